@@ -65,12 +65,14 @@ def sockets(count: int, in_flight: int) -> float:
 
 
 @contextmanager
-def daemons(units: int) -> Iterator[Path]:
-    """The deploy file of daemons that run, where the guest can ask the broker for ``units`` units."""
+def daemons(units: int, others: str = "") -> Iterator[Path]:
+    """The deploy file of daemons that run, where the guest can ask the broker for ``units`` units. It has ``others``,
+    too, who do not run.
+    """
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         file = Path(scratch) / "lifecycle.toml"
         ports = dict(zip(ACTORS, _free_ports(len(ACTORS)), strict=True))
-        file.write_text(DEPLOY.format(units=units, **ports), encoding="utf-8")
+        file.write_text(DEPLOY.format(units=units, **ports) + others, encoding="utf-8")
         for name in ACTORS:
             stack.enter_context(_daemon(file, name))
         _wait("the broker to hold the site's delegation", control(file, "broker"), lambda c: bool(c.query("sources")))
@@ -133,7 +135,7 @@ def _daemon(file: Path, name: str) -> ExitStack:
 
 
 def _connected(client: ControlClient) -> bool:
-    return all(peer["connected"] for peer in client.query("status")["peers"])
+    return all(peer["connected"] for peer in client.query("status")["peers"] if peer["peer"] in ACTORS)
 
 
 def _wait(what: str, socket: Path, reached: Callable[[ControlClient], bool]) -> None:

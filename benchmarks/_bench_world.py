@@ -25,8 +25,10 @@ ROLES = {GUEST: "guest", BROKER: "broker", SITE: "authority"}
 START = 1000
 
 
-def build(units: int, *, signed: bool) -> dict[str, Any]:
-    """The three actors by name; the site has that many units of type ``vm``, all of them delegated."""
+def build(units: int, *, signed: bool, classes: int = 1) -> dict[str, Any]:
+    """The three actors by name; the site has that many units of type ``vm``, all of them delegated, in so many classes:
+    those of one have the attribute ``rack``, counted from 0, where there are several.
+    """
     keys: dict[str, Signer] = {
         name: Keypair(bytes([index]) * 32) if signed else UnsignedIdentity(name)
         for index, name in enumerate(ROLES, start=1)
@@ -34,8 +36,10 @@ def build(units: int, *, signed: bool) -> dict[str, Any]:
     scheme = ED25519 if signed else UNSIGNED
     peers = {name: Peer(name=name, key=keys[name].public, role=role) for name, role in ROLES.items()}
     names = tuple(f"vm-{number}" for number in range(units))
+    racks = [{"rack": str(rack)} for rack in range(classes)] if classes > 1 else [{}]
+    groups = [UnitGroup(type="vm", names=names[rack::classes], own=own) for rack, own in enumerate(racks)]
     site = AuthoritySettings(
-        inventory=(UnitGroup(type="vm", names=names),),
+        inventory=tuple(groups),
         delegations=(DelegationSpec(broker=BROKER, type="vm", units=units),),
     )
     return {
@@ -54,14 +58,15 @@ def world(actors: Mapping[str, Any], store: Callable[[str], Store] = lambda name
     return made
 
 
-def lease(made: World, count: int, in_flight: int, there: int = 0) -> None:
+def lease(made: World, count: int, in_flight: int, there: int = 0, racks: int = 0) -> None:
     """Request ``count`` one-unit leases on top of those that are ``there``, ``in_flight`` at a time, and see all
-    active.
+    active. With ``racks`` each asks for units of one of so many, in turn.
     """
     arguments = {"type": "vm", "units": 1, "term": [START, START + 30 * DAY]}
+    asked = [{**arguments, "properties": {"filter": f"rack == {rack}"}} for rack in range(racks)] or [arguments]
     for first in range(there, there + count, in_flight):
         numbers = range(first + 1, min(first + in_flight, there + count) + 1)
-        made.feed(GUEST, [Command(number, "lease.request", arguments) for number in numbers])
+        made.feed(GUEST, [Command(number, "lease.request", asked[number % len(asked)]) for number in numbers])
         made.run_until(made.now + 100)
         made.replies.clear()
     states = made.query(GUEST, "status")["leases"]

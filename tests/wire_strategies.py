@@ -88,6 +88,7 @@ def terms(draw: st.DrawFn) -> Term:
 
 unit_states = st.builds(UnitState, names, words, properties, reasons)
 
+classes = st.lists(properties, max_size=3).map(tuple)
 held_claims = st.lists(st.builds(HeldClaim, ids, st.binary(max_size=99), words, instants), max_size=3).map(tuple)
 plan_parts = st.lists(st.builds(PlanPart, ids, ids, numbers, names, ids, names, names, units), max_size=3).map(tuple)
 
@@ -106,7 +107,7 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     ReturnTicket: st.builds(ReturnTicket, ids, numbers, statements),
     TicketUpdate: st.builds(
         TicketUpdate, ids, numbers, numbers, words, tickets, names_or_none, properties, statements, reasons,
-        st.integers(-1, INSTANT_MAX), statements, tickets,
+        st.integers(-1, INSTANT_MAX), statements, tickets, classes,
     ),
     Redeem: st.builds(
         Redeem, ids, numbers, words, names, tickets, properties, properties,
@@ -122,7 +123,7 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     Truncated: st.builds(Truncated, ids, numbers, tickets, statements, instants),
     Accepted: st.builds(Accepted, ids, numbers),
     Ack: st.builds(Ack, ids, numbers, digests),
-    Offer: st.builds(Offer, ids, numbers, tickets, properties, names_or_none, texts(0, wire.ID_MAX)),
+    Offer: st.builds(Offer, ids, numbers, tickets, properties, names_or_none, texts(0, wire.ID_MAX), classes),
     OfferAnswer: st.builds(OfferAnswer, ids, numbers, reasons, instants, held_claims, instants),
     LetGo: st.builds(LetGo, ids, numbers, st.binary(max_size=200), instants),
     Reclaim: st.builds(Reclaim, ids, numbers, tickets, statements),

@@ -24,8 +24,9 @@ import attrs
 from leasekit.actors.kernel import Kernel, command, earliest, query, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import DelegationSpec
-from leasekit.core.claims.claim import UNITS_MAX, Ticket, decode_ticket
+from leasekit.core.claims.claim import UNITS_MAX, Claim, Ticket, decode_ticket
 from leasekit.core.claims.statements import reclaim
+from leasekit.core.classes import Counts, count_of
 from leasekit.core.commands import GiveDelegation, ReclaimDelegation
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import delegation as deleg
@@ -58,21 +59,32 @@ def shares(lacking: int, weights: Mapping[str, int]) -> dict[str, int]:
     return made
 
 
+def units_of_class(takers: Iterable[Delegation], class_: bytes) -> list[tuple[Delegation, int]]:
+    """How many units of a class each of these delegations has."""
+    return [(one, count_of(decode_ticket(one.ticket).leaf.classes, class_)) for one in takers]
+
+
+def in_order(claim: Claim, of: Counts) -> tuple[int, ...]:
+    """Numbers of units of each class of a claim, in the claim's order: as :class:`Withhold` has them."""
+    return tuple([count_of(of, class_) for class_, _ in claim.classes])
+
+
 def withheld_shares(
-    units: int, window: Term, spare: Callable[[Term], int], takers: Sequence[Delegation]
+    units: int, window: Term, spare: Callable[[Term], int], takers: Sequence[tuple[Delegation, int]]
 ) -> dict[str, int]:
-    """How many of ``units`` each taker's delegation is to withhold over ``window``, by its name.
+    """How many of ``units``, which are of one class, each taker's delegation is to withhold over ``window``, by its
+    name. ``takers`` have so many of that class.
 
     ``spare`` says how many units the giver has promised to nobody over a term. Where the takers change within the
     window each part of it is shared by itself, and the most of any part counts.
     """
-    there = [one for one in takers if one.term.overlaps(window)]
-    bounds = {bound for one in there for bound in one.term if window.start < bound < window.end}
+    there = [(one, held) for one, held in takers if held and one.term.overlaps(window)]
+    bounds = {bound for one, _ in there for bound in one.term if window.start < bound < window.end}
     edges = sorted({window.start, window.end, *bounds})
-    most = {one.id: 0 for one in there}
+    most = {one.id: 0 for one, _ in there}
     for start, end in pairwise(edges):
         part = Term(start, end)
-        weights = {one.id: one.units for one in there if one.term.overlaps(part)}
+        weights = {one.id: held for one, held in there if one.term.overlaps(part)}
         lacking = units - max(0, spare(part))
         if lacking > 0 and weights:
             for name, share in shares(lacking, weights).items():
@@ -376,16 +388,20 @@ class Issued:
         peer: str,
         ticket: Ticket,
         properties: Properties,
+        classes: tuple[Properties, ...],
         *,
         line: str,
         site: str = "",
         source: str = "",
     ) -> None:
-        """Offer ``ticket`` to ``peer`` as ``id_``."""
+        """Offer ``ticket`` to ``peer`` as ``id_``: of units with these ``properties``, and what each class of them has
+        beside that.
+        """
         leaf = ticket.leaf
         record = Delegation(
             id_, peer, leaf.type, leaf.units, leaf.term, ticket.encode(), properties, self._kernel.next("serial"),
             site or self._keyring.name, leaf.digest, given=True, source=source, line="" if id_ == line else line,
+            classes=classes,
         )  # fmt: skip
         self._forget_stretches(record)
         self.given[id_] = record
@@ -409,7 +425,7 @@ class Issued:
         if record.state == deleg.OFFERING:
             site = "" if record.site == self._keyring.name else record.site
             message: Offer | Reclaim = Offer(
-                record.id, record.number, record.ticket, record.properties, site, record.line
+                record.id, record.number, record.ticket, record.properties, site, record.line, record.classes
             )
         else:
             message = Reclaim(record.id, record.number, record.ticket, record.statement)
@@ -481,7 +497,7 @@ class Issued:
         record = self.given[id_] = Delegation(
             id_, offered.peer, leaf.type, leaf.units, leaf.term, held.ticket, offered.properties,
             self._kernel.next("serial"), offered.site, leaf.digest, given=True,
-            line="" if id_ == offered.base else offered.base,
+            line="" if id_ == offered.base else offered.base, classes=offered.classes,
         )  # fmt: skip
         self._kernel.note(
             id_, "delegate", "", deleg.OFFERING, said(f"{leaf.units} {leaf.type}: {offered.peer} holds it")

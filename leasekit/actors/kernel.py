@@ -24,8 +24,8 @@ from leasekit.core.commands import NoArguments, check_arguments, read_arguments
 from leasekit.core.errors import CommandError
 from leasekit.core.leases.machine import Machine
 from leasekit.core.protocol.messages import ErrorReply, Message
-from leasekit.core.reasons import Reason, said, to_text, with_article, words
-from leasekit.core.schema import LOG, Change, Row
+from leasekit.core.reasons import Reason, mark, said, to_text, with_article, words
+from leasekit.core.schema import COPIED, LOG, Change, Row
 from leasekit.core.steps import Action, Command, Outgoing, PeerChange, Ready, Reply
 from leasekit.core.time import Duration, Instant
 
@@ -96,6 +96,8 @@ class Kernel:
         self.settings = settings
         self.now: Instant = 0
         self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
+        self.copied: Instant = 0
+        """Where the store that was taken up is a copy, or takes the place of one that is lost: since when."""
         self.timers: list[tuple[Instant, int, Any]] = []
         # By identity: a peer chooses the ids of leases, which must not meet those of units or delegations.
         self.dirty: dict[int, Record] = {}
@@ -283,12 +285,23 @@ class Kernel:
         return ready
 
     def restore(self, rows: Iterable[Row]) -> None:
-        """Take up the clock and the counters that a store kept."""
+        """Take up the clock and the counters that a store kept.
+
+        Of numbers that were given after a copy was made nothing is known, but that they were less than one for each
+        millisecond since 1970: no number is given twice.
+        """
         for key, value in rows:
             if key == CLOCK:
                 self.now = max(self.now, value)
+            elif key == COPIED:
+                self.copied = value
             elif key in self.counters:
                 self.counters[key] = value
+        if self.copied:
+            self.counters = {key: max(value, self.copied) for key, value in self.counters.items()}
+            self._counted = True
+            self.changes.append(Change("meta", COPIED, None))
+            self.note("", "copied", "", "", said(f"the store is a copy, or is new, since {mark(self.copied)}"))
 
     def _settle(self) -> None:
         """Turn what was touched into rows and timers."""

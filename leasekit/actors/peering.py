@@ -24,7 +24,7 @@ from leasekit.core.claims.claim import Claim, Ticket, TicketVerifier
 from leasekit.core.claims.keys import KEY_BYTES, Scheme, Signer, fingerprint, key_tag
 from leasekit.core.claims.statements import ENDORSEMENT, check_statement, decode_statement, endorse, endorsed
 from leasekit.core.claims.succession import check_succession
-from leasekit.core.commands import AddPeer, CommandPeer, RemovePeer, SucceedPeer
+from leasekit.core.commands import AddPeer, CommandPeer, ImportPeers, RemovePeer, SucceedPeer
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError, TicketError
 from leasekit.core.leases.relations import PeerRecord
 from leasekit.core.protocol.messages import (
@@ -305,6 +305,23 @@ class Peering:
 
     @command("peer.add")
     def _add_peer(self, asked: AddPeer) -> dict[str, Any]:
+        peer = self._checked(asked)
+        self._make_known(peer, removed=False)
+        return {"peer": peer.name, "key": peer.key.hex(), "may": sorted(peer.may)}
+
+    @command("peer.import")
+    def _import_peers(self, asked: ImportPeers) -> dict[str, Any]:
+        peers = [self._checked(one) for one in asked.peers]
+        for things in ([peer.name for peer in peers], [fingerprint(peer.key) for peer in peers]):
+            twice = sorted({one for one in things if things.count(one) > 1})
+            if twice:
+                raise CommandError(f"peers: found {twice[0]} twice, expected names and keys that differ")
+        for peer in peers:
+            self._make_known(peer, removed=False)
+        return {"peers": [peer.name for peer in peers]}
+
+    def _checked(self, asked: AddPeer) -> Peer:
+        """A peer that can be made known. Raises ``CommandError`` that names the field."""
         peer = _peer_from(asked)
         known = self._keyring.peers.get(peer.name)
         if known is not None and known.key != peer.key:
@@ -312,8 +329,7 @@ class Peering:
                 f"name: {peer.name!r} has key {fingerprint(known.key)} here: remove it first, or use another name"
             )
         self._check_new(peer.name, peer.key)
-        self._make_known(peer, removed=False)
-        return {"peer": peer.name, "key": peer.key.hex(), "may": sorted(peer.may)}
+        return peer
 
     @command("peer.remove")
     def _remove_peer(self, asked: RemovePeer) -> dict[str, Any]:
@@ -390,11 +406,16 @@ class Peering:
         if record.removed:
             self._keyring.peers.pop(record.id, None)
             return
-        self._keyring.peers[record.id] = Peer(
-            name=record.id, key=record.key, role=record.role, may=frozenset(record.may),
-            open_requests=record.open_requests, priority_max=record.priority_max, address=record.address,
-            origin=record.origin, former=record.former,
-        )  # fmt: skip
+        deployed = self._deployed.get(record.id)
+        if not record.origin and deployed is not None:  # it has another key than the file says; all else is as there
+            peer = attrs.evolve(deployed, key=record.key, former=record.former)
+        else:
+            peer = Peer(
+                name=record.id, key=record.key, role=record.role, may=frozenset(record.may),
+                open_requests=record.open_requests, priority_max=record.priority_max, address=record.address,
+                origin=record.origin, former=record.former,
+            )  # fmt: skip
+        self._keyring.peers[record.id] = peer
 
     def _peer_changed(self, name: str) -> None:
         """Tell the shell, and whoever has something that depends on it."""
@@ -415,9 +436,14 @@ class Peering:
             self._kernel.schedule(record, self._kernel.due_at(record))
 
     def _is_overruled(self, record: PeerRecord) -> bool:
-        """Whether the deploy file has come to name a peer, or a key, that a broker had made known otherwise."""
-        if record.origin in ("", OPERATOR):
+        """Whether the deploy file has come to name a peer, or a key, that a broker had made known otherwise; or names a
+        peer of its own no more, or by a key that it never had here.
+        """
+        if record.origin == OPERATOR:
             return False
+        if not record.origin:
+            deployed, keys = self._deployed.get(record.id), (record.key, *(key for key, _ in record.former))
+            return not record.removed and (deployed is None or deployed.key not in keys)
         return record.id in self._deployed or any(peer.key == record.key for peer in self._deployed.values())
 
     @query("peers")

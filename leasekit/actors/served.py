@@ -8,8 +8,9 @@ use any more.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import attrs
 
@@ -22,12 +23,29 @@ from leasekit.core.leases.records import Update
 from leasekit.core.leases.relations import Notice, Report
 from leasekit.core.properties import is_plain
 from leasekit.core.protocol.codec import encode_message
-from leasekit.core.protocol.messages import Accepted, Ack, ErrorReply, LeaseUpdate, Message, TicketUpdate, acknowledge
+from leasekit.core.protocol.messages import (
+    LIFE,
+    Accepted,
+    Ack,
+    CloseLease,
+    ErrorReply,
+    LeaseUpdate,
+    Message,
+    Redeem,
+    RequestTicket,
+    TicketUpdate,
+    acknowledge,
+)
 from leasekit.core.reasons import Code, Reason, words
 from leasekit.core.schema import Change, Row
-from leasekit.core.time import Instant
+from leasekit.core.time import SECOND, Instant
+
+Request: TypeAlias = RequestTicket | Redeem | CloseLease
+"""What is asked about a lease, and kept."""
 
 FRESH, REPEAT, OLD = "fresh", "repeat", "old"
+RECORD_BYTES: Final = 1024
+"""What a lease takes besides what its holder has said of it."""
 UNACKED_MAX: Final = 64
 """How many updates a lease may owe its client before new requests about it are refused."""
 
@@ -70,6 +88,8 @@ class Served(Generic[L]):
         """Who serves them."""
         self.leases: dict[str, L] = {}
         self._tags: dict[str, str] = {}
+        self._sizes: dict[str, int] = {}
+        self._kept: Counter[str] = Counter()
         self._to_accept: dict[str, tuple[ServedLease, int]] = {}
         for known in keyring.peers:
             self._know_tags(known)
@@ -93,16 +113,17 @@ class Served(Generic[L]):
             return FRESH
         return REPEAT if number == lease.number else OLD
 
-    def is_news(self, lease: L | None, peer: str, number: int) -> bool:
+    def is_news(self, lease: L | None, peer: str, message: Request) -> bool:
         """Whether a request is to be looked at: an old one is not, and a repeat is answered from the record. Raises
-        ``RemoteError`` if the lease is another holder's, or its holder takes no answers.
+        ``RemoteError`` if the lease is another holder's, its holder takes no answers, or too much is kept of it.
         """
-        fresh = self.freshness(lease, peer, number)
+        fresh = self.freshness(lease, peer, message.number)
         if fresh == REPEAT:
             assert lease is not None, "a repeat has a record"
-            self.repeat(lease, number)
+            self.repeat(lease, message.number)
         elif fresh == FRESH:
             self._check_heard(lease)
+            self._check_kept(peer, message)
         return fresh == FRESH
 
     def _check_heard(self, lease: ServedLease | None) -> None:
@@ -111,6 +132,32 @@ class Served(Generic[L]):
             raise RemoteError(
                 Code.BUSY, f"lease {lease.id} has {len(lease.unacked)} updates that wait to be acknowledged"
             )
+
+    def _check_kept(self, peer: str, message: Request) -> None:
+        """Raises ``RemoteError`` where what is kept of a peer would take more than its budget."""
+        most = self._kernel.settings.kept_bytes
+        found = self._kept[peer] + self._growth(message)
+        if found > most:
+            raise RemoteError(
+                Code.BUSY,
+                f"{self.name} would keep {found} bytes of what {peer} says, its limit is {most}: try again later",
+            )
+
+    def _growth(self, message: Request) -> int:
+        return max(0, RECORD_BYTES + len(encode_message(message)) - self._sizes.get(message.lease, 0))
+
+    def _count(self, lease: ServedLease, size: int) -> None:
+        """So many more bytes are kept of a lease."""
+        self._sizes[lease.id] = self._sizes.get(lease.id, 0) + size
+        self._kept[lease.holder] += size
+
+    def restore(self, lease: L, row: Row) -> None:
+        """Take up a lease that a store kept as a row."""
+        if copied := self._kernel.copied:
+            lease.update = max(lease.update, copied // SECOND * LIFE)
+            self._kernel.touch(lease)
+        self.leases[lease.id] = lease
+        self._count(lease, RECORD_BYTES + len(row[-1]))
 
     def is_holders(self, lease: ServedLease, peer: str) -> bool:
         """Whether a lease is that of ``peer``: of its name, and the key that first asked for it, or its successor."""
@@ -168,9 +215,10 @@ class Served(Generic[L]):
         else:
             self._kernel.send(lease.holder, Accepted(lease.id, number))
 
-    def accept(self, lease: ServedLease, number: int) -> None:
-        """Request ``number`` is taken: that is acknowledged, unless the next Ready settles it."""
-        self._to_accept[lease.id] = (lease, number)
+    def accept(self, lease: ServedLease, message: Request) -> None:
+        """A request is taken: that is acknowledged, unless the next Ready settles it."""
+        self._to_accept[lease.id] = (lease, message.number)
+        self._count(lease, self._growth(message))
 
     def publish(self, lease: ServedLease, message: TicketUpdate | LeaseUpdate) -> None:
         """Remember an update, which has the next number, and send it."""
@@ -219,6 +267,9 @@ class Served(Generic[L]):
     def drop(self, lease: L) -> None:
         """Forget a lease that is over; its row stays as history, or goes if none is wanted."""
         del self.leases[lease.id]
+        self._kept[lease.holder] -= self._sizes.pop(lease.id, 0)
+        if not self._kept[lease.holder]:
+            del self._kept[lease.holder]
         lease.unacked = []
         self._kernel.forget(lease)
         self._kernel.owe_no_more(lease, lease.holder)

@@ -68,6 +68,13 @@ class ActorSettings:
     """How long a closed lease is kept in memory to answer repeats; its row stays in the store."""
     keep_closed: bool = True
     """Whether closed leases stay in the store as history."""
+    history_kept: Duration = 365 * DAY
+    """How long: leases that ended before, their claims and what the log says of them, go a few at a time."""
+    history_max: int = 500_000
+    """How many leases of one peer stay as history; the oldest go first."""
+    kept_bytes: int = 64 * 2**20
+    """How many bytes of what each peer has said of its leases a broker or a site keeps, besides those that are history:
+    further requests are refused until leases are over, and ``retention`` has passed."""
     introductions_max: int = 100
     """How many guests (at a guest: sites) each broker may have made known here at once; more are refused."""
     introductions_kept: Duration = 30 * DAY
@@ -157,6 +164,12 @@ class BrokerSettings(ActorSettings):
     """What this broker gives to other brokers."""
     endorse: bool = False
     """Make guests and sites known to each other when a ticket is granted, with a signed endorsement."""
+    redeem_within: Duration = 1 * HOUR
+    """How long after its start a ticket can be redeemed (0: until its end); the units of one that was not are granted
+    anew."""
+    booked_hours: int = 48
+    """How much a guest may book ahead, where no quota of the mapper says otherwise: so many hours of all units of a
+    type, over terms that have not begun (0: as much as there is). What begins within an hour is free of it."""
     hold_for: Duration = 60 * SECOND
     """How long a planned topology is held for the guest that asked for it."""
     holds_max: int = 16

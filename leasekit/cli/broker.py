@@ -24,7 +24,7 @@ from leasekit.cli.output import (
     print_table,
     properties_of,
 )
-from leasekit.cli.peer import add_delegation_commands, state_of
+from leasekit.cli.peer import add_delegation_commands, add_eviction, state_of
 from leasekit.cli.places import BROKER, DeployPlace, Shown, asks, daemon_options
 from leasekit.cli.ticket import key_words, known_names, stored_rows
 from leasekit.cli.times import SPAN, WHEN, at, term_columns, to_second
@@ -459,7 +459,7 @@ def receipts(place: DeployPlace, lease: str, out: Path | None, as_json: bool) ->
     Who is accused of having given units away twice brings them: `leasekit evidence verify FILE --against RECEIPTS`.
     They are read from the broker's store, whether its daemon runs or not.
     """
-    spec = place.spec(BROKER)
+    spec = place.stored(BROKER)
     if spec.role != BROKER:
         raise LeasekitError(f"{spec.name} is {with_article(spec.role)}: only brokers keep receipts")
     names = known_names(place)
@@ -515,3 +515,4 @@ def _check_picture(out: Path | None) -> None:
 
 
 add_delegation_commands(broker, BROKER)
+add_eviction(broker, BROKER, "Refuse a request that waits, or end a lease that is preemptible (its site ends others).")

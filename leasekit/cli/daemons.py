@@ -1,35 +1,44 @@
-"""``leasekit up``, ``down``, ``status`` and ``clock``: the daemons of a deploy file."""
+"""``leasekit up``, ``down``, ``reload``, ``status`` and ``clock``: the daemons of a deploy file."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from leasekit.cli.output import example, json_option, note, print_json, print_table
+from leasekit.cli.output import example, json_option, listing, note, print_json, print_table, report
 from leasekit.cli.peer import difference_in_words
-from leasekit.cli.places import DeployPlace, daemon_options, file_and_actors, file_options
+from leasekit.cli.places import DeployPlace, daemon_options, daemons_options, file_and_actors
 from leasekit.cli.times import to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import format_duration
 
+UP_WITHIN: Final = 60.0
+LOOK_EVERY: Final = 0.1
 COLUMNS = ("actor", "role", "state", "pid", "leases", "units", "waiting", "peers")
 
 
 @click.command(epilog=example("leasekit status --file deploy/quickstart/all.toml", "leasekit status site --json"))
 @click.argument("name", metavar="[ACTOR]", default="")
 @daemon_options
+@click.option("--wait", is_flag=True, help=f"Wait until all of them are running, for up to {UP_WITHIN:.0f} s.")
 @json_option
-def status(place: DeployPlace, name: str, as_json: bool) -> int:
+def status(place: DeployPlace, name: str, wait: bool, as_json: bool) -> int:
     """Show how daemons are: what they hold, whom they are connected to, what troubles them.
 
     Exits with 0 if all of them are running, with 1 otherwise.
     """
-    answers = [_ask(actor, role, path) for actor, role, path in _sockets(place, name)]
+    wanted = name or place.actor
+    doors, until = place.doors([wanted] if wanted else ()), time.monotonic() + UP_WITHIN
+    answers = [_ask(door.name, door.role, door.control) for door in doors]
+    while wait and not all(map(_running, answers)) and time.monotonic() < until:
+        time.sleep(LOOK_EVERY)  # nobody tells of a socket that is not there yet
+        answers = [_ask(door.name, door.role, door.control) for door in doors]
     if as_json:
         print_json(answers)
     else:
@@ -38,14 +47,6 @@ def status(place: DeployPlace, name: str, as_json: bool) -> int:
             for problem in _problems(answer):
                 note(f"{answer['name']}: {problem}")
     return 0 if all(_running(answer) for answer in answers) else 1
-
-
-def _sockets(place: DeployPlace, name: str) -> list[tuple[str, str, Path]]:
-    if place.control is not None:
-        return [("", "", place.control)]
-    wanted = name or place.actor
-    actors = place.deployment_with([wanted] if wanted else ()).actors.values()
-    return [(a.name, a.role, a.control) for a in actors if not wanted or a.name == wanted]
 
 
 def _ask(name: str, role: str, path: Path) -> dict[str, Any]:
@@ -126,6 +127,8 @@ def _problems(answer: dict[str, Any]) -> list[str]:
         f"driver {one['driver']} can't say what is left of old units: {one['reason']}; `leasekit site orphans` retries"
         for one in answer.get("orphans_untold", ())
     ]
+    if answer.get("needs_restart"):
+        problems.append(f"a restart is needed for {', '.join(answer['needs_restart'])} of the deploy file")
     return [problem for problem in problems if problem]
 
 
@@ -136,7 +139,7 @@ def clock() -> None:
 
 @clock.command(epilog=example("leasekit clock accept --file deploy/quickstart/all.toml", "leasekit clock accept site"))
 @click.argument("actors", metavar="[ACTOR]...", nargs=-1)
-@file_options
+@daemons_options
 @json_option
 def accept(place: DeployPlace, actors: tuple[str, ...], as_json: bool) -> int:
     """Have daemons take their machine's clock for right after it was set: all of a deploy file, or those ACTORs of it.
@@ -146,23 +149,33 @@ def accept(place: DeployPlace, actors: tuple[str, ...], as_json: bool) -> int:
 
     Exits with 1 if one of the daemons does not answer or can't accept it.
     """
+    user = os.environ.get("SUDO_USER") or os.environ.get("USER") or f"user {os.getuid()}"
+    status, answers = _command_all(place, actors, "clock.accept", by=user)
+    told = [{"actor": name, **answer} for name, answer in answers]
+    if as_json:
+        print_json(told)
+    else:
+        for answer in told:
+            note(f"{answer['actor']}: {_told(answer)}")
+    return status
+
+
+def _command_all(place: DeployPlace, actors: Sequence[str], name: str, **arguments: Any) -> tuple[int, list[Any]]:
+    """Have daemons carry out a command: the exit status, and what each answers that does, by its name. What is wrong
+    with the others is told.
+    """
     from leasekit.runtime.client import ControlClient, ControlError, RequestError
 
-    deployment = place.deployment_with(actors)
-    user = os.environ.get("SUDO_USER") or os.environ.get("USER") or f"user {os.getuid()}"
-    answers, wanted = [], actors or tuple(deployment.actors)
-    for name in wanted:
+    answers, doors = [], place.doors(actors)
+    for door in doors:
+        called = door.name or str(door.control)
         try:
-            with ControlClient(deployment.actors[name].control, warn=lambda text: None) as client:
-                answers.append({"actor": name, **client.command("clock.accept", by=user)})
+            with ControlClient(door.control, warn=lambda text: None) as client:
+                answers.append((called, client.command(name, **arguments)))
         except (ControlError, RequestError) as error:
-            note(f"{name}: {error}")
-    if as_json:
-        print_json(answers)
-    else:
-        for answer in answers:
-            note(f"{answer['actor']}: {_told(answer)}")
-    return 0 if len(answers) == len(wanted) else 1
+            for line in str(error).splitlines():
+                note(f"{called}: {line}")
+    return 0 if len(answers) == len(doors) else 1, answers
 
 
 def _told(answer: dict[str, Any]) -> str:
@@ -205,7 +218,7 @@ def up(
 
 @click.command(epilog=example("leasekit down --file deploy/quickstart/all.toml"))
 @click.argument("actors", metavar="[ACTOR]...", nargs=-1)
-@file_options
+@daemons_options
 def down(place: DeployPlace, actors: tuple[str, ...]) -> None:
     """Stop the daemons of a deploy file, or those ACTORs of it. What runs is finished, or resumed at the next start.
 
@@ -213,15 +226,45 @@ def down(place: DeployPlace, actors: tuple[str, ...]) -> None:
     """
     from leasekit.runtime.client import ControlClient, ControlError
 
-    deployment = place.deployment_with(actors)
     with ExitStack() as stack:
         running = {}
-        for name in actors or deployment.actors:
+        for door in place.doors(actors):
             with suppress(ControlError):
-                running[name] = stack.enter_context(ControlClient(deployment.actors[name].control))
+                running[door.name or str(door.control)] = stack.enter_context(ControlClient(door.control))
         for name, client in running.items():
             with suppress(ControlError):  # the process that runs it may have been told so already
                 client.stop()
             note(f"{name}: stopping")
     if not running:
-        raise LeasekitError(f"{deployment.file}: none of its daemons is running")
+        raise LeasekitError(f"{place.control or place.deploy_file()}: none of its daemons is running")
+
+
+@click.command(
+    epilog=example(
+        "leasekit reload --file deploy/quickstart/all.toml",
+        "leasekit reload site --json",
+        "leasekit reload --control run/quickstart/site.control.sock",
+    )
+)
+@click.argument("actors", metavar="[ACTOR]...", nargs=-1)
+@daemons_options
+@json_option
+def reload(place: DeployPlace, actors: tuple[str, ...], as_json: bool) -> int:
+    """Have daemons take what their deploy file says by now: all of a file, or those ACTORs of it. SIGHUP does the same.
+
+    Each actor takes all that is new, or, if anything in the file is wrong, nothing. What is new is shown by key, as it
+    was and as it is; keys that need a restart are named, and stay as they were until then.
+
+    Exits with 1 if one of the daemons does not answer or takes nothing.
+    """
+    status, answers = _command_all(place, actors, "reload")
+    rows = [{"actor": name, **change} for name, changes in answers for change in changes]
+    if answers or as_json:
+        report(rows, CHANGES, as_json=as_json)
+    return status
+
+
+CHANGES: Final = listing(
+    "actor", "key", "before", "after", ("taken", lambda change: "at a restart" if change["restart"] else "now"),
+    empty="no key has another value",
+)  # fmt: skip

@@ -35,7 +35,9 @@ def config() -> None:
 def check(files: Sequence[Path], state: Path | None, as_json: bool) -> int:
     """List everything that is wrong with deploy files: key, what was found, what is allowed.
 
-    Exits with 0 if nothing is wrong, with 1 otherwise. Actors that must talk and can't dial each other are a warning.
+    Exits with 0 if nothing is wrong, with 1 otherwise. Warned of is what may be meant: actors that must talk and can't
+    dial each other, types that nobody offers, holders and types in quotas that the file does not name, scripts that are
+    not on this machine.
     """
     from leasekit.config.load import check as check_file
 
@@ -51,7 +53,7 @@ def check(files: Sequence[Path], state: Path | None, as_json: bool) -> int:
         print_table(("file", "key", "found", "allowed"), [attrs.astuple(error) for error in errors], empty="")
     for file, found in errors_of.items():
         if not found:
-            note(f"{file}: nothing wrong{', but daemons will not meet:' if warnings[file] else ''}")
+            note(f"{file}: nothing wrong{', but:' if warnings[file] else ''}")
             for line in warnings[file]:
                 note(f"{file}: warning: {line}")
     return 1 if errors else 0

@@ -13,9 +13,10 @@ from leasekit.actors.settings import GuestSettings
 from leasekit.cli.lease_looks import last_end, show_lease
 from leasekit.cli.output import clean, example, json_option, print_json, report
 from leasekit.cli.places import GUEST, DeployPlace, daemon_options
-from leasekit.cli.times import PAIR, SPAN, WHEN, Count, now, to_second
+from leasekit.cli.recurring import Recurrence, request_series, series_options
+from leasekit.cli.times import PAIR, SPAN, WHEN, Count, now, to_second, zone_option
 from leasekit.cli.topology import request_topology
-from leasekit.cli.watching import Following, WatchOutcome, followed
+from leasekit.cli.watching import ACTIVE, GRANTED, Following, WatchOutcome, followed
 from leasekit.config.instants import dated, shown
 from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import counted
@@ -26,6 +27,9 @@ TRIES = 3
 ANSWER_WITHIN: Duration = GuestSettings().request_timeout
 
 wait_option = click.option("--wait", is_flag=True, help="Follow it until it is in force; exit with 1 if it fails.")
+wait_for_option = click.option(
+    "--wait-for", type=click.Choice([GRANTED, ACTIVE]), help="Follow it until it is granted, or active (as --wait)."
+)
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Only ask what the broker would answer; exit with 1 if it would refuse."
 )
@@ -43,6 +47,9 @@ configuration_option = click.option(
         "leasekit lease request vm 4 --for 1h --name web --wait",
         "leasekit lease request vm 8 --for 12h --start 2027-03-01T08:00Z --elastic 4",
         "leasekit lease request vm 8 --for 12h --start +1d --dry-run",
+        "leasekit lease request vm 3 --for 2h --filter 'rack == b and memory_gb >= 64'",
+        "leasekit lease request vm 2 --for 8h --start 'monday 9:00' --zone Europe/Berlin --wait-for granted",
+        "leasekit lease request vm 4 --every mon-fri --from 9:00 --to 17:00 --until 2027-06-30 --name lab",
         "leasekit lease request --topology topology.toml --dry-run",
     )
 )
@@ -58,6 +65,7 @@ configuration_option = click.option(
     "--property", "properties", type=PAIR, multiple=True, help="Request property, told to the broker (repeat it)."
 )
 @configuration_option
+@click.option("--filter", "filter_", metavar="EXPRESSION", help="Only units with such attributes: `rack == b`.")
 @click.option("--elastic", type=Count(min=1), metavar="MIN", help="Fewer units will do, down to MIN.")
 @click.option("--deferrable-until", type=WHEN, help="A later start will do, up to then.")
 @click.option("--timeout", type=SPAN, help=f"How long an answer is of use [{format_duration(ANSWER_WITHIN)}].")
@@ -74,7 +82,10 @@ configuration_option = click.option(
     help="Sites and the links between them, all or nothing, as a TOML or JSON FILE says (in place of TYPE and UNITS).",
 )
 @click.option("--tries", type=Count(min=1), help="With --topology: how many plans to try [3].")
+@series_options
+@zone_option
 @wait_option
+@wait_for_option
 @daemon_options
 @json_option
 @click.pass_context
@@ -92,6 +103,7 @@ def request(
     broker: str,
     properties: Sequence[tuple[str, str]],
     configuration: Sequence[tuple[str, str]],
+    filter_: str | None,
     elastic: int | None,
     deferrable_until: Instant | None,
     timeout: Duration | None,
@@ -103,25 +115,36 @@ def request(
     dry_run: bool,
     topology: Path | None,
     tries: int | None,
+    series: Recurrence | None,
     wait: bool,
+    wait_for: str | None,
     as_json: bool,
 ) -> int:
     """Ask for UNITS units of a TYPE, or for a --topology.
 
     Without --start the lease begins as soon as it can while an answer is of use (--timeout), so that a small delay
     doesn't refuse it. With --start it begins then, or by --deferrable-until.
+
+    With --every a lease is asked for on each day that it names, from --from to --to, up to and with the day of --until:
+    all of them, or none; with --each those that can be had. The answer says which can't, and why. What is named NAME
+    are leases NAME.DATE.
     """
     if topology is not None:
         _only(context, _WITH_TOPOLOGY, "--topology: the file says all of the request")
         return request_topology(
             place, topology, broker=broker, tries=tries or TRIES, dry_run=dry_run, wait=wait, as_json=as_json
         )
+    if series is not None:
+        _only(context, _WITH_SERIES, "--every")
+        span = series.length
     if type_ is None or units is None or span is None:
         missing = {"type_": type_, "units": units, "span": span}
         raise _missing(context, next(name for name, given in missing.items() if given is None))
     if tries is not None:
         raise click.UsageError("--tries goes with --topology")
     wishes = dict(properties)
+    if filter_ is not None:
+        wishes["filter"] = filter_
     if elastic is not None:
         if elastic > units:
             raise click.UsageError(f"--elastic: found {elastic}, expected at most the {counted(units)} asked for")
@@ -134,6 +157,12 @@ def request(
         wishes["lease_count"] = str(group_size)
     if timeout is not None:
         wishes["request_timeout"] = f"{timeout}ms"
+    if series is not None:
+        asked = {
+            "type": type_, "units": units, "slice": slice_, "name": name, "broker": broker, "site": site,
+            "properties": {"request_timeout": f"{ANSWER_WITHIN}ms", **wishes}, "configuration": dict(configuration),
+        }  # fmt: skip
+        return request_series(place, series, asked, start=start, dry_run=dry_run, as_json=as_json)
     latest, least = deferrable_until, now() if start is None else start
     if latest is not None and latest < least:
         raise click.UsageError(f"--deferrable-until: found {shown(latest)}, which is before the start, {shown(least)}")
@@ -157,17 +186,16 @@ def request(
         "if_predecessor_fails": "proceed" if proceed else "fail",
     }
     if dry_run:
-        if wait or group:
+        if wait or wait_for or group:
             raise click.UsageError("--dry-run goes without --wait and --group")
         answer = place.command(GUEST, "lease.probe", **arguments)
         return _answer(answer, as_json=as_json, latest=latest)
-    return _change(place, "lease.request", arguments, wait=wait, as_json=as_json)
+    return _change(place, "lease.request", arguments, wait=wait_for or wait, as_json=as_json)
 
 
 def _now(place: DeployPlace) -> Instant:
     """What time it is at the daemon, which need not be that of this machine's clock."""
-    with place.connect(GUEST) as client:
-        return int(client.query("clock")["now"])
+    return int(place.query(GUEST, "clock")["now"])
 
 
 def _missing(context: click.Context, name: str) -> click.MissingParameter:
@@ -178,6 +206,12 @@ def _missing(context: click.Context, name: str) -> click.MissingParameter:
 
 _WITH_TOPOLOGY: Final = {
     "topology", "tries", "broker", "dry_run", "wait", "as_json", "file", "state", "actor", "control"
+}  # fmt: skip
+
+
+_WITH_SERIES: Final = {
+    "type_", "units", "start", "slice_", "name", "site", "broker", "properties", "configuration", "elastic", "timeout",
+    "dry_run", "days", "begin", "end", "last", "each", "zone", "as_json", "file", "state", "actor", "control",
 }  # fmt: skip
 
 
@@ -248,7 +282,9 @@ def _answer(answer: Mapping[str, Any], *, as_json: bool, latest: Instant | None 
     "--property", "properties", type=PAIR, multiple=True, help="Request property, told to the broker (repeat it)."
 )
 @dry_run_option
+@zone_option
 @wait_option
+@wait_for_option
 @daemon_options
 @json_option
 @click.pass_context
@@ -265,6 +301,7 @@ def extend(
     properties: Sequence[tuple[str, str]],
     dry_run: bool,
     wait: bool,
+    wait_for: str | None,
     as_json: bool,
 ) -> int:
     """Renew a lease beyond its end, with as many units as now, or more, or fewer.
@@ -289,9 +326,10 @@ def extend(
             "properties": dict(properties),
         }
 
+    waits = wait_for or wait
     if dry_run:
-        return _try(place, "lease.probe_extend", arguments, name=name, wait=wait, as_json=as_json)
-    return _change(place, "lease.extend", arguments, name=name, wait=wait, as_json=as_json)
+        return _try(place, "lease.probe_extend", arguments, name=name, wait=bool(waits), as_json=as_json)
+    return _change(place, "lease.extend", arguments, name=name, wait=waits, as_json=as_json)
 
 
 @click.command(
@@ -304,6 +342,7 @@ def extend(
 @click.argument("name", metavar="LEASE")
 @units_option
 @click.option("--until", type=WHEN, help="The new end [as now].")
+@zone_option
 @configuration_option
 @victims_option
 @dry_run_option
@@ -356,7 +395,7 @@ def _change(
     arguments: Mapping[str, Any] | Callable[[Callable[[], Mapping[str, Any]]], Mapping[str, Any]],
     *,
     name: str = "",
-    wait: bool,
+    wait: bool | str,
     as_json: bool,
 ) -> int:
     """Send a command that changes a lease, follow it if that is wanted, and show the lease as it is then.
@@ -364,12 +403,12 @@ def _change(
     ``arguments`` may be a function, which is given how to look at the lease first. Returns the exit status.
     """
     outcome: WatchOutcome | None = None
-    with followed(place.socket(GUEST), wait) as (client, following):
+    with followed(place.socket(GUEST), bool(wait)) as (client, following):
         if callable(arguments):
             arguments = arguments(lambda: _query(client, name))
         changed = client.request("command", command, arguments)
         if following is not None:
-            outcome = _follow_change(following, command, arguments, changed["id"])
+            outcome = _follow_change(following, command, arguments, changed["id"], wait)
             changed = client.query("lease", lease=changed["id"])
     report(changed, show_lease, as_json=as_json)
     if outcome is not None and not outcome.ok:
@@ -377,12 +416,15 @@ def _change(
     return 0
 
 
-def _follow_change(following: Following, command: str, arguments: Mapping[str, Any], lease: str) -> WatchOutcome:
+def _follow_change(
+    following: Following, command: str, arguments: Mapping[str, Any], lease: str, wait: bool | str
+) -> WatchOutcome:
     if command == "lease.close":
         return following.until_closed(lease)
     if command == "lease.undo_extend":
         return following.until_undone(lease)
-    return following.until_active(lease, arguments["end"] if command == "lease.extend" else 0)
+    end = arguments["end"] if command == "lease.extend" else 0
+    return following.until_granted([lease], end)[lease] if wait == GRANTED else following.until_active(lease, end)
 
 
 def _query(client: Any, name: str) -> Mapping[str, Any]:

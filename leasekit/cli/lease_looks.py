@@ -27,11 +27,12 @@ from leasekit.cli.output import (
     print_table,
 )
 from leasekit.cli.places import GUEST, DeployPlace, Shown, asks, daemon_options
-from leasekit.cli.times import Count, now, show_when, to_second
+from leasekit.cli.times import WHEN, Count, now, show_when, to_second
 from leasekit.config.instants import dated, shown
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.machine import NONE
 from leasekit.core.reasons import counted
+from leasekit.core.time import INSTANT_MAX, Instant, Term
 
 if TYPE_CHECKING:
     from leasekit.runtime.client import ControlClient
@@ -113,6 +114,7 @@ def list_leases(leases: Sequence[Mapping[str, Any]]) -> None:
         "id", whose, "slice", "type", ("site", lambda lease: lease.get("site", "")), ("units", _count),
         ("state", lambda one: one["state"] if one["pending"] == NONE else f"{one['state']} ({one['pending']})"),
         ("join", lambda lease: _not_none(lease.get("join"))),
+        ("starts", lambda lease: to_second(_start(lease))),
         ("ends", lambda lease: show_when(_end(lease), instant)), "reason",
         *([("group", lambda lease: lease.get("group", ""))] if grouped else ()), empty="no leases", right=("units",),
     )(leases)  # fmt: skip
@@ -125,6 +127,14 @@ def _count(lease: Mapping[str, Any]) -> int:
     if "wanted" in lease:
         return int(lease["wanted"])
     return int(lease["claims"][-1]["units"] if lease.get("claims") else lease["requested"]["units"])
+
+
+def _start(lease: Mapping[str, Any]) -> int:
+    if "start" in lease:
+        return int(lease["start"])
+    if lease.get("claims"):
+        return int(lease["claims"][0]["term"][0])
+    return int((lease["term"] if "term" in lease else lease["requested"]["term"])[0])
 
 
 def _end(lease: Mapping[str, Any]) -> int:
@@ -150,15 +160,34 @@ def transition_line(event: Mapping[str, Any]) -> str:
     return f"{shown(event['at'])} {event['lease']} {event['event']} {arrow}{dated(why)}"
 
 
-@asks(None, "leasekit lease list --slice web", "leasekit lease list --actor site --json", name="list")
+@asks(None, "leasekit lease list --slice web", "leasekit lease list --since -7d --actor site --holder web", name="list")
 @click.option("--slice", "slice_", default="", metavar="NAME", help="Only leases of this slice.")
-@click.option("--all", "every", is_flag=True, help="Leases that are over as well: the newest 1,000.")
-def list_(place: DeployPlace, slice_: str, every: bool) -> Shown:
+@click.option("--holder", default="", metavar="NAME", help="Only leases of this guest, at a broker or site.")
+@click.option("--all", "every", is_flag=True, help="Leases that are over as well: the newest 1,000, if no --since.")
+@click.option("--since", type=WHEN, metavar="TIME", help="Leases that went on at or after it, over or not.")
+@click.option("--until", type=WHEN, metavar="TIME", help="Leases that began before it, over or not.")
+def list_(
+    place: DeployPlace, slice_: str, holder: str, every: bool, since: Instant | None, until: Instant | None
+) -> Shown:
     """List leases. A guest's by default; with --actor those that a broker or site knows."""
+    period = Term(since or 0, INSTANT_MAX if until is None else until)
+    if period.end <= period.start:
+        raise click.UsageError("--until is not after --since")
     with place.connect(GUEST, or_only=True) as client:
-        leases = with_topologies(client, client.query("leases", all=every, slice=slice_), every=every)
-    leases = [found for found in leases if not slice_ or found["slice"] == slice_]
+        if since is None and until is None:
+            leases = client.query("leases", all=every, slice=slice_)
+        else:
+            leases = _over_period(client, period)
+        leases = with_topologies(client, leases, every=every or since is not None or until is not None)
+    leases = [found for found in leases if slice_ in ("", found["slice"]) and holder in ("", found.get("holder"))]
     return leases, list_leases
+
+
+def _over_period(client: ControlClient, period: Term) -> list[Mapping[str, Any]]:
+    """The leases of a period, those that are over first."""
+    known = {lease["id"]: lease for lease in client.query("leases", all=True, slice="")}
+    past = [lease for lease in client.past(*period) if lease["id"] not in known]
+    return [*past, *(one for one in known.values() if _end(one) >= period.start and _start(one) < period.end)]
 
 
 @asks(None, "leasekit lease show web")
@@ -264,8 +293,8 @@ def _site_socket(place: DeployPlace, found: Mapping[str, Any]) -> dict[str, Path
     """The control socket of the lease's site, if the deploy file has its daemon and that runs here."""
     if place.control is not None or not found.get("site"):
         return {}
-    spec = place.deployment().actors.get(found["site"])
-    return {"site": spec.control} if spec is not None and spec.control.exists() else {}
+    door = next((door for door in place.doors() if door.name == found["site"]), None)
+    return {"site": door.control} if door is not None and door.control.exists() else {}
 
 
 def _log_lines(path: Path, unit: str, lines: int) -> list[str]:
@@ -369,8 +398,7 @@ def console(place: DeployPlace, unit: str) -> Shown:
 
     with place.connect(GUEST) as client:
         lease, found = find_unit(client, unit)
-    actors = place.deployment().actors
-    if lease["site"] not in actors:
+    if lease["site"] not in {door.name for door in place._replace(control=None).doors()}:
         raise LeasekitError(
             f"unit {found['unit']} is at {lease['site']}, which is not in {place.deploy_file()}: ask its operator"
         )

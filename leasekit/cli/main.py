@@ -67,8 +67,12 @@ class CommandLine(LazyGroup):
     later={
         "up": "leasekit.cli.daemons:up",
         "down": "leasekit.cli.daemons:down",
+        "reload": "leasekit.cli.daemons:reload",
         "status": "leasekit.cli.daemons:status",
+        "usage": "leasekit.cli.usage:usage",
         "clock": "leasekit.cli.daemons:clock",
+        "backup": "leasekit.cli.backups:backup",
+        "restore": "leasekit.cli.backups:restore",
         "lease": "leasekit.cli.groups:lease",
         "slice": "leasekit.cli.topology:slice_",
         "site": "leasekit.cli.site:site",

@@ -9,11 +9,27 @@ from typing import Any, Final
 
 import click
 
-from leasekit.cli.output import listing
+from leasekit.cli.output import listing, print_lines
 from leasekit.cli.places import DeployPlace, Shown, asks
 from leasekit.cli.times import TERM, WHEN, Count, at, to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import Instant
+
+
+def add_eviction(group: click.Group, role: str, words: str) -> None:
+    """Give ``group`` the command ``evict`` for an actor of ``role``; ``words`` say what it does."""
+
+    @click.argument("lease")
+    @click.option("--at", "instant", type=WHEN, metavar="TIME", help="When it ends [now].")
+    @click.option("--reason", default="", help="Why, for its holder.")
+    def evict(place: DeployPlace, lease: str, instant: Instant | None, reason: str) -> Shown:
+        arguments = {} if instant is None else {"at": instant}
+        ended = place.command(role, "lease.evict", lease=lease, reason=reason, **arguments)
+        holder = ended["holder"]
+        return ended, f"lease {lease} of {holder} ends at {to_second(ended['at'])}; {holder} is told"
+
+    evict.__doc__ = words
+    asks(group, f'leasekit {group.name} evict 3f2a9c0177aa0c1d-2 --at +1h --reason "needed elsewhere"')(evict)
 
 
 def add_delegation_commands(group: click.Group, role: str) -> None:
@@ -142,6 +158,50 @@ def add(
         arguments["open_requests"] = open_requests
     added = place.command("", "peer.add", **arguments)
     return added, f"{name} is known; it may {', '.join(added['may']) or 'do nothing'}"
+
+
+@asks(peer, "leasekit peer export --actor site > peers.toml", "leasekit peer export --all --json")
+@click.option("--all", "every", is_flag=True, help="Those of the deploy file, and whom brokers made known, as well.")
+def export(place: DeployPlace, every: bool) -> Shown:
+    """Print the peers that were added by command, as tables of a deploy file: for `peer import`, or for the file.
+
+    What is not in them is a key that such a peer had before: tickets that it holds are to be used up first.
+    """
+    peers = [one for one in place.query("", "peers") if every or one["origin"] == "operator"]
+    name = place.query("", "status")["name"]
+    return peers, lambda found: print_lines("\n".join(_tables(one, name) for one in found).splitlines())
+
+
+def _tables(known: Mapping[str, Any], actor: str) -> str:
+    """A peer as it stands in the deploy file of ``actor``."""
+    from leasekit.config.sockets import PLAIN
+
+    place, plain = known["address"].removesuffix(PLAIN), known["address"].endswith(PLAIN)
+    address = {**({"address": place} if place else {}), **({"tls": False} if plain else {})}
+    permissions = {key: known[key] for key in ("may", "open_requests", "priority_max")}
+    return _table(("peer", known["peer"]), {"role": known["role"], "key": known["key"], **address}) + _table(
+        ("actor", actor, "permissions", known["peer"]), permissions
+    )
+
+
+def _table(path: tuple[str, ...], values: Mapping[str, Any]) -> str:
+    """A table of TOML. Text, lists of text, whole numbers and truth are written as in JSON."""
+    head = ".".join(part if part.replace("-", "_").isidentifier() else json.dumps(part) for part in path)
+    return f"[{head}]\n" + "".join(f"{key} = {json.dumps(one, ensure_ascii=False)}\n" for key, one in values.items())
+
+
+@asks(peer, "leasekit peer import peers.toml --actor site", name="import")
+@click.argument("source", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
+def import_(place: DeployPlace, source: Path) -> Shown:
+    """Make the peers in FILE known, all or none, as `peer add` does: FILE is what `peer export` printed.
+
+    Permissions are those that FILE gives for this actor, or for the only one that it has.
+    """
+    from leasekit.config.peers import read_peers
+
+    peers = read_peers(source, place.query("", "status")["name"])
+    done = place.command("", "peer.import", peers=peers)
+    return done, f"known are {', '.join(done['peers']) or 'none more: there is no [peer.NAME] in it'}"
 
 
 @asks(peer, "leasekit peer remove lab --actor site")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -32,6 +32,14 @@ Shown: TypeAlias = tuple[Any, str | Callable[[Any], object]]
 A = TypeVar("A", "ActorSpec", "Door")
 
 
+class Stored(NamedTuple):
+    """An actor and the file of its store; None: that is in memory."""
+
+    name: str
+    role: str
+    store: Path | None
+
+
 class DeployPlace(NamedTuple):
     """What the options say of where the daemon is. ``deployment`` and ``connect`` raise ``LeasekitError``.
 
@@ -57,6 +65,24 @@ class DeployPlace(NamedTuple):
                 raise LeasekitError(f"{deployment.file}: no actor {name!r}; it has {', '.join(deployment.actors)}")
         return deployment
 
+    def doors(self, actors: Collection[str] = ()) -> Sequence[ActorSpec | Door]:
+        """Where these actors of the file (none: all) take commands, or the one daemon that was named by its socket
+        (name and role are empty then). Where one of them runs the rest of the file may be wrong; else, as in
+        ``deployment``, it raises ``LeasekitError``, and so for an actor that the file has not.
+        """
+        from leasekit.config.sockets import Door, doors
+
+        if self.control is not None:
+            return [Door("", "", self.control)]
+        file = self.deploy_file()
+        found: Mapping[str, ActorSpec | Door] = doors(file, self.state)
+        if not any(os.path.exists(door.control) for door in found.values()):  # noqa: PTH110 - as in `socket`
+            found = self.deployment().actors
+        for name in actors:
+            if name not in found:
+                raise LeasekitError(f"{file}: no actor {name!r}; it has {', '.join(found)}")
+        return [found[name] for name in actors or found]
+
     def deploy_file(self) -> Path:
         """Which deploy file it is."""
         if self.file is not None:
@@ -76,6 +102,14 @@ class DeployPlace(NamedTuple):
         """
         deployment = self.deployment()
         return self._meant(deployment.file, deployment.actors, role, or_only)
+
+    def stored(self, role: str) -> Stored:
+        """The actor meant, and its store; of one that was named by its control socket its daemon says it."""
+        if self.control is None:
+            spec = self.spec(role)
+            return Stored(spec.name, spec.role, spec.store)
+        found = self.query(role, "status")
+        return Stored(found["name"], found["role"], Path(found["store"]) if found["store"] else None)
 
     def socket(self, role: str, *, or_only: bool = False) -> Path:
         """The control socket of the daemon meant. Where a daemon has made it, the rest of the deploy file is not looked
@@ -126,7 +160,7 @@ class DeployPlace(NamedTuple):
     def connect_any(self) -> ControlClient:
         """A connection to the daemon that was named, of whatever role, or to the only one of the file."""
         if self.control is None and not self.actor:
-            actors = self.deployment().actors.values()
+            actors = self.doors()
             if len(actors) != 1:
                 raise LeasekitError(f"{self.deploy_file()} has {_listed(actors)}; say which with --actor")
         return self.connect("", or_only=True)
@@ -164,8 +198,10 @@ def _place_options(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]
 
 daemon_options = _place_options("file", "state", "actor", "control")
 """Options of commands that talk to one daemon, which get a :class:`DeployPlace` as ``place``."""
+daemons_options = _place_options("file", "state", "control")
+"""Options of commands that talk to all daemons of a deploy file, or some."""
 file_options = _place_options("file", "state")
-"""Options of commands that need a deploy file, and perhaps several of its daemons."""
+"""Options of commands that need a deploy file."""
 
 
 def asks(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,14 +19,14 @@ from leasekit.cli.output import (
     print_table,
     properties_of,
 )
-from leasekit.cli.peer import add_delegation_commands
+from leasekit.cli.peer import add_delegation_commands, add_eviction
 from leasekit.cli.places import SITE, DeployPlace, Shown, asks, daemon_options
 from leasekit.cli.site_hosts import doctor, host
 from leasekit.cli.ticket import key_column
 from leasekit.cli.times import PAIR, TERM, WHEN, Count, at, now, show_when, to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.authority import UNIT_TABLE
-from leasekit.core.time import Instant
+from leasekit.core.time import INSTANT_MAX, Instant
 
 PATIENCE: Final = 900.0
 """How long an operation on a unit may take, in seconds, before the command gives up waiting for it."""
@@ -59,9 +59,15 @@ EVIDENCE: Final = listing(
     empty="there is no evidence against anybody",
 )  # fmt: skip
 WINDOWS: Final = listing(
-    "window", ("from", at("start")), ("until", at("end")), ("units", lambda window: len(window["units"])),
+    "window", ("from", at("start")), ("until", lambda window: _until(window)),
+    ("units", lambda window: len(window["units"])),
+    ("leased", lambda window: sum(len(hit["units"]) for hit in window["leases"]) or ""),
+    ("leases", lambda window: " ".join(hit["lease"] for hit in window["leases"])),
     ("begun", lambda window: "yes" if window["begun"] else ""), "reason",
-    empty="no maintenance is announced", right=("units",),
+    empty="no maintenance is announced, and nothing is drained", right=("units", "leased"),
+)  # fmt: skip
+HIT: Final = listing(
+    "lease", "holder", ("units", lambda hit: " ".join(hit["units"])), ("ends", at("end")), empty="no lease is hit",
 )  # fmt: skip
 CLAIMS: Final = listing(
     ("claim", lambda claim: claim["claim"][:16]), ("parent", lambda claim: claim["parent"][:16]),
@@ -170,8 +176,88 @@ def add_window(
     arguments = {"start": start, "end": end, "units": list(units_), "type": type_, "reason": reason, "close": close}
     window = place.command(SITE, "maintenance.add", **arguments)
     span = f"from {to_second(window['start'])} to {to_second(window['end'])}"
-    what = "1 unit is" if len(window["units"]) == 1 else f"{len(window['units'])} units are"
-    return window, f"{window['window']}: {what} out of service {span}"
+    return window, _tell_window(f"{_are(window['units'])} out of service {span}")
+
+
+def _are(units: Sequence[str]) -> str:
+    return "1 unit is" if len(units) == 1 else f"{len(units)} units are"
+
+
+def _until(window: Mapping[str, Any]) -> str:
+    return "-" if window["end"] == INSTANT_MAX else to_second(window["end"])
+
+
+def _tell_window(what: str, *more: str) -> Callable[[Mapping[str, Any]], None]:
+    """Say ``what`` becomes of a window's units, whose leases have them, and what ``more`` there is to say."""
+
+    def told(window: Mapping[str, Any]) -> None:
+        note(f"{window['window']}: {what}")
+        HIT(window["leases"])
+        print_lines(more)
+
+    return told
+
+
+@asks(
+    site, 'leasekit site drain vm-3 vm-4 --reason "new disks"', "leasekit site drain --type vm --close +2d",
+    "leasekit site drain vm-3 --move",
+)  # fmt: skip
+@click.argument("units_", metavar="[UNIT]...", nargs=-1)
+@click.option("--type", "type_", default="", metavar="TYPE", help="Only units of this type.")
+@click.option("--reason", default="", help="Why, for guests and brokers.")
+@click.option("--close", "close_at", type=WHEN, metavar="TIME", help="End the leases that have them by then.")
+@click.option("--move", is_flag=True, help="Give the leases that have them other units, where there are any.")
+def drain(
+    place: DeployPlace, units_: tuple[str, ...], type_: str, reason: str, close_at: Instant | None, move: bool
+) -> Shown:
+    """Take units out of service (all, if none is named), each as soon as no lease has it, until `site undrain`.
+
+    Brokers are asked to grant nothing of them; holders of leases that have them hear of it. `site maintenance list`
+    says what is left.
+    """
+    arguments: dict[str, Any] = {"units": list(units_), "type": type_, "reason": reason or "drained"}
+    if close_at is not None:
+        arguments |= {"close": True, "close_at": close_at}
+    with place.connect(SITE) as client:
+        window = client.command("maintenance.add", **arguments)
+        hit = [unit for lease in window["leases"] for unit in lease["units"]] if move else []
+        window["moved"], window["not_moved"] = [], {}
+        for unit in hit:
+            try:
+                client.command("unit.move", unit=unit, reason=arguments["reason"])
+                window["moved"].append(unit)
+            except LeasekitError as error:
+                window["not_moved"][unit] = str(error)
+    return window, _tell_window(f"{_are(window['units'])} drained", *_moves(window))
+
+
+def _moves(window: Mapping[str, Any]) -> Iterator[str]:
+    for unit in window["moved"]:
+        yield f"unit {unit}: its lease gets another one"
+    yield from window["not_moved"].values()
+
+
+@asks(site, "leasekit site undrain vm-3", "leasekit site undrain window-12")
+@click.argument("names", metavar="UNIT|WINDOW...", nargs=-1, required=True)
+def undrain(place: DeployPlace, names: tuple[str, ...]) -> Shown:
+    """Put units into service again that were drained, or are in a maintenance window."""
+    with place.connect(SITE) as client:
+        windows = {window["window"] for window in client.query("maintenance")}
+        for name in [name for name in names if name in windows]:
+            client.command("maintenance.remove", window=name)
+        units = [name for name in names if name not in windows]
+        if units:
+            client.command("maintenance.remove", units=units)
+    return {"undrained": list(names)}, f"{', '.join(names)}: in service again"
+
+
+@asks(site, 'leasekit site move vm-3 --reason "it is slow"')
+@click.argument("unit")
+@click.option("--reason", default="", help="Why, for its lease's holder.")
+def move(place: DeployPlace, unit: str, reason: str) -> Shown:
+    """Give the lease of a unit that is up another one in its place; what is on the unit is lost."""
+    moved = place.command(SITE, "unit.move", unit=unit, reason=reason)
+    return moved, f"unit {unit} is {moved['state']}; lease {moved['lease']} gets another one"
 
 
 @asks(maintenance, "leasekit site maintenance remove window-12", name="remove")
@@ -195,6 +281,7 @@ def claims(place: DeployPlace) -> Shown:
 
 
 add_delegation_commands(site, SITE)
+add_eviction(site, SITE, "End a lease of somebody's; its holder hears when and why.")
 
 
 # -- units that are up, and what is left of those that are not -------------------------------------------------------
@@ -204,7 +291,10 @@ add_delegation_commands(site, SITE)
 @click.argument("unit")
 @click.option("--reason", default="", help="Why, for its lease's holder.")
 def fail(place: DeployPlace, unit: str, reason: str) -> Shown:
-    """Say that a unit which is up has failed: its lease gets another in its place, or goes on with fewer."""
+    """Say that a unit which is up has failed: its lease gets another in its place, or goes on with fewer.
+
+    It is given to nobody until `site enable`.
+    """
     told = ask_site(place, "unit.fail", unit=unit, reason=reason)
     return told, f"unit {unit} is {told['state']}: {told['reason']}"
 

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from leasekit.cli.output import example, json_option, listing, note, print_fields, print_json, print_table
-from leasekit.cli.places import FILE_VARIABLE, GUEST, DeployPlace, daemon_options
+from leasekit.cli.places import FILE_VARIABLE, GUEST, DeployPlace, Stored, daemon_options
 from leasekit.cli.times import TERM, WHEN, Count, now, to_second
 from leasekit.core.claims.claim import DEPTH_DEFAULT, DEPTH_MAX, Ticket, TicketVerifier, decode_ticket
 from leasekit.core.claims.evidence import (
@@ -34,9 +34,6 @@ from leasekit.core.errors import LeasekitError, TicketError
 from leasekit.core.reasons import with_article
 from leasekit.core.schema import TABLES
 from leasekit.core.time import Instant
-
-if TYPE_CHECKING:
-    from leasekit.config.deployment import ActorSpec
 
 FILE_MAX: Final = 64 * 1024
 
@@ -199,7 +196,7 @@ def describe(found: Ticket, names: Mapping[bytes, str], problem: str, instant: I
                 "term": list(claim.term),
                 "serial": claim.serial,
                 "degree": claim.degree,
-                "properties": claim.properties,
+                "classes": [{"class": class_, "units": units} for class_, units in claim.classes],
                 "constraints": dict(claim.constraints),
                 "parent": claim.parent,
                 "signature_ok": ED25519.verify(claim.issuer, claim.signature, claim.body),
@@ -250,7 +247,7 @@ def _of_lease(place: DeployPlace, name: str) -> bytes:
     """The ticket that a guest's lease holds, by its store, which outlives the daemon and remembers old leases."""
     from leasekit.core.leases.records import GuestLease
 
-    spec = place.spec(GUEST)
+    spec = place.stored(GUEST)
     if spec.role != GUEST:
         raise LeasekitError(f"{spec.name} is {with_article(spec.role)}: only guests hold the tickets of leases")
     for row in stored_rows(spec, "leases"):
@@ -262,7 +259,7 @@ def _of_lease(place: DeployPlace, name: str) -> bytes:
     raise LeasekitError(f"no lease {name!r} in the store of {spec.name}")
 
 
-def stored_rows(spec: ActorSpec, table: str) -> list[tuple[Any, ...]]:
+def stored_rows(spec: Stored, table: str) -> list[tuple[Any, ...]]:
     """The rows of an archived table in an actor's store, whether its daemon runs or not: live ones first, then the
     newest.
     """
@@ -286,14 +283,14 @@ def key_words(key: bytes, names: Mapping[bytes, str]) -> str:
 def known_names(place: DeployPlace) -> Mapping[bytes, str]:
     """The names of keys, as far as a deploy file is at hand and its public keys are there.
 
-    Raises ``LeasekitError`` for a deploy file that was named, and can't be read.
+    Raises ``LeasekitError`` for a deploy file that was named, and can't be read, where no control socket was.
     """
     from leasekit.config.keys import KeyFileError, load_public, public_path
 
     try:
         deployment = place.deployment()
     except LeasekitError:
-        if place.file is not None or os.environ.get(FILE_VARIABLE):
+        if place.control is None and (place.file is not None or os.environ.get(FILE_VARIABLE)):
             raise
         return {}
     names: dict[bytes, str] = {}

@@ -6,6 +6,8 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import time as time_of_day
 from operator import itemgetter
 from typing import Any, Final
 
@@ -31,7 +33,7 @@ class _When(click.ParamType[Instant]):
         if isinstance(value, int):
             return value
         try:
-            instant = parse_when(str(value), now())
+            instant = parse_when(str(value), now(), zone_of(ctx))
         except ValueError as error:
             self.fail(str(error), param, ctx)
         return instant
@@ -86,13 +88,85 @@ class Number(click.FloatRange):
         return number
 
 
+class _Zone(click.ParamType[tzinfo]):
+    name = "zone"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tzinfo:
+        from zoneinfo import ZoneInfo
+
+        try:
+            return ZoneInfo(str(value))
+        except (KeyError, ValueError, OSError):  # what ZoneInfo raises for no name, one that is no path, and a folder
+            self.fail(f"found {value!s:.40}, expected a name of the time zone database, such as Europe/Berlin", param)
+
+
 WHEN = _When()
 SPAN = _Span()
 PAIR = _Pair()
 
 
-def parse_when(text: str, now: Instant) -> Instant:
-    """Unix milliseconds from ``now``, ``+2h``, ``-1d``, ISO 8601 (UTC where it names no zone) or milliseconds.
+_ZONE_KEY: Final = "leasekit.zone"
+zone_option = click.option(
+    "--zone", type=_Zone(), is_eager=True, expose_value=False, metavar="NAME",
+    callback=lambda ctx, _, zone: ctx.meta.__setitem__(_ZONE_KEY, zone or UTC),
+    help="The time zone of times that name none, such as Europe/Berlin [UTC].",
+)  # fmt: skip
+
+
+def zone_of(ctx: click.Context | None) -> tzinfo:
+    """The time zone in which a command line says its times."""
+    zone: tzinfo = UTC if ctx is None else ctx.meta.get(_ZONE_KEY, UTC)
+    return zone
+
+
+WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_CLOCK: Final = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
+
+
+def weekday(text: str) -> int:
+    """A day of the week from its name or the first three letters of that; Monday is 0. Raises ``ValueError``."""
+    return [name for day in WEEKDAYS for name in (day, day[:3])].index(text.lower()) // 2
+
+
+def parse_clock(text: str) -> time_of_day:
+    """A time of day such as ``9:00``. Raises ``ValueError``."""
+    found = _CLOCK.fullmatch(text)
+    if found is None:
+        raise ValueError(f"found {text!r}, expected a time of day from 0:00 to 23:59")
+    return time_of_day(int(found[1]), int(found[2]))
+
+
+def on_clock(moment: datetime) -> Instant:
+    """When the clock of a moment's zone shows it. Of a time that a change of the clock brings twice it is the first,
+    and one that it skips counts from before the change, as in calendars (RFC 5545).
+    """
+    return int(moment.replace(fold=0).timestamp()) * SECOND
+
+
+def _parse_day(text: str, now: Instant, zone: tzinfo) -> Instant | None:
+    """``today``, ``tomorrow``, a day of the week, each perhaps with a time of day, or that alone; None for all else. A
+    day of the week, or a time of day, is the next that is to come.
+    """
+    day, _, clock = text.lower().partition(" ")
+    if not clock and ":" in day:
+        day, clock = "", day
+    today = datetime.fromtimestamp(now // SECOND, zone).date()
+    try:
+        ahead = {"": 0, "today": 0, "tomorrow": 1}.get(day)
+        if ahead is None:
+            ahead, every = (weekday(day) - today.weekday()) % 7, 7
+        else:
+            every = 0 if day else 1
+        at = parse_clock(clock.strip()) if clock else time_of_day()
+    except ValueError:
+        return None
+    found = datetime.combine(today + timedelta(ahead), at, zone)
+    return on_clock(found) if on_clock(found) > now or not every else on_clock(found + timedelta(every))
+
+
+def parse_when(text: str, now: Instant, zone: tzinfo = UTC) -> Instant:
+    """Unix milliseconds from ``now``, ``+2h``, ``-1d``, ``tomorrow``, ``monday 9:00``, ``9:00``, ISO 8601, or
+    milliseconds. What names no zone is in ``zone``.
 
     Raises ``ValueError`` that says what is allowed.
     """
@@ -106,11 +180,14 @@ def parse_when(text: str, now: Instant) -> Instant:
         elif text.isdecimal() and len(text) > 8:
             instant = int(text)
         else:
-            instant = parse_instant(text)
-    except ValueError:
+            day = _parse_day(text, now, zone) if text else None
+            instant = parse_instant(text, zone) if day is None else day
+    except (ValueError, OverflowError):
         instant = -1
     if not 0 <= instant <= INSTANT_MAX:
-        raise ValueError(f"found {text!r}, expected now, +2h, or ISO 8601 such as 2027-03-01T12:00Z")
+        raise ValueError(
+            f"found {text!r}, expected now, +2h, tomorrow, monday 9:00, 9:00, or ISO 8601 such as 2027-03-01T12:00Z"
+        )
     return instant
 
 

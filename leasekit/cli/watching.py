@@ -5,7 +5,7 @@ A :class:`Following` is opened before the command is sent, so that no transition
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +18,7 @@ from leasekit.config.instants import dated
 from leasekit.core.leases import membership
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
+from leasekit.core.reasons import counted
 
 if TYPE_CHECKING:
     from leasekit.runtime.client import ControlClient
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 _OVER: Final = (sm.CLOSED, sm.FAILED)
 _UNDONE: Final = frozenset({"undo", "let_go", "undone"})
 _REFUSALS: Final = frozenset({"ticket_refused", "lease_refused"})
+
+
+GRANTED: Final = "granted"
+ACTIVE: Final = "active"
 
 
 @attrs.frozen
@@ -67,6 +72,31 @@ class Following:
                 if in_force and not self._is_joining(lease):
                     return WatchOutcome(True)
         raise AssertionError("a watch ends with an error only")
+
+    def until_granted(self, leases: Collection[str], end: int = 0) -> dict[str, WatchOutcome]:
+        """Wait until each of these leases has the ticket that was asked for, up to ``end``, or has been refused it."""
+        found: dict[str, WatchOutcome] = {}
+        with _spinner(counted(len(leases), "lease")) as show:
+            for event in self._events if leases else ():
+                concerned = leases if "missed" in event else [event["lease"]] if event["lease"] in leases else ()
+                for lease in concerned:
+                    outcome = self._judge_grant(lease, event, end) if lease not in found else None
+                    if outcome is not None:
+                        found[lease] = outcome
+                show(f"{len(leases) - len(found)} are not answered")
+                if len(found) == len(leases):
+                    break
+        return found
+
+    def _judge_grant(self, lease: str, event: Mapping[str, Any], end: int) -> WatchOutcome | None:
+        if event.get("event") == "ticket":
+            return WatchOutcome(True)
+        if "missed" not in event:
+            return _judge_event(event, closing=False)
+        now = self._client.query("lease", lease=lease)
+        if now["state"] in (*_OVER, sm.NASCENT) or now["pending"] == sm.EXTENDING_TICKET:
+            return WatchOutcome(False, now["reason"]) if now["state"] in _OVER else None
+        return WatchOutcome(last_end(now) >= end, now["reason"])
 
     def until_closed(self, lease: str) -> WatchOutcome:
         """Wait until the lease is closed."""

@@ -20,7 +20,7 @@ from leasekit.config.tables import DriverSpec, PeerSpec, Permission
 from leasekit.config.traces import SignalSpec, data_dir, open_signal
 from leasekit.core.claims.keys import Scheme, Signer
 from leasekit.core.drivers import Driver
-from leasekit.core.schema import Store
+from leasekit.core.schema import History, Store
 from leasekit.core.settings import SettingsError
 from leasekit.core.signals import Signal
 from leasekit.core.time import Instant
@@ -109,16 +109,23 @@ def open_store(spec: ActorSpec) -> Store:
     """The actor's store. Raises ``StoreError``."""
     if spec.store is None:
         return MemoryStore()
-    return SqliteStore(spec.store)
+    history = History(spec.settings.history_kept, spec.settings.history_max)
+    return SqliteStore(spec.store, history=history)
 
 
-def make_drivers(deployment: Deployment, name: str) -> dict[str, BoundDriver]:
-    """The drivers of the actor ``name`` by their names, for real. Raises :class:`~.errors.ConfigErrors` for what the
-    world says is wrong.
+def make_drivers(
+    deployment: Deployment, name: str, running: Mapping[str, BoundDriver] | None = None
+) -> dict[str, BoundDriver]:
+    """The drivers of the actor ``name`` by their names, for real: those that are ``running`` with the same settings,
+    else new ones. Raises :class:`~.errors.ConfigErrors` for what the world says is wrong.
     """
     faults = Faults(str(deployment.file))
     made: dict[str, BoundDriver] = {}
     for spec in deployment.actors[name].drivers.values():
+        known = running.get(spec.name) if running else None
+        if known is not None and (known.spec.kind, known.spec.settings) == (spec.kind, spec.settings):
+            made[spec.name] = known if known.spec == spec else BoundDriver(known.driver, spec)
+            continue
         driver = faults.attempt(
             spec.where,
             lambda spec=spec: make_driver(spec.kind, spec.settings, spec.where, base=deployment.state),  # type: ignore[misc]

@@ -201,27 +201,38 @@ def _following(spec: ActorSpec, error: KeyFileMissing) -> KeyFileMissing:
     return KeyFileMissing(error.found, how)
 
 
-def rotation_faults(deployment: Deployment) -> list[ConfigError]:
-    """What is missing or can't be read of the keys of actors that changed theirs, of which none is ever made; no key
-    is unlocked. Where there is no state folder, and none that a start would fill with keys, nothing can be said.
+def key_faults(deployment: Deployment) -> list[ConfigError]:
+    """What is missing or can't be read of keys, where no start makes them; no key is unlocked. Where there is no state
+    folder, and none that a start would fill with keys, nothing can be said.
     """
-    faults = Faults(str(deployment.file))
-    if not deployment.state.is_dir() and not deployment.create_keys:
+    faults, there = Faults(str(deployment.file)), deployment.state.is_dir()
+    if not there and not deployment.create_keys:
         return faults.errors
     for name, spec in deployment.actors.items():
         try:
-            if spec.after:
-                _look_at(spec)
+            _look_at(spec, deployment.create_keys)
         except KeyFileError as error:
             faults.add(f"actor.{name}.key", error.found, error.allowed)
+    for name, peer in deployment.peers.items() if there else ():
+        try:
+            load_public(peer.key)
+        except KeyFileError as error:
+            faults.add(f"peer.{name}.key", error.found, error.allowed)
     return faults.errors
 
 
-def _look_at(spec: ActorSpec) -> None:
+def _look_at(spec: ActorSpec, create: bool) -> None:
+    """An actor's keys are here as far as they must be: of one that runs elsewhere the public key is enough."""
     try:
-        check_key(spec.key)
+        if check_key(spec.key) and spec.passphrase_file is not None:
+            read_passphrase(spec.passphrase_file)
     except KeyFileMissing as error:
-        raise _following(spec, error) from None
+        if spec.after:
+            raise _following(spec, error) from None
+        if public_path(spec.key).exists():
+            load_public(str(public_path(spec.key)))
+        elif not create:
+            raise
     for path in spec.after:
         with _had_before():
             check_key(path)

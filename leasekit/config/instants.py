@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
 
 from leasekit.core.reasons import unmark
@@ -11,10 +11,10 @@ from leasekit.core.time import INSTANT_MAX, SECOND, Instant
 CALENDAR_END: Final[Instant] = 253_402_300_799_999
 
 
-def parse_instant(text: str | int | datetime) -> Instant:
+def parse_instant(text: str | int | datetime, zone: tzinfo = UTC) -> Instant:
     """Unix milliseconds from ISO 8601 text such as ``1998-06-11T22:00Z``, a datetime, or milliseconds as they are.
 
-    Without a zone it is UTC. Raises ``ValueError`` that says what is allowed.
+    Where it names no zone it is in ``zone``. Raises ``ValueError`` that says what is allowed.
     """
     if isinstance(text, int) and not isinstance(text, bool):
         return text
@@ -23,7 +23,7 @@ def parse_instant(text: str | int | datetime) -> Instant:
     except ValueError:
         raise ValueError(f"{text!r} is not an instant: write ISO 8601, such as 1998-06-11T22:00Z") from None
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
+        moment = moment.replace(tzinfo=zone)
     return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * SECOND)
 
 

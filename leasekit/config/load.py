@@ -16,9 +16,10 @@ from leasekit.config import tables
 from leasekit.config.deployment import ActorSpec, Deployment, MapperSpec, for_daemons, out_of_reach
 from leasekit.config.emulation import EmulationSpec, apply_changes, resolve_emulation
 from leasekit.config.errors import ConfigError, ConfigErrors, Faults, one_of
-from leasekit.config.identities import rotation_faults
+from leasekit.config.identities import key_faults
 from leasekit.config.keys import KeyFileError, KeyFileMissing, check_key, load_public, looks_like_key
 from leasekit.config.resources import Context, check_switched, check_units, resolve_drivers, resolve_given, resolve_site
+from leasekit.config.sense import odd, senseless
 from leasekit.config.shell import TransportSettings
 from leasekit.config.sockets import (
     ALLOWED,
@@ -347,7 +348,7 @@ def load(path: Path, state: Path | None = None, overrides: Mapping[str, Any] | N
     ``set`` does. Raises :class:`~.errors.ConfigErrors` with every fault that can be found.
     """
     document = read_document(path)
-    deployment = _make(path, state, document, overrides or {})
+    deployment = resolve_document(path, state, document, overrides or {})
     if deployment.emulation is not None:
         errors = []
         for run in deployment.emulation.runs:
@@ -361,14 +362,21 @@ def load(path: Path, state: Path | None = None, overrides: Mapping[str, Any] | N
 
 
 def check(path: Path, state: Path | None = None) -> tuple[list[ConfigError], list[str]]:
-    """All that is wrong with the file at ``path``, with the keys of actors that changed theirs; and what is not wrong
-    but odd, a line each: actors that must talk and can't. Both are empty if all is well.
+    """All that is wrong with the file at ``path``, with keys that are missing, and in an emulation types that nobody
+    offers; and what is not wrong but odd, a line each: such types elsewhere, names of nobody, scripts that are not
+    here, actors that must talk and can't. Both are empty if all is well.
     """
     try:
         deployment = load(path, state)
     except ConfigErrors as error:
         return error.errors, []
-    return rotation_faults(deployment), out_of_reach(deployment) if for_daemons(deployment) else []
+    asked_in_vain, odd_ones = senseless(deployment), odd(deployment)
+    if deployment.emulation is None:
+        asked_in_vain, odd_ones = [], [*asked_in_vain, *odd_ones]
+    lines = [str(one).removeprefix(f"{deployment.file}: ") for one in odd_ones]
+    if not for_daemons(deployment):
+        return asked_in_vain, lines
+    return [*asked_in_vain, *key_faults(deployment)], [*lines, *out_of_reach(deployment)]
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -410,11 +418,17 @@ def _syntax(text: str, data: bytes) -> tuple[str, str, str]:
     return f"line {line}, column {column}", f"a syntax error ({match[1] if match else text})", "TOML"
 
 
-def _make(path: Path, state: Path | None, document: Mapping[str, Any], changes: Mapping[str, Any]) -> Deployment:
+def resolve_document(
+    path: Path, state: Path | None, document: Mapping[str, Any], changes: Mapping[str, Any]
+) -> Deployment:
+    """The deployment that a ``document`` describes, with ``changes`` at dotted keys; errors call its file ``path``.
+
+    Raises :class:`~.errors.ConfigErrors`.
+    """
     faults = Faults(str(path))
     try:
         changed = apply_changes(document, changes)
-        deployment = Resolver(path, state, changed, faults).resolve(partial(_make, path, state, changed))
+        deployment = Resolver(path, state, changed, faults).resolve(partial(resolve_document, path, state, changed))
     except SettingsError as error:
         faults.add_settings("", error)
         raise ConfigErrors(faults.errors) from None

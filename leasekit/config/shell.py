@@ -18,6 +18,8 @@ class ShellSettings:
 
     inbox_max: int = attrs.field(default=20_000, validator=attrs.validators.ge(1))
     """How many inputs may wait; readers of sockets wait for room."""
+    inbox_bytes: int = attrs.field(default=64 * 2**20, validator=attrs.validators.ge(1))
+    """How many bytes of messages may wait; readers of sockets wait for room."""
     batch_max: int = attrs.field(default=2_000, validator=attrs.validators.ge(1))
     """How many inputs are stepped before what follows from them is committed."""
     tick: DurationSetting = 1 * SECOND
@@ -51,8 +53,9 @@ class TransportSettings:
     """The first wait before a peer that can't be reached is dialled again; it doubles from there."""
     backoff_max: DurationSetting = attrs.field(default=30 * SECOND, validator=attrs.validators.ge(1))
     """The longest such wait."""
-    strangers_max: int = attrs.field(default=128, validator=attrs.validators.ge(1))
-    """The most connections in all that have not proven whose they are; beyond it those that get nowhere go first."""
+    strangers_max: int = attrs.field(default=512, validator=attrs.validators.ge(2))
+    """The most connections in all that have not proven whose they are, half of them answered already; beyond it those
+    that get nowhere go first."""
     connections_per_minute: int = attrs.field(default=60, validator=attrs.validators.ge(1))
     """How often a peer may connect anew; so many also at once."""
     messages_per_second: int = attrs.field(default=10_000, validator=attrs.validators.ge(1))

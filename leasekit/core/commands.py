@@ -70,6 +70,13 @@ class AddPeer:
 
 
 @attrs.frozen(kw_only=True)
+class ImportPeers:
+    """Make all of these peers known, or none."""
+
+    peers: tuple[AddPeer, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
 class RemovePeer:
     """Know a peer no more."""
 
@@ -146,22 +153,43 @@ class FailUnit:
 
 
 @attrs.frozen(kw_only=True)
+class MoveUnit:
+    """The lease of a unit that is up gets another one in its place."""
+
+    unit: str = ""
+    reason: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class EvictLease:
+    """End a lease of somebody's, ``at`` an instant that is not past (-1: now)."""
+
+    lease: str = ""
+    at: Instant = -1
+    reason: str = ""
+
+
+@attrs.frozen(kw_only=True)
 class AddMaintenance:
-    """Take units (all, of a ``type``, or named) out of service over a window; ``close`` ends leases for it."""
+    """Take units (all, of a ``type``, or named) out of service over a window; without an ``end`` they are drained,
+    until the window is removed. ``close`` ends leases for it, ``close_at`` an instant (-1: when the window begins).
+    """
 
     units: tuple[str, ...] = ()
     type: str = ""
     reason: str = ""
-    start: Instant
-    end: Instant
+    start: Instant = 0
+    end: Instant = INSTANT_MAX
     close: bool = False
+    close_at: Instant = -1
 
 
 @attrs.frozen(kw_only=True)
 class RemoveMaintenance:
-    """There is to be no such window."""
+    """There is to be no such window; or, with ``units``, these are to be in none."""
 
     window: str = ""
+    units: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

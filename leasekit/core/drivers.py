@@ -166,6 +166,14 @@ class OrphanFinder(Protocol):
         ...
 
 
+class Closable(Protocol):
+    """What a driver is besides that has something of its own open: a server, a port."""
+
+    def close(self) -> None:
+        """Give it up: a driver with other settings takes the place of this one. What it does just then may fail."""
+        ...
+
+
 async def all_orphans(looks: Iterable[Callable[[], Awaitable[Iterable[Orphan]]]]) -> list[Orphan]:
     """What each of ``looks`` finds, one after the other; a host that is away keeps no other from being looked at.
     Raises :class:`PartlyToldError` if any of them raised ``DriverError``.

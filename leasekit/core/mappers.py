@@ -12,14 +12,17 @@ This module is all that a mapper may rely on, and :data:`VERSION` says when it c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
+from leasekit.core.classes import NO_UNITS, Counts
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.time import Duration, Instant, Term
-from leasekit.core.timetable import Timetable
+from leasekit.core.timetable import ClassedTimetable, Timetable
 from leasekit.core.topology import TopologyRequest
 
 VERSION: Final = 1
+EMPTY_CLASSES: Final[Mapping[bytes, Properties]] = MappingProxyType({})
 
 
 class Wake(NamedTuple):
@@ -38,8 +41,9 @@ class PendingRequest(NamedTuple):
     ``min_units`` is below ``units`` for an elastic request, ``latest_start`` above ``term.start`` for a deferrable
     one. ``held`` is what the lease holds, up to ``held_until`` (0 where it holds nothing): a modify gives that up
     from ``term.start`` on, though ``Source.free`` still counts it; what it leaves of that stays booked until the
-    site has confirmed the modify. ``deadline`` is the last instant at which an answer is of use. ``priority`` is
-    the class of the holder and the request's own wish, added up.
+    site has confirmed the modify. ``classes`` says how many units of each class it holds; it goes on with these.
+    ``deadline`` is the last instant at which an answer is of use. ``priority`` is the class of the holder and the
+    request's own wish, added up.
     """
 
     lease: str
@@ -61,6 +65,7 @@ class PendingRequest(NamedTuple):
     preemptible: bool
     properties: Properties
     held_until: Instant = 0
+    classes: Counts = NO_UNITS
 
 
 class Source(NamedTuple):
@@ -68,6 +73,10 @@ class Source(NamedTuple):
 
     ``free`` is a what-if view of its timetable for this turn: reserve in it what you decide, to see what is left. It is
     thrown away afterwards.
+
+    ``properties`` is what all its units have. ``classes`` says of each class of them, by its name, what these have;
+    where there are several, ``free`` is their :class:`~leasekit.core.timetable.ClassedTimetable`, whose ``of`` looks at
+    some of them: those that the filter of a request takes.
     """
 
     id: str
@@ -76,7 +85,8 @@ class Source(NamedTuple):
     units: int
     term: Term
     properties: Properties
-    free: Timetable
+    free: Timetable | ClassedTimetable
+    classes: Mapping[bytes, Properties] = EMPTY_CLASSES
 
 
 class GrantedLease(NamedTuple):
@@ -84,6 +94,7 @@ class GrantedLease(NamedTuple):
 
     ``preemptible`` says whether it can be ended early by :class:`Preempt`; one that was already shows its new end, and
     its units are booked up to ``booked`` as long as its site has not accepted that (-1: to the end of its term).
+    ``classes`` says how many they are of each class.
     """
 
     lease: str
@@ -96,6 +107,7 @@ class GrantedLease(NamedTuple):
     priority: int
     properties: Properties
     booked: Instant = -1
+    classes: Counts = NO_UNITS
 
 
 class Usage(Protocol):
@@ -117,7 +129,8 @@ class BrokerCycle(NamedTuple):
     far back it goes is theirs to say (``usage_kept``, in ms): at least 31 days, at most 400.
     ``suspends`` says whether a preemptible lease with the request property ``suspend`` (how long that takes) can be
     suspended rather than ended: by :class:`Preempt`, or by a grant of a shorter term, from a source whose property
-    ``driver.save`` is ``true``. Its rest is then asked for anew.
+    ``driver.save`` is ``true``. Its rest is then asked for anew. ``booked_hours`` is how much a holder is to have over
+    terms that have not begun, in hours of all units of a type (0: as much as there is).
     """
 
     now: Instant
@@ -127,6 +140,7 @@ class BrokerCycle(NamedTuple):
     granted: Callable[[str], Sequence[GrantedLease]] = _nothing
     usage: Usage | None = None
     suspends: bool = False
+    booked_hours: int = 0
 
 
 class Grant(NamedTuple):
@@ -150,7 +164,9 @@ class Grant(NamedTuple):
 
 
 class GrantGroup(NamedTuple):
-    """Give all or nothing: one grant for each member of ``group``, over one term."""
+    """Give all or nothing: one grant for each member of ``group``, over one term, or each over its own where none of
+    them has a choice of its start.
+    """
 
     group: str
     grants: tuple[Grant, ...]
@@ -254,6 +270,9 @@ class UnitView(NamedTuple):
     """One unit of a site. ``state`` is ``free``, ``teardown`` (promised to nobody) or the state in which its lease
     has it; ``lease`` is the one that has it, or gets it next.
 
+    ``classes`` are those that it counts as: of a unit that a lease has, the one that it was given as; of another, the
+    class that it is of, and those that it was of which claims may still count.
+
     ``power`` is ``on``, unless units of the type can be switched (:class:`Power`): then it may be ``off``,
     ``suspended``, on the way (``starting``, ``resuming``, ``stopping``, ``suspending``), or ``unknown``. A lease may
     get a unit that is not on: it is switched on first, and set up then.
@@ -266,6 +285,7 @@ class UnitView(NamedTuple):
     failures: int
     properties: Properties
     power: str = "on"
+    classes: tuple[bytes, ...] = ()
 
     @property
     def attributes(self) -> Properties:
@@ -280,7 +300,8 @@ class Demand(NamedTuple):
 
     ``units`` is how many more it gets (growing extends, new redeems, replacements for failed ones: ``op`` says
     which), negative when it shrinks without having named all its victims. ``held`` are the units that it has.
-    ``wanted`` names units that the ticket ties it to.
+    ``wanted`` names units that the ticket ties it to. ``classes`` says of which classes the units are that it gets, or
+    gives up: those of another class won't do, unless ``op`` is ``replace`` and there are none (empty: any will do).
     """
 
     lease: str
@@ -292,6 +313,7 @@ class Demand(NamedTuple):
     wanted: tuple[str, ...]
     term: Term
     properties: Properties
+    classes: Counts = NO_UNITS
 
 
 def _no_units(type_: str, filter: str = "", /) -> Sequence[UnitView]:

@@ -26,6 +26,8 @@ KEY_MAX = 128
 """The longest key, in characters."""
 VALUE_MAX = 16_384
 """The longest value, in characters (a public key or a short script fits; an image does not)."""
+BYTES_MAX = 65_536
+"""The most bytes of one list, keys and values in UTF-8: an actor keeps them, in memory and in its store."""
 
 
 def check_properties(value: object, where: str) -> dict[str, str]:
@@ -48,7 +50,18 @@ def check_properties(value: object, where: str) -> dict[str, str]:
             raise ValueError(
                 f"{where}: found {key!r:.40} = {text!r:.40}, which is not Unicode: half of a surrogate pair"
             )
+    check_bytes(value, f"{where}: ")
     return dict(value)
+
+
+def check_bytes(pairs: Properties, where: str = "") -> None:
+    """Raises ``ValueError`` for a property list that takes more than :data:`BYTES_MAX`, with what was found."""
+    characters = sum(map(len, pairs)) + sum(map(len, pairs.values()))
+    if 4 * characters <= BYTES_MAX:  # which almost all have, whatever they are
+        return
+    found = sum(len(text.encode()) for pair in pairs.items() for text in pair)
+    if found > BYTES_MAX:
+        raise ValueError(f"{where}found {found} bytes of keys and values, at most {BYTES_MAX} are allowed")
 
 
 def valid_properties(_: object, field: Attribute[Properties], value: Properties) -> None:

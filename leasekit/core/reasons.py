@@ -52,6 +52,9 @@ class Code(StrEnum):
     SEVERAL = "several"
     ACCEPTED_MEANWHILE = "accepted_meanwhile"
     MAINTENANCE = "maintenance"
+    DRAINED = "drained"
+    EVICTED = "evicted"
+    MOVED = "moved"
 
     # what became of another
     LEASE_LOST = "lease_lost"
@@ -69,6 +72,7 @@ class Code(StrEnum):
     TERM_UNUSED = "term_unused"
     NOT_GRANTED = "not_granted"
     HOLD_EXPIRED = "hold_expired"
+    LAPSED = "lapsed"
     START_PAST = "start_past"
     NO_TICKET = "no_ticket"
     NO_TICKET_TO_GO_ON = "no_ticket_to_go_on"
@@ -103,6 +107,14 @@ class Code(StrEnum):
     OTHER_DELEGATION = "other_delegation"
     UNITS_OUT = "units_out"
 
+    # what is written down of leases, for accounts
+    ASKED = "asked"
+    GRANTED = "granted"
+    CAME_BACK = "came_back"
+    LEFT = "left"
+    TURNED_AWAY = "turned_away"
+    INVENTORY = "inventory"
+
     # units
     UNIT = "unit"
     FOR_LEASE = "for_lease"
@@ -120,6 +132,7 @@ class Code(StrEnum):
     UNITS_NOT_JOINED = "units_not_joined"
     NO_UNIT = "no_unit"
     FEWER_FREE = "fewer_free"
+    OTHER_CLASS = "other_class"
     REPLACED_ENOUGH = "replaced_enough"
     OUTAGE = "outage"
     WAITS_FOR_SITE = "waits_for_site"
@@ -373,6 +386,9 @@ WORDS: Final[Mapping[str, str]] = {
     Code.SEVERAL: "",
     Code.ACCEPTED_MEANWHILE: "accepted meanwhile",
     Code.MAINTENANCE: "{detail} ({who}, until {until})",
+    Code.DRAINED: "{detail} ({who})",
+    Code.EVICTED: "evicted: {detail}",
+    Code.MOVED: "moved to another unit: {detail}",
     # what became of another
     Code.LEASE_LOST: "lease {who} is {what}",
     Code.REDEEM_PREDECESSOR: "its redeem predecessor {who} is {what}",
@@ -388,6 +404,7 @@ WORDS: Final[Mapping[str, str]] = {
     Code.TERM_UNUSED: "its term ended before it could be redeemed",
     Code.NOT_GRANTED: "not granted in time",
     Code.HOLD_EXPIRED: "hold expired",
+    Code.LAPSED: "it was not redeemed by {at}",
     Code.START_PAST: "its latest start, {at}, is past: it is {now} at {who}",
     Code.NO_TICKET: "no answer from broker {who} in time",
     Code.NO_TICKET_TO_GO_ON: "no answer from broker {who} before the lease is to go on",
@@ -433,10 +450,17 @@ WORDS: Final[Mapping[str, str]] = {
     Code.DOWN: "it is down, says the operator",
     Code.OUT_OF_SERVICE: "taken out of service by the operator",
     Code.NOT_IN_INVENTORY: "no longer in the inventory",
+    Code.ASKED: "{who}: {units} {what}",
+    Code.GRANTED: "{units} of {what} at {who} over [{at}, {until})",
+    Code.CAME_BACK: "{units} from {at} on",
+    Code.LEFT: "{units} over [{at}, {until}) are left",
+    Code.TURNED_AWAY: "{units} of {who} for {what!r}",
+    Code.INVENTORY: "{units} of {what}",
     Code.UNITS_MISSING: "{units} of {of} units are missing",
     Code.UNITS_NOT_JOINED: "{units} of {of} units did not join",
     Code.NO_UNIT: "no unit came up",
     Code.FEWER_FREE: "only {units} more were free",
+    Code.OTHER_CLASS: "unit {who} has other attributes: there was none left with those of the ticket",
     Code.REPLACED_ENOUGH: "{units} of its units were replaced already",
     Code.OUTAGE: "{who} can't set up units of type {what} for now",
     Code.WAITS_FOR_SITE: "waits until the site is mended",

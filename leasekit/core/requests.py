@@ -8,12 +8,15 @@ min_units          the fewest units of an elastic request
 deferrable         ``true``: a later start is fine, up to ``latest_start``
 latest_start       the latest start, in milliseconds of the guest's clock
 request_timeout    how long an answer is of use, a duration such as ``30s``
-group_id           the request group; scoped to its holder
+group_id           the request group; scoped to its holder; all get one term, or each its own if none can be moved
 lease_count        on the group's leader only: how many requests the group has
 priority           the request's own class, a whole number; higher goes first
 preemptible        ``true``: the broker may end the lease early
 suspend            how long it takes to save the units of a preemptible lease, such as ``32s``: it may be suspended
 hold               ``PLAN/PART``: a part of a planned topology, of what the broker holds for it
+filter             which units will do, by their attributes and their site (:mod:`leasekit.core.filters`)
+keep               of a lease that names its victims, and has units of several classes: which it goes on with, as
+                   ``CLASS:UNITS``, the class in hex, separated by commas
 exclude_sites      names of sites that won't do, separated by commas
 =================  =====================================================================================
 
@@ -22,13 +25,15 @@ Anything else passes through untouched.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from leasekit.core.classes import NO_UNITS, Counts, counts
 from leasekit.core.errors import CommandError
 from leasekit.core.properties import Properties
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term, parse_duration
 
 TRUE, FALSE = "true", "false"
+KEEP: Final = "keep"
 
 
 class Options(NamedTuple):
@@ -47,6 +52,8 @@ class Options(NamedTuple):
     preemptible: bool
     exclude_sites: frozenset[str]
     suspend: Duration = 0
+    filter: str = ""
+    keep: Counts = NO_UNITS
 
 
 _PLAIN = Options(False, 0, False, 0, 0, "", 0, 0, False, frozenset())
@@ -86,6 +93,8 @@ def parse_options(properties: Properties, term: Term) -> Options:
         preemptible=_flag(properties, "preemptible"),
         exclude_sites=excluded,
         suspend=max(1, _duration(properties, "suspend")) if "suspend" in properties else 0,
+        filter=properties.get("filter", ""),
+        keep=_counts(properties.get(KEEP, "")),
     )
 
 
@@ -114,3 +123,16 @@ def _number(properties: Properties, name: str, least: int | None) -> int:
     if least is not None and number < least:
         raise CommandError(f"properties.{name}: found {number}, expected at least {least}")
     return number
+
+
+def kept_words(kept: Counts) -> str:
+    """How the property :data:`KEEP` says it."""
+    return ",".join(f"{class_.hex()}:{units}" for class_, units in kept)
+
+
+def _counts(text: str) -> Counts:
+    try:
+        pairs = [entry.partition(":") for entry in text.split(",") if entry]
+        return counts((bytes.fromhex(class_), int(units)) for class_, _, units in pairs)
+    except ValueError:
+        raise CommandError(f"properties.{KEEP}: found {text!r:.80}, expected CLASS:UNITS, the class in hex") from None

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from leasekit.core.errors import LeasekitError
+from leasekit.core.time import DAY, Duration, Instant, Term
 
 Row: TypeAlias = tuple[Any, ...]
 """Values in the order of the table's columns: int, str, bytes or None."""
@@ -71,6 +72,9 @@ LOG_COLUMNS: Final[Mapping[str, type]] = {
 }  # fmt: skip
 """The transition log: append only, numbered by the store in a column ``seq`` that comes first."""
 LOG: Final = "log"
+COPIED: Final = "copied"
+"""In ``meta`` of a store that is a copy, or takes the place of one that is lost: since when, milliseconds. What was
+committed to the other one may be missing, so the actor gives none of the numbers that it may have given there."""
 
 
 class Change(NamedTuple):
@@ -93,6 +97,13 @@ class LogRow(NamedTuple):
     from_state: str
     to_state: str
     why: str
+
+
+class History(NamedTuple):
+    """How much a store keeps of what is over: for ``kept`` ms, and ``most`` rows of one owner in each table."""
+
+    kept: Duration = 365 * DAY
+    most: int = 500_000
 
 
 class StoreError(LeasekitError):
@@ -120,6 +131,12 @@ class Store(Protocol):
 
     def archived(self, table: str, limit: int | None = None) -> list[Row]:
         """Rows of an archived table whose ``live`` is 0, newest first."""
+        ...
+
+    def past(self, period: Term, after: tuple[Instant, str], limit: int) -> list[Row]:
+        """Rows of leases that are over, and ended in ``period`` or later, but began before its end; in order of when
+        they ended, and of their ids: those that come after ``after``.
+        """
         ...
 
     def get(self, table: str, key: str) -> Row | None:

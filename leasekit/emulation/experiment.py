@@ -50,11 +50,13 @@ from leasekit.actors.settings import AuthoritySettings, GuestSettings
 from leasekit.config.build import BuiltActor, build
 from leasekit.config.deployment import Deployment
 from leasekit.config.emulation import RunSpec
+from leasekit.config.errors import ConfigErrors
 from leasekit.config.load import load
+from leasekit.config.sense import capacities, senseless
 from leasekit.config.traces import TraceMissing, data_dir, missing_traces
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.power import OPERATIONS, power_driver
-from leasekit.core.settings import SettingsError, expect_one_of
+from leasekit.core.settings import expect_one_of
 from leasekit.core.signals import Signal
 from leasekit.core.steps import Action
 from leasekit.core.time import HOUR, SECOND, Duration, Term, format_duration, parse_duration
@@ -63,56 +65,12 @@ from leasekit.emulation.energy.account import EnergyAccount
 from leasekit.emulation.mapper_faults import MapperFaults, Tell, TurnLimitError, turn_limit
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.outputs import make_folder, write_json, writing
-from leasekit.emulation.pictures import RunResult, draw, emulation_of, site_settings
+from leasekit.emulation.pictures import RunResult, draw, emulation_of
 from leasekit.emulation.recorder import Outages, Recorder, RequestBook, Tally, Topologies, total
 from leasekit.emulation.world import Outcome, World, few_collections
 from leasekit.policies.guest.load_following import LoadFollowing
-from leasekit.policies.registry import BUILT_IN, find_mapper, make_mapper
+from leasekit.policies.registry import find_mapper, make_mapper
 from leasekit.stores.memory import MemoryStore
-
-
-def senseless(deployment: Deployment) -> list[str]:
-    """A line for each site that has no units of a type that it names, and for each type that one of leasekit's own
-    mappers would ask for and that no site offers to a broker.
-    """
-    lines = []
-    offered: set[str] = set()
-    for site in deployment.of_role("authority"):
-        settings = site_settings(deployment, site.name)
-        has = capacities(deployment, site.name)
-        lines += [f"actor.{site.name}.inventory: found 0 units of {t!r}, expected 1 or more" for t in has if not has[t]]
-        offered |= {delegation.type for delegation in settings.delegations}
-    for guest in deployment.of_role("guest"):
-        if guest.mapper.target in BUILT_IN["guest"]:
-            for type_ in sorted(set(_types(guest.mapper.settings)) - offered):
-                allowed = (
-                    expect_one_of(type_, sorted(offered)) if offered else "expected one that a site has and delegates"
-                )
-                lines.append(f"{guest.mapper.where}: found type {type_!r}, which no site offers to a broker, {allowed}")
-    return lines
-
-
-def _types(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        if isinstance(value.get("type"), str):
-            yield value["type"]
-        for one in value.values():
-            yield from _types(one)
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _types(one)
-
-
-def check_sense(deployment: Deployment) -> None:
-    """Raise ``SettingsError`` for what makes no sense in any run of an emulation."""
-    found: dict[str, str] = {}
-    for spec in emulation_of(deployment).runs:
-        for line in senseless(deployment.with_run(spec)):
-            found.setdefault(line, spec.name)
-    if found:
-        file = deployment.file
-        raise SettingsError([f"{file}: {f'run {run!r}: ' if run else ''}{line}" for line, run in found.items()])
-
 
 INTERRUPT: Final = "interrupt"
 """What ``stopped_by`` says of a run that was interrupted."""
@@ -154,7 +112,8 @@ def run_file(
         raise LeasekitError(f"{file}: found no [emulation] table, expected one that says how long to run")
     if out is not None:
         make_folder(out)
-    check_sense(deployment)
+    if errors := senseless(deployment):
+        raise ConfigErrors(errors)
     stems = file_stems([spec.name for spec in deployment.emulation.runs])
     wanted = _chosen(deployment.emulation.runs, stems, only)
     results: list[RunResult] = []
@@ -516,14 +475,6 @@ def _used(
     if len(each) > 1:
         return {"types": each}
     return {**next(iter(each.values()), {"capacity": 0, "used": None, "idle": None, "peak": 0.0}), "types": each}
-
-
-def capacities(deployment: Deployment, site: str) -> dict[str, int]:
-    """How many units a site has of each type."""
-    found: dict[str, int] = {}
-    for group in site_settings(deployment, site).inventory:
-        found[group.type] = found.get(group.type, 0) + len(group.names)
-    return found
 
 
 def _by_type(name: str, types: Mapping[str, Series]) -> dict[str, Series]:

@@ -140,7 +140,9 @@ def lean_world(
     }
     clients = [peer for peer in peers.values() if peer.role == "guest"]
     servers = [peers[BROKER], *(peers[name] for name in sites)]
-    patient = BrokerSettings(defer_max=WHOLE_RUN, pending_max=INSTANT_MAX)
+    patient = BrokerSettings(
+        defer_max=WHOLE_RUN, pending_max=INSTANT_MAX, kept_bytes=INSTANT_MAX, redeem_within=0, booked_hours=0
+    )
     world = LeanWorld(observe=observe, start=start)
     world.put(Broker(BROKER, keys[BROKER], UNSIGNED, [*servers[1:], *clients], broker, patient), log=not only_guests)
     for name, (mapper, settings) in sites.items():
@@ -148,7 +150,7 @@ def lean_world(
             DelegationSpec(broker=BROKER, type=group.type, units=len(group.names), until=INSTANT_MAX)
             for group in settings.inventory
         )
-        owner = attrs.evolve(settings, delegations=given)
+        owner = attrs.evolve(settings, delegations=given, kept_bytes=INSTANT_MAX)
         site = Authority(name, keys[name], UNSIGNED, [peers[BROKER], *clients], mapper, owner)
         world.put(site, model, records=site_records, log=not only_guests)
     asking = attrs.evolve(asking or GuestSettings(), defer_max=WHOLE_RUN, retry_max=WHOLE_RUN)

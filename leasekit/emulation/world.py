@@ -25,6 +25,7 @@ from leasekit.core.steps import (
     ActionDone,
     ActorLike,
     Command,
+    Connected,
     Input,
     Outgoing,
     Received,
@@ -143,6 +144,15 @@ class World:
         actor.restore(store.load())
         self._schedule_wake(node, self.now)
         return node
+
+    def reload(self, actor: ActorLike) -> None:
+        """Go on with ``actor``, which has other settings, in the place of the one of its name: it takes up what the
+        store holds, and what is on its way to it comes.
+        """
+        node = self.nodes[actor.name]
+        actor.restore(node.store.load())
+        node.actor = actor
+        self.feed(actor.name, [Connected(other) for other in self.nodes if other != actor.name])
 
     # -- running -----------------------------------------------------------------------------------------------
 

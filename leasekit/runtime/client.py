@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
@@ -25,6 +25,7 @@ import msgpack
 
 from leasekit.config.instants import dated
 from leasekit.core.errors import LeasekitError
+from leasekit.core.time import Instant
 
 LENGTH: Final = Struct(">I")
 REQUEST_MAX: Final = 2 * 1024 * 1024
@@ -157,6 +158,23 @@ class ControlClient:
     def archived(self, table: str = "leases", limit: int = 1000) -> list[dict[str, Any]]:
         """Up to ``limit`` rows of the past, newest first: leases that are over and that the actor has forgotten."""
         answer: list[dict[str, Any]] = self.request("archived", table, {"limit": limit})
+        return answer
+
+    def past(self, since: Instant, until: Instant) -> Iterator[dict[str, Any]]:
+        """The leases that ended at ``since`` or later, and began before ``until``, as queries show them, in order of
+        when they ended.
+        """
+        after: dict[str, Any] = {"ended": 0, "id": ""}
+        while after:
+            page = self.request("past", "", {"since": since, "until": until, **after})
+            yield from page["leases"]
+            after = page["after"]
+
+    def usage(self, since: Instant, until: Instant, by: Sequence[str]) -> dict[str, Any]:
+        """The accounts of a broker or a site over a period: ``accounts`` by the keys in ``by``, ``offered_unit_ms`` by
+        type, and ``since`` when the log goes back to.
+        """
+        answer: dict[str, Any] = self.request("usage", "", {"since": since, "until": until, "by": list(by)})
         return answer
 
     def watch(self, lease: str = "", *, patience: float | None = None) -> Iterator[dict[str, Any]]:

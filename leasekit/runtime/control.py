@@ -17,9 +17,11 @@ from typing import Any, Final
 import attrs
 import trio
 
+from leasekit.core.accounts import KEYS
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.reasons import read, view
 from leasekit.core.schema import TABLES, LogRow
+from leasekit.core.time import INSTANT_MAX, Term
 from leasekit.runtime.client import LENGTH, REQUEST_MAX, FrameError, length, pack, unpack
 from leasekit.runtime.logs import TAIL_MAX
 from leasekit.runtime.queues import WATCH_MAX, Feed, Watcher
@@ -32,6 +34,8 @@ IN_FLIGHT_MAX: Final = 1_000
 SEND_TIMEOUT: Final = 30.0
 """How long a client may take to take its answer, in seconds, before it is hung up on."""
 LOG_LIMIT_MAX: Final = 10_000
+PAST_PAGE: Final = 500
+"""How many leases that are over are told at once."""
 READ_MAX: Final = 65_536
 
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -62,6 +66,8 @@ class Control:
             "history": self._history,
             "log": self._log,
             "archived": self._archived,
+            "past": self._past,
+            "usage": self._usage,
             "unit_log": self._unit_log,
             "stop": self._end,
         }
@@ -160,6 +166,21 @@ class Control:
         columns = list(TABLES[table].columns) if table in TABLES else []
         rows = await self._shell.archived(table, _whole(arguments, "limit", 1_000, LOG_LIMIT_MAX))
         return [dict(item for item in zip(columns, row, strict=True) if item[0] != "body") for row in rows]
+
+    async def _past(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        ended, id_ = _whole(arguments, "ended", 0, INSTANT_MAX), arguments.get("id", "")
+        if not isinstance(id_, str):
+            raise CommandError(f"id: found {id_!r:.60}, expected text")
+        found = await self._shell.past(_period(arguments), (ended, id_), PAST_PAGE)
+        last = found[-1] if found else None
+        after = {} if last is None else {"ended": last[0], "id": last[1]["id"]}
+        return {"leases": [lease for _, lease in found], "after": after}
+
+    async def _usage(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        keys = arguments.get("by", list(KEYS))
+        if not isinstance(keys, list) or not all(key in KEYS for key in keys) or len(set(keys)) < len(keys):
+            raise CommandError(f"by: found {keys!r:.60}, expected some of {', '.join(KEYS)}")
+        return await self._shell.usage(_period(arguments), keys)
 
     async def _end(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         logger.info("stop: asked for on the control socket")
@@ -291,6 +312,14 @@ def _whole(arguments: Mapping[str, Any], key: str, default: int, most: int) -> i
     if type(value) is not int or not 0 <= value <= most:
         raise CommandError(f"{key}: found {value!r:.60}, expected a whole number of 0 to {most}")
     return value
+
+
+def _period(arguments: Mapping[str, Any]) -> Term:
+    since = _whole(arguments, "since", 0, INSTANT_MAX)
+    until = _whole(arguments, "until", INSTANT_MAX, INSTANT_MAX)
+    if until <= since:
+        raise CommandError(f"until: found {until}, which is not after since, {since}")
+    return Term(since, until)
 
 
 def _is_ours(stream: trio.SocketStream) -> bool:

@@ -2,12 +2,13 @@
 
 Each actor has a lock file, its store, its sockets for peers and its control socket. What keeps one from starting,
 or makes it stop, ends the whole process, after the others have come to a graceful end: who supervises it sees an
-exit status, never half a daemon. A ``SIGKILL`` at any moment is fine too: the records say what was under way.
+exit status, never half a daemon. A ``SIGKILL`` at any moment is fine too: the records say what was under way. On
+``SIGHUP`` each actor takes what its deploy file says by then (:class:`Reloading`).
 
 ===========  =========================================================================================
 exit status  meaning
 ===========  =========================================================================================
-0            stopped by SIGTERM, SIGINT, SIGHUP or on the control socket
+0            stopped by SIGTERM, SIGINT or on the control socket, or by SIGHUP as the terminal goes
 1            could not start: the message says why
 4            the store could not be written for too long
 70           a bug
@@ -25,13 +26,13 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from getpass import getpass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import attrs
 import trio
@@ -40,9 +41,12 @@ from leasekit.config.build import BoundDriver, BuiltActor, build, make_drivers, 
 from leasekit.config.deployment import Deployment, out_of_reach
 from leasekit.config.identities import KeySource, prepare
 from leasekit.config.instants import dated
+from leasekit.config.reload import ChangedKey, reread
 from leasekit.config.shell import ShellSettings, TransportSettings
 from leasekit.core.claims.keys import Scheme, Signer
-from leasekit.core.errors import LeasekitError
+from leasekit.core.drivers import Closable
+from leasekit.core.errors import CommandError, LeasekitError
+from leasekit.core.reasons import said
 from leasekit.core.schema import Store
 from leasekit.core.steps import ActorLike, PeerChange
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, format_duration
@@ -60,6 +64,7 @@ from leasekit.runtime.transport import Transport
 
 EXIT_START: Final = 1
 """Exit status: an actor could not be started."""
+NO_CHANGE: Final = "no key has another value"
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 logger = logging.getLogger(__name__)
@@ -97,6 +102,63 @@ class Job:
     mapper: str = ""
     drivers: Sequence[BoundDriver] = ()
     accept_clock: bool = False
+    store: Path | None = None
+    """The file that ``open_store`` opens, if it is one."""
+    reread: Callable[[], tuple[Job, Sequence[ChangedKey]]] | None = None
+    """The same job as its deploy file has it by now, and what is otherwise; None: there is no file. Raises what reading
+    and building it raise."""
+
+
+@attrs.define(eq=False)
+class Reloading:
+    """Has the actor of ``job``, which ``shell`` runs, take what its deploy file says by now: all of it but for what
+    needs a restart, or, if anything in it is wrong, nothing.
+    """
+
+    job: Job
+    _shell: ActorShell
+    _transport: Transport
+    _tending: Tending
+    _lock: trio.Lock = attrs.field(init=False, factory=trio.Lock)
+    _waiting: list[str] = attrs.field(init=False, factory=list)
+
+    def describe(self) -> dict[str, Any]:
+        """What it adds to an actor's status: the keys that its file gives other values, which need a restart."""
+        return {"needs_restart": self._waiting}
+
+    async def reload(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The command: what is otherwise, by key. Raises ``LeasekitError`` with nothing changed."""
+        if self.job.reread is None:
+            raise CommandError(f"{self.job.name}: found no deploy file to reload")
+        logs.ACTOR.set(self.job.name)
+        async with self._lock:
+            try:
+                job, changes = await trio.to_thread.run_sync(self.job.reread)
+                await self._take(job, changes)
+            except LeasekitError as error:
+                for line in str(error).splitlines():
+                    logger.error("nothing is reloaded: %s", line)
+                raise
+        self._waiting = [change.key for change in changes if change.restart]
+        for line in map(str, changes) if changes else (NO_CHANGE,):
+            logger.info("reload: %s", line)
+        return [attrs.asdict(change) for change in changes]
+
+    async def _take(self, job: Job, changes: Iterable[ChangedKey]) -> None:
+        why = said("; ".join(map(str, changes)) or NO_CHANGE)
+        await self._shell.reload(job.make, job.driver_of, inline=job.inline, mapper=job.mapper, why=why)
+        before, self.job = self.job, job
+        was, now = ({peer.name: peer for peer in one.peers} for one in (before, job))
+        for name in {*was, *now}:
+            if was.get(name) != now.get(name):
+                self._transport.change_peer(name, now.get(name))
+        logs.set_level(job.name, job.log_level)
+        if job.drivers != before.drivers:
+            self._tending.use(_tended(job))
+        going_on = {id(bound.driver) for bound in job.drivers}
+        for bound in before.drivers:
+            if id(bound.driver) not in going_on and hasattr(bound.driver, "close"):
+                cast(Closable, bound.driver).close()
 
 
 @attrs.define(eq=False)
@@ -106,13 +168,14 @@ class Daemon:
     _jobs: Sequence[Job]
     _on_ready: Callable[[str], None]
     _shells: list[ActorShell] = attrs.field(init=False, factory=list)
+    _reloadings: list[Reloading] = attrs.field(init=False, factory=list)
     _stopping: bool = attrs.field(init=False, default=False)
     _failures: list[tuple[str, BaseException]] = attrs.field(init=False, factory=list)
 
     async def run(self) -> list[tuple[str, BaseException]]:
         """Run until all actors have stopped; what went wrong, by actor."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._obey_signals, nursery.cancel_scope)
+            nursery.start_soon(self._obey_signals, nursery)
             async with trio.open_nursery() as actors:
                 for job in self._jobs:
                     if not self._stopping:
@@ -139,16 +202,30 @@ class Daemon:
         finally:
             begun.set()
 
-    async def _obey_signals(self, everything: trio.CancelScope) -> None:
+    async def _obey_signals(self, nursery: trio.Nursery) -> None:
+        had_terminal = _has_terminal()
         with trio.open_signal_receiver(*SIGNALS) as received:
             async for number in received:
+                if number == signal.SIGHUP and not (had_terminal and not _has_terminal()):
+                    nursery.start_soon(self._reload_all)
+                    continue
                 if self._stopping:
                     text = f"stopped at once by {signal.Signals(number).name}"
                     self._failures.append(("", ActorStoppedError(text, 128 + number)))
-                    everything.cancel()
+                    nursery.cancel_scope.cancel()
                     return
                 logger.info("%s: stopping; once more, and what runs is cancelled at once", signal.Signals(number).name)
                 self.stop()
+
+    async def _reload_all(self) -> None:
+        for reloading in self._reloadings:
+            try:
+                await reloading.reload({})
+            except LeasekitError:
+                pass  # it is logged
+            except Exception as error:
+                # A bug in what is made anew: the actor goes on as it was.
+                logger.critical("bug: nothing of %s is reloaded", reloading.job.name, exc_info=error)
 
     async def _run_actor(self, job: Job, begun: trio.Event) -> None:
         with ExitStack() as stack:
@@ -177,6 +254,7 @@ class Daemon:
             job.listen,
             clock=shell.clock.now,
             on_receive=shell.receive,
+            on_cost=shell.charge,
             on_connected=shell.connected,
             on_disconnected=lambda peer, reason: shell.disconnected(peer),
             settings=job.transport,
@@ -185,10 +263,13 @@ class Daemon:
         )
         shell.send = transport.send
         shell.meet = partial(_meet, transport)
-        tending = Tending(shell, job.driver_of, job.drivers if job.role == "authority" else ())
+        tending = Tending(shell, _tended(job))
+        reloading = Reloading(job, shell, transport, tending)
+        more = {**(tending.requests if job.role == "authority" else {}), "reload": reloading.reload}
         control = Control(
-            shell, describe=lambda: {**_describe(job, transport), **tending.describe()}, stop=self.stop,
-            more=tending.requests, warnings=lambda: _warnings(job, shell, transport),
+            shell, stop=self.stop, more=more,
+            describe=lambda: {**_describe(job, transport), **tending.describe(), **reloading.describe()},
+            warnings=lambda: _warnings(job, shell, transport),
         )  # fmt: skip
         with Sockets() as sockets:
             listener = await _listen_control(sockets, job)
@@ -197,6 +278,7 @@ class Daemon:
                 bound = await nursery.start(transport.run)
                 nursery.start_soon(control.serve, listener)
                 nursery.start_soon(tending.run)
+                self._reloadings.append(reloading)
                 where = " ".join(map(str, bound))
                 logger.info("%s: listens on %s", job.role, where or "no address")
                 self._on_ready(f"ready {job.name} control={job.control} listen={where or '(dials only)'}")
@@ -211,6 +293,19 @@ class Daemon:
             shell.stop()
         await shell.run(task_status=task_status)
         scope.cancel()
+
+
+def _tended(job: Job) -> Sequence[BoundDriver]:
+    return job.drivers if job.role == "authority" else ()
+
+
+def _has_terminal() -> bool:
+    """Whether this process has a terminal, which is there: SIGHUP says so, too, when one goes."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _meet(transport: Transport, changes: Sequence[PeerChange]) -> None:
@@ -270,7 +365,8 @@ def _describe(job: Job, transport: Transport) -> dict[str, Any]:
         fields = attrs.asdict(status, recurse=False)
         ahead = transport.clocks_off.get(status.name, 0)
         peers.append({"peer": fields.pop("name"), **fields, "address": str(status.address or ""), "clock_ahead": ahead})
-    return {"pid": os.getpid(), "listen": [str(endpoint) for endpoint in transport.bound], "peers": peers}
+    listen = [str(endpoint) for endpoint in transport.bound]
+    return {"pid": os.getpid(), "listen": listen, "store": str(job.store or ""), "peers": peers}
 
 
 def _warnings(job: Job, shell: ActorShell, transport: Transport) -> list[str]:
@@ -331,7 +427,7 @@ def run_jobs(jobs: Sequence[Job], *, ready_fd: int | None = None) -> int:
 
     with ExitStack() as stack:
         if jobs:
-            stack.callback(logs.log_to_stream(jobs[0].log, jobs[0].log_level))
+            stack.callback(logs.log_to_stream(jobs[0].log, jobs[0].log_level, jobs[0].name))
         failures = trio.run(Daemon(jobs, on_ready).run)
     return max((_report(name, error) for name, error in failures), default=0)
 
@@ -381,9 +477,18 @@ def run(
 
 
 def make_job(
-    deployment: Deployment, name: str, keys: KeySource, *, data_dir: Path | None = None, synthetic: bool = False
+    deployment: Deployment,
+    name: str,
+    keys: KeySource,
+    *,
+    data_dir: Path | None = None,
+    synthetic: bool = False,
+    running: Mapping[str, BoundDriver] | None = None,
 ) -> Job:
-    """What the daemon needs to run the actor ``name``. Raises what building it raises, and :class:`StartError`."""
+    """What the daemon needs to run the actor ``name``. Raises what building it raises, and :class:`StartError`.
+
+    Drivers that are ``running`` with the same settings are not made again.
+    """
     origin = _origin(deployment, name)
     guard = partial(apart, settings=deployment.actors[name].shell)
 
@@ -392,7 +497,7 @@ def make_job(
 
     first = built()
     spec = first.spec
-    drivers = make_drivers(deployment, name)
+    drivers = make_drivers(deployment, name, running)
     try:
         listen = [parse_endpoint(address) for address in spec.listen]
         peers = [
@@ -401,6 +506,13 @@ def make_job(
         ]
     except ValueError as error:
         raise StartError(f"{deployment.file}: {name}: {error}") from error
+
+    def again() -> tuple[Job, Sequence[ChangedKey]]:
+        now, changes = reread(deployment, name)
+        others = prepare(now, ())
+        own = attrs.evolve(others, signer=keys.signer, former={name: keys.former(name)})
+        return make_job(now, name, own, data_dir=data_dir, synthetic=synthetic, running=drivers), changes
+
     return Job(
         name=name,
         role=spec.role,
@@ -422,6 +534,8 @@ def make_job(
         log=spec.log,
         log_level=spec.log_level,
         log_file=True,
+        store=spec.store,
+        reread=again,
     )
 
 

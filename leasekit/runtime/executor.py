@@ -18,6 +18,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterable
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import attrs
 import trio
@@ -77,6 +78,8 @@ class _Lane:
     action: Action
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
     follow: Action | None = None
+    driver: Driver | None = None
+    """Who carries it out, as soon as that has begun."""
     waits: bool = True
     """For its turn among the driver's actions, or to be tried again."""
     trouble: str = ""
@@ -91,13 +94,13 @@ class Executor:
     replaced. Durations are milliseconds.
     """
 
-    _driver_of: Callable[[str], BoundDriver | None]
+    driver_of: Callable[[str], BoundDriver | None]
     _unit_logs: UnitLogs
     _done: Callable[[ActionDone], None]
     _retry_first: Duration = attrs.field(default=RETRY_FIRST, kw_only=True)
     _retry_longest: Duration = attrs.field(default=RETRY_LONGEST, kw_only=True)
     _lanes: dict[str, _Lane] = attrs.field(init=False, factory=dict)
-    _limits: dict[int, trio.Semaphore] = attrs.field(init=False, factory=dict)
+    _limits: WeakKeyDictionary[BoundDriver, trio.Semaphore] = attrs.field(init=False, factory=WeakKeyDictionary)
     _troubled: set[str] = attrs.field(init=False, factory=set)
     _nursery: trio.Nursery | None = attrs.field(init=False, default=None)
     _closing: bool = attrs.field(init=False, default=False)
@@ -127,6 +130,17 @@ class Executor:
                 self._nursery.start_soon(self._serve, lane)
             elif action.number > (lane.follow or lane.action).number:
                 lane.follow = action
+                lane.scope.cancel()
+
+    def use(self, driver_of: Callable[[str], BoundDriver | None]) -> None:
+        """Drivers are set as ``driver_of`` says from now on. What a driver was doing that is not set any more is
+        cancelled, and begun again by the one in its place.
+        """
+        self.driver_of = driver_of
+        for lane in self._lanes.values():
+            bound = self._find(lane.action)
+            if lane.driver is not None and lane.follow is None and (bound is None or bound.driver is not lane.driver):
+                lane.follow = lane.action
                 lane.scope.cancel()
 
     async def stop(self, grace: Duration) -> None:
@@ -165,7 +179,7 @@ class Executor:
                 if done is not None:
                     self._done(done)
                 return
-            lane.action, lane.follow, lane.scope = follow, None, trio.CancelScope()
+            lane.action, lane.follow, lane.scope, lane.driver = follow, None, trio.CancelScope(), None
             lane.waits, lane.trouble = True, ""
 
     async def _attend(self, lane: _Lane) -> ActionDone | None:
@@ -180,13 +194,8 @@ class Executor:
         return done
 
     async def _carry_out(self, action: Action, lane: _Lane, log: Callable[[str], None]) -> ActionDone:
-        switches = action.op in power.OPERATIONS
-        bound = self._driver_of(power.power_driver(action.type) if switches else action.type)
         try:
-            if bound is None:
-                what = "the power of type" if switches else "type"
-                raise DriverError(f"no driver is set for {what} {action.type!r}", retry=False, blame=SITE)
-            properties = await self._with_retries(lane, bound, log)
+            properties = await self._with_retries(lane, log)
         except DriverError as error:
             log(f"failed: {error}")
             self._tell(action, error)
@@ -210,13 +219,21 @@ class Executor:
         )  # fmt: skip
 
     def _limit(self, bound: BoundDriver) -> trio.Semaphore:
-        limit = self._limits.get(id(bound))
+        limit = self._limits.get(bound)
         if limit is None:
-            limit = self._limits[id(bound)] = trio.Semaphore(bound.spec.concurrency)
+            limit = self._limits[bound] = trio.Semaphore(bound.spec.concurrency)
         return limit
 
-    async def _with_retries(self, lane: _Lane, bound: BoundDriver, log: Callable[[str], None]) -> Properties:
-        action, left, wait, began = lane.action, bound.spec.retries, self._retry_first, math.inf
+    def _find(self, action: Action) -> BoundDriver | None:
+        return self.driver_of(power.power_driver(action.type) if action.op in power.OPERATIONS else action.type)
+
+    async def _with_retries(self, lane: _Lane, log: Callable[[str], None]) -> Properties:
+        action, wait, began = lane.action, self._retry_first, math.inf
+        bound = self._find(action)
+        if bound is None:
+            what = "the power of type" if action.op in power.OPERATIONS else "type"
+            raise DriverError(f"no driver is set for {what} {action.type!r}", retry=False, blame=SITE)
+        left, lane.driver = bound.spec.retries, bound.driver
         while True:
             async with self._limit(bound):
                 lane.waits = False

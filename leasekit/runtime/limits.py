@@ -13,6 +13,10 @@ from leasekit.config.shell import TransportSettings
 from leasekit.core.time import SECOND
 
 MINUTE_S: Final = 60.0
+WORK_SHARE: Final = 0.25
+"""The share of a processor that is spent at most on checking signatures of one peer and decoding what it says."""
+WORK_BURST: Final = 0.1
+"""How many seconds of it at once."""
 
 
 class Bucket:
@@ -43,6 +47,7 @@ class Allowance:
         per_minute = settings.connections_per_minute
         self._messages = Bucket(settings.messages_per_second, settings.messages_burst, now)
         self._bytes = Bucket(settings.bytes_per_second, settings.bytes_burst, now)
+        self._work = Bucket(WORK_SHARE, WORK_BURST, now)
         self._connections = Bucket(per_minute / MINUTE_S, per_minute - 1, now)
         self._flood_after = settings.flood_after / SECOND
         self._held_since: float | None = None
@@ -66,9 +71,13 @@ class Allowance:
         """It has sent an envelope with so many messages; an empty one costs as much as one message."""
         self._messages.take(max(1, messages), now)
 
+    def work(self, seconds: float, now: float) -> None:
+        """What it has sent took so long to be checked and decoded."""
+        self._work.take(seconds, now)
+
     def pause(self, now: float) -> float:
         """For how many seconds it is not to be read."""
-        return max(self._messages.wait(now), self._bytes.wait(now))
+        return max(self._messages.wait(now), self._bytes.wait(now), self._work.wait(now))
 
     def hold(self, now: float, seconds: float) -> bool:
         """It is held back for ``seconds`` from ``now`` on; whether that is to be reported: once for each flood."""
@@ -86,12 +95,13 @@ class Allowance:
         return over
 
 
-SILENT, SPEAKS, CERTIFIED = range(3)
-"""How far a stranger is: it has said nothing; it has said what a peer might say; its certificate is a peer's."""
+SILENT, SPEAKS, GREETED, CERTIFIED = range(4)
+"""How far a stranger is: it has said nothing; it has said what a peer might say; it was answered, which costs this side
+most of a handshake; its certificate is a peer's."""
 
 
 class Stranger:
-    """A connection that has not proven whose it is. ``source`` is the machine that it comes from."""
+    """A connection that has not proven whose it is. ``source`` is the network that it comes from."""
 
     __slots__ = ("drop", "level", "source")
 
@@ -100,50 +110,66 @@ class Stranger:
         self.level = SILENT
 
 
-class Strangers:
-    """All such connections, of which there are at most ``limit``.
-
-    If one more comes another one goes: of the machine that has the most of them; there one that has got less far
-    before one that has got further; among these the oldest. So a flood of connections, silent or not, takes its places
-    from itself, and a peer that is of another machine, or further than the flood can get without a peer's key, is safe
-    from it.
+class _Room:
+    """Strangers of two levels, of which there are at most ``limit``. If one more comes another one goes: of the network
+    that has the most of them; there one that has got less far before one that has got further; among these the oldest.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._by_source: dict[str, tuple[OrderedDict[Stranger, None], ...]] = {}
-        self._count = 0
+        self._by_source: dict[str, tuple[OrderedDict[Stranger, None], OrderedDict[Stranger, None]]] = {}
+        self.count = 0
+
+    def put(self, stranger: Stranger) -> None:
+        """Take one in; who must go for it is dropped."""
+        levels = self._by_source.setdefault(stranger.source, (OrderedDict(), OrderedDict()))
+        levels[stranger.level % 2][stranger] = None
+        self.count += 1
+        if self.count > self._limit:
+            levels = max(self._by_source.values(), key=lambda found: sum(map(len, found)))
+            victim = next(one for level in levels for one in level if one is not stranger)
+            self.take(victim)
+            victim.drop()
+
+    def take(self, stranger: Stranger) -> bool:
+        """Have it go; whether it was here."""
+        levels = self._by_source.get(stranger.source)
+        if levels is None or stranger not in levels[stranger.level % 2]:
+            return False
+        del levels[stranger.level % 2][stranger]
+        self.count -= 1
+        if not any(levels):
+            del self._by_source[stranger.source]
+        return True
+
+
+class Strangers:
+    """All such connections, of which there are at most ``limit``: half of the places are for those who were answered.
+
+    So a flood of connections, silent or not, takes its places from itself, and a peer that is of another network, or
+    further than the flood can get without a peer's key, is safe from it. Who was answered makes room for others who
+    were, not for any who come: there is time for it to go on, however many come.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._rooms = _Room(limit - limit // 2), _Room(limit // 2)
 
     def __len__(self) -> int:
-        return self._count
+        return sum(room.count for room in self._rooms)
 
     def admit(self, stranger: Stranger) -> None:
         """Take one in; who must go for it is dropped."""
-        self._put(stranger)
-        if self._count > self._limit:
-            levels = max(self._by_source.values(), key=lambda found: sum(map(len, found)))
-            victim = next(one for level in levels for one in level if one is not stranger)
-            self.leave(victim)
-            victim.drop()
+        self._room(stranger).put(stranger)
 
     def advance(self, stranger: Stranger, level: int) -> None:
         """It has got as far as ``level``."""
         if level > stranger.level and self.leave(stranger):
             stranger.level = level
-            self._put(stranger)
+            self._room(stranger).put(stranger)
 
     def leave(self, stranger: Stranger) -> bool:
         """It is gone, or no stranger any more; whether it was one."""
-        levels = self._by_source.get(stranger.source)
-        if levels is None or stranger not in levels[stranger.level]:
-            return False
-        del levels[stranger.level][stranger]
-        self._count -= 1
-        if not any(levels):
-            del self._by_source[stranger.source]
-        return True
+        return self._room(stranger).take(stranger)
 
-    def _put(self, stranger: Stranger) -> None:
-        levels = self._by_source.setdefault(stranger.source, tuple(OrderedDict() for _ in range(CERTIFIED + 1)))
-        levels[stranger.level][stranger] = None
-        self._count += 1
+    def _room(self, stranger: Stranger) -> _Room:
+        return self._rooms[stranger.level // 2]

@@ -13,8 +13,10 @@ the peer, and the others are served as before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final
 
 import attrs
@@ -27,6 +29,7 @@ from leasekit.core.protocol.channel import Closed, Established, Event, ReceivedB
 from leasekit.core.protocol.codec import UnknownKind
 from leasekit.core.protocol.messages import ErrorReply, Message
 from leasekit.core.time import SECOND, Duration, Instant, format_duration
+from leasekit.runtime.logs import Seldom
 from leasekit.runtime.peers import PeerLink, RemotePeer
 from leasekit.runtime.sockets import broken
 
@@ -52,7 +55,9 @@ class Traffic:
     _clock_skew: Duration
     _clock: Callable[[], Instant]
     _send: Callable[[str, Sequence[Message]], None]
-    _on_receive: Callable[[str, list[Message]], Awaitable[None]]
+    _on_receive: Callable[[str, list[Message], int], Awaitable[None]]
+    _on_cost: Callable[[str, float], None]
+    _complaints: Seldom = attrs.field(init=False, factory=partial(Seldom, trio.current_time))
     off: dict[str, Duration] = attrs.field(init=False, factory=dict)
     """By how much the clocks of peers are ahead (negative: behind), of those that are connected and not obeyed."""
 
@@ -138,7 +143,19 @@ class Traffic:
             patience = max(0.0, patience - (trio.current_time() - began))
             progress += len(data)
             link.peer.allowance.read(len(data), trio.current_time())
-            events = link.channel.receive_bytes(data)
+            with self._charged(link.peer):
+                events = link.channel.receive_bytes(data)
+
+    @contextmanager
+    def _charged(self, peer: RemotePeer) -> Iterator[None]:
+        """What is done here is done for ``peer``, whatever comes of it: it pays for the time that this takes."""
+        began = time.thread_time()  # of the processor: a peer does not pay for a process that was stopped
+        try:
+            yield
+        finally:
+            seconds = time.thread_time() - began
+            peer.allowance.work(seconds, trio.current_time())
+            self._on_cost(peer.name, seconds)
 
     async def _hold_back(self, peer: RemotePeer) -> None:
         """Read nothing of a peer that is ahead of what it may send."""
@@ -153,10 +170,8 @@ class Traffic:
         await trio.sleep(pause)
 
     def _complain(self, peer: RemotePeer, text: str) -> None:
-        """A peer must not be able to fill the log: a line a second is enough to find out."""
-        if trio.current_time() - peer.complained_at >= 1:
-            peer.complained_at = trio.current_time()
-            LOG.warning("%s", text, extra={"peer": peer.name})
+        if (more := self._complaints.note(peer.name)) is not None:
+            LOG.warning("%s%s", text, more, extra={"peer": peer.name})
 
     def _rest(self, peer: RemotePeer) -> None:
         if peer.allowance.rest():
@@ -192,7 +207,8 @@ class Traffic:
     async def _deliver(self, peer: RemotePeer, payload: bytes) -> int:
         """Hand a batch to the actor; how many messages it had."""
         try:
-            batch = codec.decode_batch(payload)
+            with self._charged(peer):
+                batch = codec.decode_batch(payload)
         except WireError as error:
             self._complain(peer, f"a batch of {peer.name} is malformed: {error}")
             self._send(peer.name, [ErrorReply("", 0, error.reason)])
@@ -205,5 +221,5 @@ class Traffic:
                 known.append(message)
         peer.received += len(batch)
         if known:
-            await self._on_receive(peer.name, known)
+            await self._on_receive(peer.name, known, len(payload))
         return len(batch)

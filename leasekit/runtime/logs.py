@@ -255,10 +255,10 @@ def make_formatter(format_: str, stream: TextIO | None = None) -> logging.Format
     return HumanFormatter(stream is not None and stream.isatty())
 
 
-def log_to_stream(format_: str, level: str, stream: TextIO | None = None) -> Callable[[], None]:
-    """Log to ``stream`` (standard error) from now on; what is returned ends it."""
+def log_to_stream(format_: str, level: str, actor: str = "", stream: TextIO | None = None) -> Callable[[], None]:
+    """Log to ``stream`` (standard error) from now on, by the level of ``actor``; what is returned ends it."""
     stream = stream or sys.stderr
-    return _add(logging.StreamHandler(stream), make_formatter(format_, stream), level)
+    return _add(logging.StreamHandler(stream), make_formatter(format_, stream), level, actor)
 
 
 def log_to_file(path: Path, actor: str, format_: str, level: str) -> Callable[[], None]:
@@ -270,7 +270,16 @@ def log_to_file(path: Path, actor: str, format_: str, level: str) -> Callable[[]
     handler = _PrivateFile(
         path, maxBytes=FILE_SIZE_MAX, backupCount=FILES_KEPT, encoding="utf-8", errors="backslashreplace"
     )
-    return _add(handler, make_formatter(format_), level, lambda record: _field(record, "actor") == actor)
+    return _add(handler, make_formatter(format_), level, actor, lambda record: _field(record, "actor") == actor)
+
+
+def set_level(actor: str, level: str) -> None:
+    """Where the level of ``actor`` counts it is this one from now on."""
+    root = logging.getLogger(ROOT)
+    for handler in root.handlers:
+        if handler.name == actor:
+            handler.setLevel(level.upper())
+    root.setLevel(min((handler.level for handler in root.handlers), default=root.level))
 
 
 class _PrivateFile(logging.handlers.RotatingFileHandler):
@@ -287,10 +296,12 @@ def _add(
     handler: logging.Handler,
     formatter: logging.Formatter,
     level: str,
+    actor: str,
     wanted: Callable[[logging.LogRecord], bool] = lambda record: True,
 ) -> Callable[[], None]:
     root = logging.getLogger(ROOT)
     handler.setFormatter(formatter)
+    handler.name = actor
     handler.setLevel(level.upper())
     handler.addFilter(lambda record: _tag(record) and wanted(record))
     root.addHandler(handler)
@@ -305,6 +316,40 @@ def _add(
     return remove
 
 
+SELDOM_EVERY: Final = 60.0
+SELDOM_LINES: Final = 5
+"""So many lines about one subject are logged in :data:`SELDOM_EVERY` seconds; of further ones only the number is."""
+SUBJECTS_MAX: Final = 1000
+"""Of how many subjects that is known at once; the others share what one has."""
+
+
+@attrs.define(eq=False)
+class Seldom:
+    """What others bring about is logged, but nobody can fill a log, and so have it rotated away, by that."""
+
+    _clock: Callable[[], float] = time.monotonic
+    _began: dict[str, float] = attrs.field(init=False, factory=dict)
+    _counts: dict[str, int] = attrs.field(init=False, factory=dict)
+
+    def note(self, subject: str) -> str | None:
+        """What is to be added to a line about ``subject``: how many were left out before it. None: leave it out."""
+        now, left = self._clock(), 0
+        if subject not in self._began and len(self._began) >= SUBJECTS_MAX:
+            self._forget(now)
+            subject = subject if len(self._began) < SUBJECTS_MAX else ""
+        if now - self._began.get(subject, -SELDOM_EVERY) >= SELDOM_EVERY:
+            left = self._counts.get(subject, 0) - SELDOM_LINES
+            self._began[subject], self._counts[subject] = now, 0
+        self._counts[subject] += 1
+        if self._counts[subject] > SELDOM_LINES:
+            return None
+        return f" (and {left} more like it, which were not logged)" if left > 0 else ""
+
+    def _forget(self, now: float) -> None:
+        for subject in [one for one, began in self._began.items() if now - began >= SELDOM_EVERY]:
+            del self._began[subject], self._counts[subject]
+
+
 @attrs.define(eq=False)
 class TransitionLog:
     """Puts transitions into the log, as many as is sensible. ``watched`` says that someone looks on at a terminal."""
@@ -315,6 +360,10 @@ class TransitionLog:
     _second: float = attrs.field(init=False, default=0.0)
     _shown: int = attrs.field(init=False, default=0)
     _left_out: int = attrs.field(init=False, default=0)
+    _failures: Seldom = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._failures = Seldom(self._clock)
 
     def write(self, rows: Sequence[Row]) -> None:
         """Log rows of the transition log: (at, lease, event, from, to, why)."""
@@ -324,7 +373,11 @@ class TransitionLog:
             why = words(read(reason)) if reason else ""
             if event in TROUBLE and not lease:
                 self._log.warning("%s", why)
-            elif after.startswith("failed") or after == "out":
+            elif after.startswith("failed"):
+                # Ids of leases begin with the tag of their holder's key: each holder has lines of its own.
+                if (more := self._failures.note(lease.partition("-")[0])) is not None:
+                    self._log.warning("%s: %s: %s%s", event, after, why, more, extra={"lease": lease})
+            elif after == "out":
                 self._log.warning("%s: %s: %s", event, after, why, extra={"lease": lease})
             elif show and (debug or self._may_show()):
                 level = logging.INFO if self._watched else logging.DEBUG

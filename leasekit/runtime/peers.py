@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import ssl
 from collections import deque
 
@@ -53,13 +52,13 @@ class RemotePeer:
     """One peer."""
 
     def __init__(self, given: PeerAddress, settings: TransportSettings) -> None:
-        self.given = given
         self.name, self.key, self.address = given.name, given.key, given.address
         self.link: PeerLink | None = None
         self.gone = trio.Event()
         """Set while there is no connection."""
         self.gone.set()
         self.dialling = trio.CancelScope()
+        self.is_dialled = False
         self.removed = False
         self.context: ssl.SSLContext | None = None
         self.problem = "" if self.address is None else "not dialled yet"
@@ -68,7 +67,6 @@ class RemotePeer:
         self.queue: deque[bytes] = deque()
         self.queued_bytes = 0
         self.full = False
-        self.complained_at = -math.inf
         self._settings = settings
         self._allowance: Allowance | None = None
 

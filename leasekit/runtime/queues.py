@@ -1,8 +1,11 @@
 """What waits before an actor, and what waits for those who watch it.
 
 The queue in front of an actor (:class:`Inbox`) is bounded for those that can wait, and open for what is bounded anyway.
-Each peer has a lane of its own, and lanes are taken from in turn: what a busy peer has sent waits behind itself, not
-before what others send. Those who watch (:class:`Feed`) are told what happens; nobody ever waits for them.
+Each peer has a lane of its own, and lanes are taken from in turn by what they cost (start-time fair queueing): next is
+whoever has used the least of the actor's time. So what a busy peer has sent waits behind itself, not before what
+others send, however many or dear its messages are. Who comes anew begins where the others are: nobody saves up turns.
+How much is stepped in one go (:class:`Pace`) is bounded by time as well: nobody's turn comes before the end of it.
+Those who watch (:class:`Feed`) are told what happens; nobody ever waits for them.
 """
 
 from __future__ import annotations
@@ -10,73 +13,99 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from heapq import heappop, heappush
 from typing import Final, Generic, TypeVar
 
 import attrs
 import trio
 
-from leasekit.core.steps import Input, Received
+from leasekit.core.steps import Command, Input, Received
 
 OWN: Final = ""
 """The lane of all that does not come from a peer."""
+LEAST_COST: Final = 1e-6
+"""What an input costs at least, in seconds: lanes take turns also where no cost is measured."""
+
+
+@attrs.define(eq=False)
+class _PeerLane:
+    """What one peer has sent, each input with its bytes. ``used`` is the instant of the inbox's own time at which it
+    may be served next: it goes on by what its inputs cost.
+    """
+
+    used: float
+    inputs: deque[tuple[Input, float]] = attrs.field(init=False, factory=deque)
+    size: float = attrs.field(init=False, default=0.0)
 
 
 class Inbox:
     """Inputs in order of arrival for each peer. :meth:`put` waits for room; :meth:`put_now` does not.
 
     The second is for what the shell itself has set going (ends of actions and turns), of which there is never more
-    than was started: if they had to wait for room, a flood from a peer could hold them up.
+    than was started: if they had to wait for room, a flood from a peer could hold them up. There is room for ``limit``
+    inputs, and for ``bytes_max`` bytes of what peers have sent.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._lanes: dict[str, deque[Input]] = {}
-        """Those in which something waits; the first is the next to be taken from."""
-        self._count = 0
+    def __init__(self, limit: int, bytes_max: int) -> None:
+        self._limit, self._bytes_max = limit, bytes_max
+        self._lanes: dict[str, _PeerLane] = {}
+        """Those in which something waits, or that have used more than who is served now."""
+        self._turns: list[tuple[float, int, _PeerLane]] = []
+        """A heap of the lanes in which something waits; a lane that was charged since is put back."""
+        self._now = 0.0
+        self._count = self._number = 0
         self._writers = trio.lowlevel.ParkingLot()
         self._reader = trio.Event()
 
     def __len__(self) -> int:
         return self._count
 
-    async def put(self, inputs: Sequence[Input]) -> None:
-        """Append all of ``inputs``, which come from one peer, once there is room for one: a batch is not torn apart.
+    async def put(self, inputs: Sequence[Input], size: int = 0) -> None:
+        """Append all of ``inputs``, which come from one peer in ``size`` bytes, once there is room for one: a batch is
+        not torn apart.
 
-        Who has nothing in the inbox always finds room; otherwise its share of the limit among all that have.
+        Who has nothing in the inbox always finds room; otherwise its share of the limits among all that have.
         """
         lane = _lane(inputs[0])
-        while lane in self._lanes and len(self._lanes[lane]) * len(self._lanes) >= self._limit:
+        while self._is_full(self._lanes.get(lane)):
             await self._writers.park()
-        self._append(lane, inputs)
+        self._append(lane, inputs, size / len(inputs))
 
     def put_now(self, *inputs: Input) -> None:
         """Append whether or not there is room."""
         for one in inputs:
-            self._append(_lane(one), (one,))
+            self._append(_lane(one), (one,), 0)
 
     def wake(self) -> None:
         """End a :meth:`wait` although nothing has come."""
         self._reader.set()
 
-    def take(self, most: int) -> list[Input]:
-        """Up to ``most`` inputs: an equal part of each lane's oldest, the rest from those that have more."""
-        taken: list[Input] = []
-        while self._lanes and len(taken) < most:
-            part = max(1, (most - len(taken)) // len(self._lanes))
-            for lane, inputs in list(self._lanes.items()):
-                count = min(part, len(inputs), most - len(taken))
-                taken += [inputs.popleft() for _ in range(count)]
-                # To the end of the row, so that the others come first the next time.
-                del self._lanes[lane]
-                if inputs:
-                    self._lanes[lane] = inputs
-                if len(taken) == most:
-                    break
-        self._count -= len(taken)
-        if not self._count:
-            self._reader = trio.Event()
-        self._writers.unpark_all()
-        return taken
+    def take(self) -> Input | None:
+        """The oldest input of the lane that has used the least, or None if nothing waits."""
+        while self._turns:
+            at, _, lane = heappop(self._turns)
+            if lane.used > at:
+                self._queue(lane)
+                continue
+            self._now = at
+            one, size = lane.inputs.popleft()
+            lane.size -= size
+            lane.used += LEAST_COST
+            self._count -= 1
+            if lane.inputs:
+                self._queue(lane)
+            if not self._count:
+                # Nobody waits for anybody: what was used until now is nothing to those who come.
+                self._lanes.clear()
+                self._reader = trio.Event()
+            self._writers.unpark_all()
+            return one
+        self._reader = trio.Event()
+        return None
+
+    def charge(self, peer: str, seconds: float) -> None:
+        """What ``peer`` has sent took so long; its next turn comes the later."""
+        self._known(peer).used += seconds
 
     async def wait(self, seconds: float) -> None:
         """Until something is there or ``seconds`` are over; a checkpoint in any case."""
@@ -86,14 +115,67 @@ class Inbox:
         with trio.move_on_after(seconds):
             await self._reader.wait()
 
-    def _append(self, lane: str, inputs: Sequence[Input]) -> None:
-        self._lanes.setdefault(lane, deque()).extend(inputs)
+    def _is_full(self, lane: _PeerLane | None) -> bool:
+        if lane is None or not lane.inputs:
+            return False
+        share = len(self._turns)
+        return len(lane.inputs) * share >= self._limit or lane.size * share >= self._bytes_max
+
+    def _known(self, name: str) -> _PeerLane:
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = _PeerLane(self._now)
+        elif not lane.inputs:
+            lane.used = max(lane.used, self._now)
+        return lane
+
+    def _append(self, name: str, inputs: Sequence[Input], size: float) -> None:
+        lane = self._known(name)
+        if not lane.inputs:
+            self._queue(lane)
+        lane.inputs.extend((one, size) for one in inputs)
+        lane.size += size * len(inputs)
         self._count += len(inputs)
         self._reader.set()
+
+    def _queue(self, lane: _PeerLane) -> None:
+        self._number += 1  # of those that have used the same, who came first
+        heappush(self._turns, (lane.used, self._number, lane))
 
 
 def _lane(one: Input) -> str:
     return one.peer if isinstance(one, Received) else OWN
+
+
+def payer(one: Input) -> str | None:
+    """Whose turns an input uses up: nobody's, if it is the end of what the shell has set going."""
+    return _lane(one) if isinstance(one, Received | Command) else None
+
+
+ROUND: Final = 0.01
+"""For how many seconds an actor is at work at most before what follows is committed, and others have their turn."""
+FEWEST: Final = 6
+"""So many inputs are stepped together even if they take longer: each commit has a price of its own."""
+
+
+@attrs.define(eq=False)
+class Pace:
+    """How many inputs are stepped before what follows from them is carried out: up to ``most``, and so many that a
+    round takes no longer than :data:`ROUND`, mapper's turn and all.
+    """
+
+    _most: int
+    size: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.size = min(FEWEST, self._most)
+
+    def note(self, inputs: int, seconds: float) -> None:
+        """A round with so many inputs took so long."""
+        if seconds > ROUND:
+            self.size = min(self._most, max(FEWEST, int(min(self.size, inputs) * max(0.5, ROUND / seconds))))
+        elif inputs == self.size:
+            self.size = min(self._most, self.size + self.size // 2 + 1)
 
 
 T = TypeVar("T")

@@ -1,12 +1,13 @@
 """One actor on the real clock: what it wants done is committed, then sent, then started, in this order.
 
-The loop takes all inputs that are there (up to a limit), steps them, and carries out what follows in one
-transaction: the busier the actor, the larger the batch. While a commit runs, in a thread, inputs gather in the
+The loop takes the inputs that are there (up to a limit, and for a few milliseconds), steps them, and carries out what
+follows in one transaction: the busier the actor, the larger the batch. What each peer's inputs take is measured, and
+decides whose turn is next. While a commit runs, in a thread, inputs gather in the
 inbox; while it fails, none is stepped, and the commit is tried again until it works or the patience is over.
 
 An error in the actor itself (a bug: no input may cause one) is treated like a crash: what was not committed is
 thrown away and the actor is made anew from its store, which peers and drivers can't tell from a restart. If that
-happens too often the actor is stopped.
+happens too often the actor is stopped. Other settings are taken in the same way (:meth:`ActorShell.reload`).
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -23,10 +26,11 @@ import trio
 
 from leasekit.config.build import BoundDriver
 from leasekit.config.shell import ShellSettings
+from leasekit.core.accounts import INVENTORY, NOT_TAKEN, Accounts, offered
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.protocol.messages import Message
-from leasekit.core.reasons import mark, said
-from leasekit.core.schema import LOG, Change, LogRow, Row, Store, StoreError
+from leasekit.core.reasons import Reason, mark, said
+from leasekit.core.schema import LOG, TABLES, Change, LogRow, Row, Store, StoreError
 from leasekit.core.steps import (
     ActionDone,
     ActorLike,
@@ -43,16 +47,19 @@ from leasekit.core.steps import (
     Turn,
     TurnDone,
 )
-from leasekit.core.time import SECOND, Duration, Instant, format_duration
+from leasekit.core.time import SECOND, Duration, Instant, Term, format_duration
 from leasekit.runtime.clock import HELD, LAST_KEY, RealClock
 from leasekit.runtime.executor import Executor
 from leasekit.runtime.logs import TransitionLog, UnitLogs
 from leasekit.runtime.mapper_turns import TurnRunner
-from leasekit.runtime.queues import Feed, Inbox
+from leasekit.runtime.queues import ROUND, Feed, Inbox, Pace, payer
 
 STARTING, RUNNING, STORE_TROUBLE, STOPPING, STOPPED, FAILED = (
     "starting", "running", "store trouble", "stopping", "stopped", "failed",
 )  # fmt: skip
+PART: Final = 200
+"""Of how many leases accounts are read at once."""
+_ENDED: Final = [*TABLES["leases"].columns].index("updated")
 PAST_MAX: Final = 1_000
 """How many leases that the actor has forgotten are listed, and found by name."""
 EXIT_STORE: Final = 4
@@ -86,6 +93,8 @@ class _Waiting:
 
     answered: trio.Event = attrs.Factory(trio.Event)
     reply: Reply | None = None
+    stepped: bool = False
+    """The actor has taken the command: another one does not know of it."""
 
 
 @attrs.define
@@ -108,7 +117,8 @@ class ActorShell:
     ``driver_of`` gives the driver of a resource type. ``inline`` says that the mapper is quick enough to be called on
     the actor's own step, ``mapper`` what it is called when it fails. ``send`` takes messages for a peer, ``meet`` peers
     that came or went; they must not wait. The store is used by this shell alone, and not closed. ``accept_clock`` has
-    the system's clock believed at the start, as after a reboot.
+    the system's clock believed at the start, as after a reboot. ``stopwatch`` gives seconds of
+    the processor: nobody pays for a process that was stopped.
     """
 
     _make: Callable[[], ActorLike]
@@ -121,10 +131,12 @@ class ActorShell:
     settings: ShellSettings = attrs.field(factory=ShellSettings, kw_only=True)
     _transition_log: TransitionLog = attrs.field(factory=lambda: TransitionLog(logger), kw_only=True)
     _accept_clock: bool = attrs.field(default=False, kw_only=True)
+    _stopwatch: Callable[[], float] = attrs.field(default=time.thread_time, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         self.actor = self._make()
-        self._inbox = Inbox(self.settings.inbox_max)
+        self._inbox = Inbox(self.settings.inbox_max, self.settings.inbox_bytes)
+        self._pace = Pace(self.settings.batch_max)
         self.executor = Executor(self._driver_of, self.unit_logs, self._inbox.put_now)
         self.transitions: Feed[LogRow] = Feed()
         self.send: Callable[[str, Sequence[Message]], None] = lambda peer, messages: None
@@ -133,6 +145,9 @@ class ActorShell:
         self.problem = ""
         self.counts = Counts()
         self._store_lock = trio.Lock()
+        self._between = trio.Lock()
+        """Held from the step of inputs until all that follows from them is under way."""
+        self._linked: set[str] = set()
         self._turns = TurnRunner(self.settings.mapper_timeout, self.settings.runaways_max)
         self._waiting: dict[int, _Waiting] = {}
         self._ids = itertools.count(1)
@@ -149,16 +164,22 @@ class ActorShell:
 
     # -- what comes in -----------------------------------------------------------------------------------------
 
-    async def receive(self, peer: str, messages: Sequence[Message]) -> None:
-        """Messages that ``peer`` sent; waits while the inbox is full."""
-        await self._inbox.put([Received(peer, message) for message in messages])
+    async def receive(self, peer: str, messages: Sequence[Message], size: int = 0) -> None:
+        """Messages that ``peer`` sent, in ``size`` bytes; waits while the inbox is full."""
+        await self._inbox.put([Received(peer, message) for message in messages], size)
+
+    def charge(self, peer: str, seconds: float) -> None:
+        """To check and decode what ``peer`` has sent took so long, whatever came of it."""
+        self._inbox.charge(peer, seconds)
 
     def connected(self, peer: str) -> None:
         """A connection to ``peer`` came up."""
+        self._linked.add(peer)
         self._inbox.put_now(Connected(peer))
 
     def disconnected(self, peer: str) -> None:
         """The connection to ``peer`` is gone."""
+        self._linked.discard(peer)
         self._inbox.put_now(Disconnected(peer))
 
     async def command(self, name: str, arguments: Mapping[str, Any]) -> Any:
@@ -218,6 +239,37 @@ class ActorShell:
 
     async def _past(self) -> list[dict[str, Any]]:
         return [self.actor.recall(row) for row in await self.archived("leases", PAST_MAX)]
+
+    async def past(self, period: Term, after: tuple[Instant, str], limit: int) -> list[tuple[Instant, dict[str, Any]]]:
+        """Leases of a period that are over, and when each ended, as :meth:`~leasekit.core.schema.Store.past` orders
+        them. Raises ``StoreError``.
+        """
+        rows = await self._read(lambda: self._store.past(period, after, limit))
+        return [(row[_ENDED], self.actor.recall(row)) for row in rows]
+
+    async def usage(self, period: Term, keys: Sequence[str]) -> dict[str, Any]:
+        """Accounts over a period, added up by ``keys``; of a site also how much it had to use of each type, and since
+        when the log says it. They are read a part at a time: all else goes on meanwhile. Raises ``StoreError``.
+        """
+        accounts = Accounts(period, keys, self.actor.name)
+        known = [str(one["id"]) for one in self.actor.query("leases", {"all": True})]
+        for part in (known[at : at + PART] for at in range(0, len(known), PART)):
+            await self._count(accounts, part)
+        seen, after = set(known), (-1, "")
+        while rows := await self._read(partial(self._store.past, period, after, PART)):
+            after = rows[-1][_ENDED], rows[-1][0]
+            await self._count(accounts, [row[0] for row in rows if row[0] not in seen])
+        accounts.count_refused(await self.history(NOT_TAKEN))
+        notes, first = await self.history(INVENTORY), await self.log(0, 1)
+        return {
+            "accounts": accounts.shown(),
+            "offered_unit_ms": offered(notes, period),
+            "since": first[0].at if first else period.end,
+        }
+
+    async def _count(self, accounts: Accounts, leases: Sequence[str]) -> None:
+        for rows in await self._read(lambda: [self._store.history(lease) for lease in leases]):
+            accounts.count(rows)
 
     async def history(self, lease: str) -> list[LogRow]:
         """The transitions of one lease. Raises ``StoreError``."""
@@ -357,15 +409,21 @@ class ActorShell:
     async def _loop(self) -> None:
         while not (self._drained and not self._inbox):
             await self._inbox.wait(self._patience())
-            inputs = self._inbox.take(self.settings.batch_max)
-            try:
-                ready = self._step(inputs)
-            except Exception as error:  # noqa: BLE001 - a bug in the actor, or in a mapper: see the module's text
-                await self._recover(error, inputs)
-                continue
-            self._in_vain = self._due and ready is None and not inputs and not self._yielded
-            if ready is not None:
-                await self._carry_out(ready)
+            async with self._between:
+                await self._round()
+
+    async def _round(self) -> None:
+        inputs: list[Input] = []
+        began = self._stopwatch()
+        try:
+            ready = self._step(inputs)
+        except Exception as error:  # noqa: BLE001 - a bug in the actor, or in a mapper: see the module's text
+            await self._recover(error, inputs)
+            return
+        self._pace.note(len(inputs), self._stopwatch() - began)
+        self._in_vain = self._due and ready is None and not inputs and not self._yielded
+        if ready is not None:
+            await self._carry_out(ready)
 
     def _patience(self) -> float:
         """How long to wait for inputs, in seconds."""
@@ -383,28 +441,44 @@ class ActorShell:
         # that wants to be woken for nothing, again and again, does not spin.
         return (self.settings.tick if self._due else min(wait, self.settings.tick)) / SECOND
 
-    def _step(self, inputs: Sequence[Input]) -> Ready | None:
-        """Step ``inputs`` and the turns that are due; what follows from them."""
-        actor = self.actor
+    def _step(self, inputs: list[Input]) -> Ready | None:
+        """Step inputs, which are added to ``inputs``, and the turns that are due; what follows from them."""
+        actor, used = self.actor, dict[str, float]()
         self._yielded = False
         actor.step(Tick(self.clock.now()))
-        stopping = self._stop_asked.is_set()
-        for one in inputs:
-            if isinstance(one, Command) and one.name == ACCEPT:
-                self._own_replies.append(self._take_clock(one))
-            elif not stopping or isinstance(one, ActionDone):
-                actor.step(one)
-            elif isinstance(one, Command):
-                self._answer(Reply(one.id, error=f"{actor.name} is stopping"))
+        after = stepped = self._stopwatch()
+        while len(inputs) < self._pace.size and after - stepped < ROUND and (one := self._inbox.take()) is not None:
+            inputs.append(one)
+            self._step_one(one)
+            before, after = after, self._stopwatch()
+            if (peer := payer(one)) is not None:
+                used[peer] = used.get(peer, 0.0) + after - before
+                self._inbox.charge(peer, after - before)
         self.counts.inputs += len(inputs)
-        if not stopping:
+        if not self._stop_asked.is_set():
             self._take_turns()
         ready = actor.ready()
-        if self._own_replies or (ready is not None and ready.changes):
+        if used and (spent := sum(used.values())):
+            # What followed, such as the mapper's turn, is paid for by those who have brought it about.
+            more = (self._stopwatch() - stepped - spent) / spent
+            for peer, seconds in used.items():
+                self._inbox.charge(peer, seconds * more)
+        if self._own_replies or self._own_changes or (ready is not None and ready.changes):
             ready = ready or Ready()
             ready.changes = self._with_clock(ready.changes)
             ready.replies, self._own_replies = [*ready.replies, *self._own_replies], []
         return ready
+
+    def _step_one(self, one: Input) -> None:
+        stopping = self._stop_asked.is_set()
+        if isinstance(one, Command) and one.name == ACCEPT:
+            self._own_replies.append(self._take_clock(one))
+        elif not stopping or isinstance(one, ActionDone):
+            if isinstance(one, Command) and one.id in self._waiting:
+                self._waiting[one.id].stepped = True
+            self.actor.step(one)
+        elif isinstance(one, Command):
+            self._answer(Reply(one.id, error=f"{self.actor.name} is stopping"))
 
     def _take_turns(self) -> None:
         assert self._nursery is not None, "the loop runs in it"
@@ -503,7 +577,38 @@ class ActorShell:
             waiting.reply = reply
             waiting.answered.set()
 
-    # -- bugs --------------------------------------------------------------------------------------------------
+    # -- the actor made anew -----------------------------------------------------------------------------------
+
+    async def reload(
+        self, make: Callable[[], ActorLike], driver_of: Callable[[str], BoundDriver | None], *, inline: bool,
+        mapper: str, why: Reason,
+    ) -> None:  # fmt: skip
+        """Go on with the actor that ``make`` returns, on the same store, between two steps; peers and drivers can't
+        tell it from a restart. The log says ``why``. Raises what making or restoring it raises, with nothing changed.
+        """
+        async with self._between:
+            self._must_run()
+            await self._make_anew(make, f"{self.actor.name} was reloaded before there was an answer: ask again")
+            self._make, self._inline, self._mapper = make, inline, mapper
+            self.executor.use(driver_of)
+            self._own_changes.append(Change(LOG, "", (self.clock.now(), "", "reloaded", "", "", why.text())))
+
+    async def _make_anew(self, make: Callable[[], ActorLike], why: str) -> None:
+        """Take the actor that ``make`` returns in the place of the one that there is, as of the last commit; ``why`` is
+        told to those whose commands only that one knew.
+        """
+        self._settled = trio.Event()
+        try:
+            actor = make()
+            self._restore(actor, await self._read_tables())
+        finally:
+            self._settled.set()
+        self.actor = actor
+        self._generation += 1
+        self._inbox.put_now(*map(Connected, sorted(self._linked)))
+        for id_, waiting in self._waiting.items():
+            if waiting.stepped:
+                self._answer(Reply(id_, error=why))
 
     async def _recover(self, error: Exception, inputs: Sequence[Input]) -> None:
         """Go on from the last commit with a new actor. Raises ``ActorStoppedError`` if bugs come too often."""
@@ -515,17 +620,7 @@ class ActorShell:
         if len(self._bugs) == BUGS_MAX and now - self._bugs[0] < BUGS_WITHIN:
             text = f"{BUGS_MAX} internal errors within {BUGS_WITHIN:.0f} s; the last: {type(error).__name__}: {error}"
             raise ActorStoppedError(text, EXIT_BUG) from error
-        self._settled = trio.Event()
-        try:
-            actor = self._make()
-            self._restore(actor, await self._read_tables())
-        finally:
-            self._settled.set()
-        self.actor = actor
-        self._generation += 1
-        for one in inputs:
-            if isinstance(one, Command):
-                self._answer(Reply(one.id, error=f"internal error: {type(error).__name__}: {error}"))
+        await self._make_anew(self._make, f"internal error: {type(error).__name__}: {error}")
 
 
 def _kind(one: Input) -> str:

@@ -17,8 +17,11 @@ import select
 import socket
 import ssl
 import stat
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address, ip_network
 from pathlib import Path
 from typing import Final
 
@@ -105,6 +108,39 @@ def bound(listener: trio.SocketListener, tls: bool = True) -> Endpoint:
     """Where ``listener`` listens, with the port that it got."""
     name = listener.socket.getsockname()
     return Endpoint(path=name) if isinstance(name, str) else Endpoint(host=name[0], port=name[1], tls=tls)
+
+
+AT_ONCE: Final = 8
+"""How many connections are taken at one turn of the loop: what a flood of them costs holds up nobody else for long."""
+
+
+class EagerListener(trio.abc.Listener[trio.SocketStream]):
+    """Takes several of the connections that wait at ``listener`` at each turn of the loop. trio takes one: where turns
+    are long a flood fills the system's own queue, in which all wait for seconds and nobody is told from anybody.
+    """
+
+    def __init__(self, listener: trio.SocketListener) -> None:
+        self._listener = listener
+        self._door = socket.fromfd(listener.socket.fileno(), listener.socket.family, socket.SOCK_STREAM)
+        self._door.setblocking(False)
+        self._taken: deque[trio.SocketStream] = deque()
+
+    async def accept(self) -> trio.SocketStream:
+        """The next connection. Raises as that of trio's listener does."""
+        if not self._taken:
+            self._taken.append(await self._listener.accept())
+            with suppress(OSError):  # nobody waits any more; any other reason is met again
+                while len(self._taken) < AT_ONCE:
+                    taken, _ = self._door.accept()
+                    self._taken.append(trio.SocketStream(trio.socket.from_stdlib_socket(taken)))
+        return self._taken.popleft()
+
+    async def aclose(self) -> None:
+        """Close it, and what was taken and not asked for."""
+        self._door.close()
+        for stream in self._taken:
+            stream.socket.close()
+        await self._listener.aclose()
 
 
 class Sockets:
@@ -233,6 +269,15 @@ class Stalls(trio.abc.Instrument):
             trio.lowlevel.remove_instrument(self)
 
 
+@lru_cache(4096)
+def network(address: str) -> str:
+    """What one who has ``address`` is likely to have all of: its /24, or its /64 where it is of IPv6."""
+    found = ip_address(address.partition("%")[0])
+    if isinstance(found, IPv6Address):
+        found = found.ipv4_mapped or found
+    return str(ip_network((found, 24 if found.version == 4 else 64), strict=False))
+
+
 CLOSE_WITHIN: Final = 1.0
 """How long, in seconds, closing in good manners may take."""
 LINGER_BYTES: Final = 65_536
@@ -298,12 +343,12 @@ class Wire:
 
     @property
     def source(self) -> str:
-        """The machine at the other end, or the empty text for this one's own (a Unix socket)."""
+        """The network at the other end (:func:`network`), or the empty text for this machine's own (a Unix socket)."""
         try:
             name = self._socket.stream.socket.getpeername()
         except OSError:
             return "gone"
-        return str(name[0]) if isinstance(name, tuple) else ""
+        return network(str(name[0])) if isinstance(name, tuple) else ""
 
     async def begins_with_tls(self) -> bool:
         """Whether the other side, which speaks first, begins with TLS. Nothing is taken from the stream."""

@@ -45,17 +45,15 @@ class Tending:
     """
 
     _shell: ActorShell
-    _driver_of: Callable[[str], BoundDriver | None]
     _drivers: Sequence[BoundDriver]
     _again_after: float = attrs.field(default=AGAIN_AFTER, kw_only=True)
     _orphans: list[Orphan] = attrs.field(init=False, factory=list)
     _untold: list[Trouble] = attrs.field(init=False, factory=list)
+    _changed: trio.Event = attrs.field(init=False, factory=trio.Event)
 
     @property
     def requests(self) -> Mapping[str, Callable[[Mapping[str, Any]], Awaitable[Any]]]:
         """The commands that it carries out, by name."""
-        if not self._drivers:
-            return {}
         return {
             "orphans.list": self._list_orphans,
             "orphans.remove": self._remove_orphans,
@@ -71,12 +69,26 @@ class Tending:
 
     async def run(self) -> None:
         """Serve until cancelled."""
+        while True:
+            self._changed = trio.Event()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.tend)
+                await self._changed.wait()
+                nursery.cancel_scope.cancel()
+
+    async def tend(self) -> None:
+        """Say what is left of old units, and watch those that drivers are to probe, if there are such."""
         async with trio.open_nursery() as nursery:
             if self._drivers:
                 nursery.start_soon(self._tell_orphans)
             for bound in self._drivers:
                 if bound.spec.probe_every:
                     nursery.start_soon(self._watch, bound)
+
+    def use(self, drivers: Sequence[BoundDriver]) -> None:
+        """Look after the units with these drivers from now on."""
+        self._drivers = drivers
+        self._changed.set()
 
     # -- units that go down --------------------------------------------------------------------------------------
 
@@ -90,7 +102,7 @@ class Tending:
                 continue  # it is stopping, or waits for its disk
             async with trio.open_nursery() as nursery:
                 for unit in units:
-                    if self._driver_of(unit["type"]) is bound:
+                    if self._shell.executor.driver_of(unit["type"]) is bound:
                         nursery.start_soon(self._look, bound, limit, unit)
 
     async def _look(self, bound: BoundDriver, limit: trio.CapacityLimiter, unit: Mapping[str, Any]) -> None:
@@ -264,7 +276,7 @@ class Tending:
         name = str(arguments.get("unit", ""))
         for unit in await self._shell.query("watched", {}):
             if unit["unit"] == name:
-                bound = self._driver_of(unit["type"])
+                bound = self._shell.executor.driver_of(unit["type"])
                 if bound is None:
                     raise CommandError(f"unit {name} has no driver")
                 return bound, unit

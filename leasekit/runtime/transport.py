@@ -31,10 +31,12 @@ from leasekit.core.protocol import codec
 from leasekit.core.protocol.channel import NONCE_BYTES, Channel, Closed, Established, Event
 from leasekit.core.protocol.messages import Message
 from leasekit.core.time import SECOND, Duration, Instant
-from leasekit.runtime.limits import CERTIFIED, SPEAKS, Stranger, Strangers
+from leasekit.runtime.limits import CERTIFIED, GREETED, SPEAKS, Stranger, Strangers
 from leasekit.runtime.links import LOG, READ_SOME, Traffic
+from leasekit.runtime.logs import Seldom
 from leasekit.runtime.peers import PeerAddress, PeerLink, PeerStatus, RemotePeer
 from leasekit.runtime.sockets import (
+    EagerListener,
     Endpoint,
     Sockets,
     Stalls,
@@ -49,14 +51,18 @@ CLOCK_SKEW: Final[Duration] = 2 * SECOND
 LOOKS_EVERY: Final[Duration] = 100
 """How often at most the loop is woken to see whether it was stalled."""
 
+GREETED_AT_ONCE: Final = 2
+"""How many TLS handshakes are begun at one turn of the loop: each takes a fraction of a millisecond."""
+
 
 class Transport:
     """All connections of one actor.
 
-    ``on_receive(peer, messages)`` is awaited for each batch, in order for each peer; while it waits, that peer's socket
-    is not read. ``on_connected(peer)`` and ``on_disconnected(peer, reason)`` are plain calls. ``clock`` gives Unix
-    milliseconds, ``stalls`` for how long this process was not there to hear. ``key`` is what errors call the setting
-    that holds ``listen``.
+    ``on_receive(peer, messages, size)`` is awaited for each batch of so many bytes, in order for each peer; while it
+    waits, that peer's socket is not read. ``on_cost(peer, seconds)`` says what it took to check and decode. It,
+    ``on_connected(peer)`` and ``on_disconnected(peer, reason)`` are plain calls. ``clock`` gives Unix milliseconds,
+    ``stalls`` for how long this process was not there to hear. ``key`` is what errors call the setting that holds
+    ``listen``.
 
     Raises ``ValueError`` for two peers of one name, or one that has the actor's own.
     """
@@ -70,7 +76,8 @@ class Transport:
         listen: Sequence[Endpoint],
         *,
         clock: Callable[[], Instant],
-        on_receive: Callable[[str, list[Message]], Awaitable[None]],
+        on_receive: Callable[[str, list[Message], int], Awaitable[None]],
+        on_cost: Callable[[str, float], None] = lambda peer, seconds: None,
         on_connected: Callable[[str], None] = lambda peer: None,
         on_disconnected: Callable[[str, str], None] = lambda peer, reason: None,
         settings: TransportSettings | None = None,
@@ -83,13 +90,14 @@ class Transport:
         self._stalls, self._looks_every = stalls or Stalls(), max(LOOKS_EVERY, clock_skew // 2)
         self._on_connected, self._on_disconnected = on_connected, on_disconnected
         self._settings = settings or TransportSettings()
-        self._traffic = Traffic(self._settings, clock_skew, clock, self.send, on_receive)
+        self._traffic = Traffic(self._settings, clock_skew, clock, self.send, on_receive, on_cost)
         self._peers: dict[str, RemotePeer] = {}
         self._nursery: trio.Nursery | None = None
         self._tls: Tls | None = None
         self._server_context: ssl.SSLContext | None = None
         self._strangers = Strangers(self._settings.strangers_max)
-        self._strangers_logged_at = -float("inf")
+        self._gate = trio.Semaphore(GREETED_AT_ONCE)
+        self._refusals = Seldom(trio.current_time)
         self.bound: list[Endpoint] = []
         """Where this transport listens, with the ports that it got."""
         for peer in peers:
@@ -119,7 +127,8 @@ class Transport:
                 task_status.started(self.bound)
                 for endpoint, listener in listeners:
                     accept = partial(self._accept, encrypted=endpoint.encrypted)
-                    nursery.start_soon(partial(trio.serve_listeners, accept, [listener], handler_nursery=nursery))
+                    eager = EagerListener(listener)
+                    nursery.start_soon(partial(trio.serve_listeners, accept, [eager], handler_nursery=nursery))
                 await trio.sleep_forever()
 
     def send(self, peer: str, messages: Sequence[Message]) -> None:
@@ -187,19 +196,32 @@ class Transport:
         peer.dialling.cancel()
 
     def change_peer(self, name: str, wanted: PeerAddress | None) -> None:
-        """Know the peer ``name`` as it is ``wanted``, or no longer. What stays as it was keeps its connection."""
+        """Know the peer ``name`` as it is ``wanted``, or no longer. One that is elsewhere from now on, or will be when
+        it is started again, keeps its connection as long as that lasts.
+        """
         known = self._peers.get(name)
-        if (known and known.given) == wanted:
+        if known is not None and wanted is not None and known.key == wanted.key:
+            if known.address != wanted.address:
+                self._move_peer(known, wanted.address)
             return
         if known is not None:
             self.remove_peer(name)
         if wanted is not None:
             self.add_peer(wanted)
 
+    def _move_peer(self, peer: RemotePeer, address: Endpoint | None) -> None:
+        peer.address = address
+        if peer.link is None:
+            peer.dialling.cancel()
+            peer.dialling, peer.is_dialled = trio.CancelScope(), False
+            peer.problem = "" if address is None else "not dialled yet"
+        self._begin_dialling(peer)
+
     def _begin_dialling(self, peer: RemotePeer) -> None:
-        if self._nursery is not None and peer.address is not None:
+        if self._nursery is not None and peer.address is not None and not peer.is_dialled:
+            peer.is_dialled = True
             self._warn_of_plain(f"dials {peer.name} at", peer.address)
-            self._nursery.start_soon(self._keep_dialling, peer, peer.address)
+            self._nursery.start_soon(self._keep_dialling, peer)
 
     def _warn_of_plain(self, what: str, endpoint: Endpoint) -> None:
         if not endpoint.encrypted and not endpoint.path:
@@ -246,17 +268,17 @@ class Transport:
                 with scope:
                     channel, events, problem = await self._meet(wire, stranger, encrypted)
                     if problem:
-                        self._log_stranger(problem)
+                        self._log_stranger(stranger.source, problem)
                         await wire.linger()
             finally:
                 self._strangers.leave(stranger)
             if scope.cancelled_caught and not problem:
                 most = self._settings.strangers_max
-                self._log_stranger(f"more than {most} connections are not proven yet (strangers_max)")
+                self._log_stranger(stranger.source, f"more than {most} connections are not proven yet (strangers_max)")
             elif channel is not None and not problem:
                 await self._welcome(channel, wire, events)
         finally:
-            await wire.close()
+            await (trio.aclose_forcefully(stream) if scope.cancelled_caught else wire.close())
 
     async def _meet(self, wire: Wire, stranger: Stranger, encrypted: bool) -> tuple[Channel | None, list[Event], str]:
         """The channel of a connection that was accepted, as :meth:`_shake_hands`."""
@@ -266,6 +288,9 @@ class Transport:
                     if not await wire.begins_with_tls():
                         return None, [], await self._refuse_plain(wire)
                     self._strangers.advance(stranger, SPEAKS)
+                    async with self._gate:
+                        pass  # a few of them at each turn of the loop: what the first step costs holds up nobody else
+                    self._strangers.advance(stranger, GREETED)
                     await wire.secure(self._own_tls, self._context_to_listen(), dialled=False)
                     self._strangers.advance(stranger, CERTIFIED)
                 channel = self._channel(None, wire.binding)
@@ -289,19 +314,21 @@ class Transport:
             await wire.send(channel.bytes_to_send())
         return "it does not speak TLS, which this address demands: tls must be the same on both sides"
 
-    def _log_stranger(self, problem: str) -> None:
-        """Strangers must not be able to fill the log: one line a second is enough to find the reason."""
-        if trio.current_time() - self._strangers_logged_at >= 1:
-            self._strangers_logged_at = trio.current_time()
-            LOG.warning("connection refused: %s", problem)
+    def _log_stranger(self, source: str, problem: str) -> None:
+        if (more := self._refusals.note(source)) is not None:
+            LOG.warning("connection refused: %s%s", problem, more)
 
-    async def _keep_dialling(self, peer: RemotePeer, address: Endpoint) -> None:
+    async def _keep_dialling(self, peer: RemotePeer) -> None:
         wait = self._settings.backoff_min
         with peer.dialling:
             while True:
                 if not peer.gone.is_set():
                     await peer.gone.wait()
                     wait = self._settings.backoff_min
+                address = peer.address
+                if address is None:
+                    peer.is_dialled = False
+                    return
                 problem = await self._dial(peer, address)
                 if problem and problem != peer.problem:
                     peer.problem = problem
@@ -354,7 +381,7 @@ class Transport:
                     await wire.send(channel.bytes_to_send())
                     return [], str(events[0].error)
                 if channel.peer:
-                    advance(SPEAKS)
+                    advance(GREETED)
         except trio.BrokenResourceError as error:
             if "ALERT" in (getattr(error.__cause__, "reason", None) or ""):
                 return [], explain(error)
@@ -364,13 +391,13 @@ class Transport:
         """Serve a connection that a peer has made, if it still is one and does not come too often."""
         peer = self._peers.get(channel.peer)
         if peer is None or peer.key != channel.peer_key:
-            self._log_stranger(f"{channel.peer!r} is no peer any more")
+            self._log_stranger(channel.peer, f"{channel.peer!r} is no peer any more")
             return
         link = PeerLink(peer, channel, wire, False)
         if not peer.allowance.connect(trio.current_time()):
             most = self._settings.connections_per_minute
             link.stop("too_often", f"more than {most} connections a minute (connections_per_minute)")
-            self._log_stranger(f"{peer.name} has made {link.problem}")
+            self._log_stranger(peer.name, f"{peer.name} has made {link.problem}")
             await self._traffic.say_goodbye(link)
         else:
             await self._run_link(link, events)

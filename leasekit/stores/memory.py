@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from itertools import islice
 
 from leasekit.core.schema import TABLES, Change, LogRow, Row, StoreError
-from leasekit.stores.batch import LIVE, archived_table, make_batch, plain_table
+from leasekit.core.time import Instant, Term
+from leasekit.stores.batch import COLUMNS, LIVE, archived_table, make_batch, plain_table
+
+_START, _ENDED = COLUMNS["leases"].index("term_start"), COLUMNS["leases"].index("updated")
 
 
 class MemoryStore:
@@ -63,6 +66,17 @@ class MemoryStore:
         live = archived_table(table)
         past = (row for row in reversed(self._tables[table].values()) if not row[live])
         return list(islice(past, limit))
+
+    def past(self, period: Term, after: tuple[Instant, str], limit: int) -> list[Row]:
+        """As :meth:`leasekit.core.schema.Store.past`."""
+        self._check_open()
+        live, start, ended = LIVE["leases"], _START, _ENDED
+        found = (
+            row
+            for row in self._tables["leases"].values()
+            if not row[live] and row[ended] >= period.start and row[start] < period.end and (row[ended], row[0]) > after
+        )
+        return sorted(found, key=lambda row: (row[ended], row[0]))[:limit]
 
     def get(self, table: str, key: str) -> Row | None:
         """As :meth:`leasekit.core.schema.Store.get`."""

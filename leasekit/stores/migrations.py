@@ -19,6 +19,7 @@ Migration = Callable[[Database], None]
 APPLICATION_ID: Final = 0x4C4B4954
 """``PRAGMA application_id`` of a leasekit store: "LKIT"."""
 
+
 MIGRATIONS: Final[list[Migration]] = []
 """All migrations in order: the first brings a file of version 1 to version 2. None was needed yet."""
 
@@ -55,6 +56,7 @@ def create(db: Database) -> None:
     )
     db.table(LOG).create_index(["lease"])
     _create_views(db)
+    _index_the_past(db)
 
 
 def _create_views(db: Database) -> None:
@@ -71,3 +73,11 @@ def _create_views(db: Database) -> None:
         f" {time('term_end')} AS ends, reason FROM leases WHERE live = 1 ORDER BY term_end, id",
     )
     db.create_view("unit_count", "SELECT type, state, count(*) AS units FROM units GROUP BY type, state")
+
+
+def _index_the_past(db: Database) -> None:
+    """What is over is looked for by when it ended, and by whose it was."""
+    for table, time, owner in (("leases", "updated", "peer"), ("claims", "term_end", "holder")):
+        key = ", id" if table == "leases" else ""
+        db.conn.execute(f"CREATE INDEX {table}_past ON {table} ({time}{key}) WHERE live = 0")
+        db.conn.execute(f"CREATE INDEX {table}_past_of ON {table} ({owner}, {time}) WHERE live = 0")

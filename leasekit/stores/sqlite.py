@@ -11,21 +11,24 @@ import logging
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from sqlite_utils import Database
 
-from leasekit.core.schema import LOG, LOG_COLUMNS, TABLES, Change, LogRow, Row, StoreError
-from leasekit.core.time import SECOND, Duration
+from leasekit.core.schema import COPIED, LOG, LOG_COLUMNS, TABLES, Change, History, LogRow, Row, StoreError
+from leasekit.core.time import SECOND, Duration, Instant, Term
 from leasekit.stores.batch import COLUMNS, LIVE, Batch, archived_table, make_batch, plain_table
 from leasekit.stores.migrations import APPLICATION_ID, migrate, newest
+from leasekit.stores.tidying import Tidying
 
 logger = logging.getLogger(__name__)
 
+HISTORY: Final = History()
 BUSY_TIMEOUT: Final[Duration] = 5 * SECOND
 """How long a commit waits for another program that is writing to the file, by default."""
 JOURNAL_SIZE_MAX: Final = 64 * 1024 * 1024
@@ -72,17 +75,25 @@ class SqliteStore:
     """A :class:`~leasekit.core.schema.Store` in the file ``path``, made where missing; its directory is not.
 
     ``busy_timeout`` is in milliseconds. An instance may be handed from thread to thread, but used by one at a
-    time. Raises ``StoreError`` naming the file, what was found and what to do: it is in use by another daemon,
-    newer than this code, corrupt, another program's, in a directory that is missing or can't be written.
+    time. What is over is kept as ``history`` says. Raises ``StoreError`` naming the file, what was found and what to
+    do: it is in use by another daemon, newer than this code, corrupt, another program's, in a directory that is missing
+    or can't be written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, busy_timeout: Duration = BUSY_TIMEOUT) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, history: History = HISTORY, busy_timeout: Duration = BUSY_TIMEOUT
+    ) -> None:
         self.path = Path(path)
+        self._tidy = Tidying(history)
         self._busy_timeout = busy_timeout
+        is_lost = _lock_file(self.path).exists() and not self.path.exists()
         self._lock = _lock(self.path)
         self._db: Database | None = None
         try:
-            self._connection()
+            connection = self._connection()
+            if is_lost:
+                logger.warning("%s is gone: the daemon begins with an empty store", self.path)
+                _mark_copied(connection, time.time_ns() // 1_000_000)
         except BaseException:
             self.close()
             raise
@@ -108,6 +119,7 @@ class SqliteStore:
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 _apply(connection, batch)
+                self._tidy.after(connection, batch)
                 connection.execute("COMMIT")
             except BaseException:
                 self._roll_back(connection)
@@ -128,6 +140,14 @@ class SqliteStore:
         # The index on `live` holds its rows by rowid, so this reads no more rows than it returns.
         sql = f"{_SELECT[table]} WHERE live = 0 ORDER BY rowid DESC LIMIT ?"
         return self._query(sql, -1 if limit is None else limit)
+
+    def past(self, period: Term, after: tuple[Instant, str], limit: int) -> list[Row]:
+        """As :meth:`leasekit.core.schema.Store.past`."""
+        sql = (
+            f"{_SELECT['leases']} WHERE live = 0 AND updated >= ? AND (updated, id) > (?, ?) AND term_start < ?"
+            " ORDER BY updated, id LIMIT ?"
+        )
+        return self._query(sql, max(period.start, after[0]), *after, period.end, limit)
 
     def get(self, table: str, key: str) -> Row | None:
         """As :meth:`leasekit.core.schema.Store.get`."""
@@ -201,19 +221,109 @@ def _explain(path: Path, what: str, error: sqlite3.Error) -> str:
     return f"{path}: can't {what} the store: {error}" + (f"; {advice}" if advice else "")
 
 
+def copy_store(path: Path, to: Path, at: Instant) -> None:
+    """Make ``to`` a copy of the store ``path`` as of its last commit, also while a daemon writes to it. ``to`` is
+    replaced when the copy is whole, and on the disk. ``at`` is the instant that it is, milliseconds. Raises
+    ``StoreError``.
+    """
+    if not path.is_file():
+        raise StoreError(f"{path}: there is no store")
+    if to.exists() and to.samefile(path):
+        raise StoreError(f"{to}: is the store itself; name another folder for the copy")
+    made = to.with_name(f".{to.name}.new")
+    try:
+        made.unlink(missing_ok=True)
+        os.close(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        _copy(path, made, at)
+        made.replace(to)
+        _sync(to.parent)
+    except OSError as error:
+        raise StoreError(f"{to}: can't write the copy: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            made.unlink(missing_ok=True)
+
+
+def put_back(copy: Path | None, path: Path, at: Instant) -> list[Path]:
+    """Put ``copy`` (None: an empty store) in the place of the store ``path``, of a daemon that does not run. Returns
+    the files that were there, by the names that they have got. Raises ``StoreError``.
+    """
+    descriptor = _lock(path)
+    made = path.with_name(f".{path.name}.copy")
+    try:
+        if copy is None:
+            with closing(SqliteStore(made)) as store:
+                _mark_copied(store._connection(), at)
+        else:
+            copy_store(copy, made, at)
+        # The write-ahead log goes first, as it would be played into the copy; and there is a store at any instant, as a
+        # daemon begins with an empty one otherwise.
+        aside = [Path(f"{path}.before-{at}{suffix}") for suffix in ("", "-wal") if Path(f"{path}{suffix}").exists()]
+        for kept in reversed(aside):
+            kept.hardlink_to(kept.with_name(kept.name.replace(f".before-{at}", "")))
+        for suffix in ("-wal", "-shm"):
+            Path(f"{path}{suffix}").unlink(missing_ok=True)
+        made.replace(path)
+        _sync(path.parent)
+    except OSError as error:
+        raise StoreError(f"{path}: can't put the copy there: {error.strerror}") from error
+    finally:
+        for file in (made, _lock_file(made)):
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
+        os.close(descriptor)
+    return aside
+
+
+def _copy(path: Path, made: Path, at: Instant) -> None:
+    with (
+        closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source,
+        closing(sqlite3.connect(made, isolation_level=None)) as target,
+    ):
+        try:
+            _found_version(path, Database(source, execute_plugins=False))
+            source.backup(target)
+            (found,) = target.execute("PRAGMA quick_check(1)").fetchone()
+        except sqlite3.Error as error:
+            raise StoreError(f"{_explain(path, 'copy', error)} (the copy goes to {made.parent})") from error
+        if found != "ok":
+            raise StoreError(f"{path}: can't copy the store: {found}; {_ADVICE['SQLITE_CORRUPT']}")
+        try:
+            target.execute("PRAGMA journal_mode = DELETE")  # one file, which can be moved
+            _mark_copied(target, at)
+        except sqlite3.Error as error:
+            raise StoreError(_explain(made, "write", error)) from error
+
+
+def _mark_copied(connection: sqlite3.Connection, at: Instant) -> None:
+    connection.execute(_WRITE["meta"][1], (COPIED, at))
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock_file(path: Path) -> Path:
+    # Two paths that lead to one database must lead to one lock.
+    return Path(f"{os.path.realpath(path)}.lock")
+
+
 def _lock(path: Path) -> int:
     """An open, locked ``PATH.lock``; the system lets the lock go when the daemon ends, however it ends.
 
     The lock is on the open file, so that a second store in the same process is refused too. The file stays: removing it
     would let two daemons lock two files of one name.
     """
-    # Two paths that lead to one database must lead to one lock.
-    target = Path(os.path.realpath(path))
+    name = _lock_file(path)
+    target = name.with_suffix("")
     if not target.parent.is_dir():
         raise StoreError(f"{path}: there is no directory {target.parent}; create it, or name another file")
     if target.is_dir():
         raise StoreError(f"{path}: found a directory, expected a database file")
-    name = target.with_name(target.name + ".lock")
     try:
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

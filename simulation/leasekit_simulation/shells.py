@@ -242,7 +242,7 @@ class ShellWorld:
                 partial(self._make, daemon), daemon.store, driver_of=lambda type_: bound, inline=self.inline,
                 unit_logs=UnitLogs(self._folder / daemon.name, lambda: 0),
                 clock=RealClock(system=_nanoseconds, elapsed=_nanoseconds, boot=1),
-                settings=ShellSettings(store_retry_max=10 * MINUTE),
+                settings=ShellSettings(store_retry_max=10 * MINUTE), stopwatch=trio.current_time,
             )  # fmt: skip
             shell.send = partial(self._send, daemon.name)
             driver.cancelled = {}

@@ -412,3 +412,37 @@ def test_a_type_that_is_gone(tmp_path: Path) -> None:
     rewrite(world, tmp_path, gpu + given, "", "site")
     states = {row["source"]: row["state"] for row in world.query("upper", "sources")}
     assert states == {LINE: "held", "site/gpu@upper": "reclaimed"}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_window_is_over_after_what_it_was_told_of_was_replaced(world: DeployedWorld, late: bool) -> None:
+    """The broker below hears of its end, though it has its units of the claim that was there before; and of its begin,
+    if it begins then.
+    """
+    before = free(world, "lower")
+    if late:
+        give(world, "site", "upper", units=5)
+    made = world.command("site", "maintenance.add", start=world.now, end=world.now + DAY, type="vm")
+    assert not made.error
+    world.pass_time(SECOND)
+    assert free(world, "lower") == 0 < before
+    if not late:
+        give(world, "site", "upper", units=5)
+    assert not world.command("site", "maintenance.remove", window=made.result["window"]).error
+    world.pass_time(SECOND)
+    assert free(world, "lower") == before
+    is_sound(world)
+
+
+def test_a_repeat_of_an_offer_that_comes_when_others_have_its_place(world: DeployedWorld) -> None:
+    """What was replaced, and let go of as nothing of it was in use, does not come back."""
+    give(world, "site", "upper", units=5)
+    late = world.letters(Offer, "site", "upper")[-1]
+    give(world, "site", "upper", units=4)
+    assert world.broker("upper").book.get(late.delegation) is None
+    before = world.query("upper", "sources")
+    world.receive("upper", "site", late)
+    world.pass_time(SECOND)
+    assert world.query("upper", "sources") == before
+    assert {row["units"] for row in before if row["state"] == "held"} == {4}
+    is_sound(world)

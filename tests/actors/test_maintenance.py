@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from deployed_world import CHAIN, DeployedWorld, failed
 
-from leasekit.core.time import HOUR, MINUTE, SECOND
+from leasekit.core.time import HOUR, INSTANT_MAX, MINUTE, SECOND
 
 START, END = 10 * MINUTE, 20 * MINUTE
 
@@ -209,3 +209,124 @@ def test_the_rest_of_a_lease_that_a_window_ended(world: DeployedWorld) -> None:
     world.run_until(START + MINUTE)
     assert world.lease("batch", lease)["state"] == "closed"
     assert free_at(world, END) == (6, 2, 4)
+
+
+def test_draining_says_whose_leases_are_hit_and_what_is_left(world: DeployedWorld) -> None:
+    """Units go out as leases give them up; holders, operators and brokers know; taken back, they are there again."""
+    lease = world.request("web", 2, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    unit = world.lease("site", lease)["units"][0]
+    spare = next(one["unit"] for one in world.query("site", "units") if one["state"] == "free")
+    drained = world.command("site", "maintenance.add", units=[unit, spare], reason="old disks").result
+    assert drained["leases"] == [{"lease": lease, "holder": "web", "units": [unit], "end": HOUR}]
+    world.pass_time(MINUTE)
+    told = world.lease("web", lease)
+    assert (told["state"], told["reason"]) == ("active", f"old disks ({drained['window']})")
+    assert out(world) == [spare] and free_at(world, world.now)[0] == 2
+    world.restart("site")
+    world.pass_time(MINUTE)
+    world.command("web", "lease.close", lease=lease)
+    world.pass_time(2 * MINUTE)
+    assert sorted(out(world)) == sorted([unit, spare])
+    (window,) = world.query("site", "maintenance")
+    assert window["leases"] == [] and window["end"] == INSTANT_MAX
+    assert "is in no window" in world.command("site", "maintenance.remove", units=["vm-9"]).error
+    world.command("site", "maintenance.remove", units=[spare])
+    assert out(world) == [unit] and [one["units"] for one in world.query("site", "maintenance")] == [[unit]]
+    world.command("site", "maintenance.remove", units=[unit])
+    world.pass_time(MINUTE)
+    assert out(world) == [] and world.query("site", "maintenance") == []
+    assert free_at(world, world.now) == (6, 2, 4)
+
+
+def test_a_drain_that_is_taken_back_is_told_as_well(world: DeployedWorld) -> None:
+    """What concerned a lease concerns it no more."""
+    lease = world.request("web", 2, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    unit = world.lease("site", lease)["units"][0]
+    window = world.command("site", "maintenance.add", units=[unit]).result["window"]
+    world.pass_time(MINUTE)
+    assert world.lease("web", lease)["reason"] == f"maintenance ({window})"
+    world.command("site", "maintenance.remove", units=[unit])
+    world.pass_time(MINUTE)
+    assert world.lease("web", lease)["reason"] == "" and world.lease("web", lease)["state"] == "active"
+
+
+@pytest.mark.parametrize("at", [-1, 20 * MINUTE], ids=["at_once", "with_notice"])
+def test_a_drain_ends_leases_by_an_instant(world: DeployedWorld, at: int) -> None:
+    """With ``close`` the leases that have the units end: now, or at an instant that their holders hear of."""
+    lease = world.request("web", 2, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    unit = world.lease("site", lease)["units"][0]
+    world.command("site", "maintenance.add", units=[unit], close=True, close_at=at)
+    world.pass_time(MINUTE)
+    assert world.lease("web", lease)["state"] == ("closed" if at < 0 else "active")
+    if at >= 0:
+        world.run_until(at + MINUTE)
+    assert world.lease("web", lease)["state"] == "closed" and out(world) == [unit]
+
+
+def test_a_lease_is_moved_off_a_unit(world: DeployedWorld) -> None:
+    """It gets another one, and the drained one goes out. Without another unit, nothing is moved."""
+    lease = world.request("web", 2, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    unit = world.lease("site", lease)["units"][0]
+    world.command("site", "maintenance.add", units=[unit])
+    assert not world.command("site", "unit.move", unit=unit, reason="new disks").error
+    world.pass_time(MINUTE)
+    units = world.lease("site", lease)["units"]
+    assert len(units) == 2 and unit not in units and out(world) == [unit]
+    assert world.lease("web", lease)["state"] == "active"
+    assert "only one that is active can be moved" in world.command("site", "unit.move", unit=unit).error
+    rest = [one["unit"] for one in world.query("site", "units") if one["state"] == "free"]
+    world.command("site", "maintenance.add", units=rest)
+    assert "no other unit of type 'vm' is free" in world.command("site", "unit.move", unit=units[0]).error
+    assert world.lease("site", lease)["units"] == units
+
+
+def test_a_lease_is_evicted(world: DeployedWorld) -> None:
+    """By its site with notice or at once, by its broker only if it is preemptible, or waits; its holder hears why."""
+    firm = world.request("web", 1, 10 * SECOND, HOUR)
+    loose = world.request("web", 1, 10 * SECOND, HOUR, properties={"preemptible": "true"})
+    world.pass_time(MINUTE)
+    refused = world.command("lower", "lease.evict", lease=firm, reason="needed").error
+    assert "is firm" in refused and f"leasekit site evict {firm}" in refused
+    assert not world.command("lower", "lease.evict", lease=loose, reason="needed").error
+    at = 10 * MINUTE
+    assert world.command("site", "lease.evict", lease=firm, at=at, reason="needed").result["at"] == at
+    assert "ends at" in world.command("site", "lease.evict", lease=firm, at=at).error
+    world.pass_time(MINUTE)
+    assert world.lease("web", loose)["state"] == "closed" and "evicted: needed" in world.lease("web", loose)["reason"]
+    noticed = world.lease("web", firm)
+    assert (noticed["state"], noticed["reason"]) == ("active", "evicted: needed")
+    world.run_until(at + MINUTE)
+    assert world.lease("web", firm)["state"] == "closed"
+    for actor in ("site", "lower"):
+        assert "which is no lease here that goes on" in world.command(actor, "lease.evict", lease=firm).error
+
+
+def test_a_unit_that_failed_by_its_operators_word_stays_out(world: DeployedWorld) -> None:
+    """Until it is enabled; one that a probe finds down is torn down and given out again."""
+    lease = world.request("web", 2, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    first, second = world.lease("site", lease)["units"]
+    setup = next(one["setup"] for one in world.query("site", "watched") if one["unit"] == second)
+    world.command("site", "unit.fail", unit=first, reason="it smokes")
+    world.command("site", "unit.fail", unit=second, lease=lease, setup=setup)
+    world.pass_time(MINUTE)
+    assert out(world) == [first]
+    world.command("site", "unit.enable", unit=first)
+    assert out(world) == []
+
+
+def test_who_is_gone_is_not_told_for_ever_that_a_unit_is_back(world: DeployedWorld) -> None:
+    """A broker that does not answer hears of a drained unit, and that it is back, as long as it has its delegation."""
+    world.lost |= {("site", "upper", "Withhold")}
+    world.command("site", "maintenance.add", units=["vm-0"])
+    world.pass_time(MINUTE)
+    world.command("site", "maintenance.remove", units=["vm-0"])
+    world.pass_time(HOUR)
+    (notice,) = world.site().notices
+    assert notice.until == world.query("site", "delegations")[0]["term"][1]
+    world.pass_time(24 * HOUR)
+    assert not list(world.site().notices)

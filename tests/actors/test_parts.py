@@ -36,6 +36,7 @@ from leasekit.core.protocol.messages import (
     Ack,
     Administer,
     Administered,
+    CloseLease,
     ErrorReply,
     HoldParts,
     Introduce,
@@ -277,7 +278,7 @@ def test_served_numbers_updates_and_keeps_them_until_they_are_acknowledged(kerne
     with pytest.raises(RemoteError, match="not held by site"):
         served.freshness(lease, "site", 4)
     for number in (2, 3):
-        served.accept(lease, number)
+        served.accept(lease, CloseLease("w-1", number, b""))
     served.before_ready()
     assert sent(kernel) == [("web", Accepted("w-1", 3))]
     update = TicketUpdate("w-1", 1, 3, "refused", b"", "", {}, b"", said("no"), -1)
@@ -576,7 +577,7 @@ class Plenty:
         assert self.issued is not None
         start, end = self.issued.stretch(spec, last, instead=instead)
         ticket = delegate_root(ME, holder=WEB.public, type=spec.type, units=spec.units, term=Term(start, end), serial=1)
-        self.issued.offer(id_, spec.broker, ticket, {}, line=self.issued.line_name(spec))
+        self.issued.offer(id_, spec.broker, ticket, {}, (), line=self.issued.line_name(spec))
         return True
 
     def check_wish(self, line: str, type_: str, units: int) -> None: ...

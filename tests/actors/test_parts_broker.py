@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasekit.actors.broker.answers import Answers, Introductions, LeaseTerms, Preemption
+from leasekit.actors.broker.answers import Answers, Introductions, Lapses, LeaseTerms, Preemption
 from leasekit.actors.broker.book import Book, RequestQueue
 from leasekit.actors.broker.claims import GrantedClaims, ReportsOfSites, ReturnedTickets, Statements
 from leasekit.actors.broker.delegations import (
@@ -76,7 +76,7 @@ class Parts:
         self.served: Served[BrokerLease] = Served(self.kernel, self.keyring, lambda lease, number: False)
         self.kernel.register(BrokerLease, owes=self.served.owes, send=self.served.send_now)
         self.queue = RequestQueue(self.keyring, 8)
-        self.statements = Statements(self.kernel, self.keyring, self.book)
+        self.statements = Statements(self.kernel, self.keyring, self.book, HOUR)
         self.granted = GrantedClaims(self.kernel, self.served, self.queue, self.book, self.statements)
         self.returned = ReturnedTickets(self.kernel, self.served, self.granted, self.statements)
         self.notices = Notices(self.kernel)
@@ -273,7 +273,8 @@ class Asking(Delegations):
             self.notices, endorse=False,
         )  # fmt: skip
         answers = Answers(self.kernel, self.served, self.queue, self.book, introductions)
-        LeaseTerms(self.kernel, self.served, self.book, self.granted, answers)
+        lapses = Lapses(self.kernel, self.granted, self.statements, self.notices)
+        LeaseTerms(self.kernel, self.served, self.granted, answers, lapses)
         self.cycles = Cycles(
             self.kernel, self.queue, self.book,
             LeaseViews(self.kernel, self.queue, self.book, self.granted, settings), True,

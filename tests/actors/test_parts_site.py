@@ -11,7 +11,7 @@ from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Notices, Reports, Served
 from leasekit.actors.settings import ActorSettings, AuthoritySettings, DelegationSpec, Peer, UnitGroup
-from leasekit.actors.site.calendars import Calendars, Maintenance, WithheldShares
+from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.claims import (
     Accusations,
     ClaimReports,
@@ -34,6 +34,7 @@ from leasekit.actors.site.leases import (
     SiteLeases,
     demand_of,
 )
+from leasekit.actors.site.maintenance import Maintenance, WithheldShares
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
@@ -53,7 +54,7 @@ from leasekit.core.claims.keys import ED25519, Keypair, key_tag
 from leasekit.core.claims.statements import RELINQUISHMENT, TRUNCATION, state
 from leasekit.core.commands import AddMaintenance, DisableUnit, EnableUnit, FailUnit, RemoveMaintenance
 from leasekit.core.drivers import LEASE, SITE, Blame
-from leasekit.core.errors import CommandError, RemoteError, TicketError
+from leasekit.core.errors import CommandError, LeasekitError, RemoteError, TicketError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import outage as out
 from leasekit.core.leases.machine import NONE
@@ -85,7 +86,7 @@ def test_an_inventory_knows_each_unit_once() -> None:
     assert inventory.total("vm") == 2 and "a" in inventory
     assert inventory.properties_of("a", "vm") == {"cores": "4", "rack": "1"}
     assert inventory.properties_of("gone", "vm") == inventory.properties("vm") == {"cores": "4"}
-    with pytest.raises(ValueError, match="unit names are unique at a site"):
+    with pytest.raises(LeasekitError, match="unit names are unique at a site"):
         Inventory((GROUP, UnitGroup(type="gpu", names=("a",))))
 
 
@@ -107,7 +108,7 @@ def test_units_tell_what_becomes_of_them() -> None:
     _, units = units_of(kernel, begun)
     moved: list[tuple[str, str]] = []
     units.moved.append(lambda unit, event, before, why, done: moved.append((before, event)))
-    units.give(units["a"], "lease")
+    units.give(units["a"], "lease", b"")
     assert (begun, moved, units.holding) == ([("a", "setup")], [(au.FREE, "setup")], {"lease": 1})
     assert units.retire("b", said("broken")).state == au.OUT
     with pytest.raises(CommandError, match="out of service already"):
@@ -120,7 +121,7 @@ def test_calendars_miss_units_over_a_window() -> None:
     inventory, units = units_of(kernel, [])
     calendars = Calendars(kernel, inventory, units, lambda: None)
     window = calendars.announce(("a",), "", HOUR, 2 * HOUR, reason="works", close=False)
-    with pytest.raises(CommandError, match="is in window-1 already"):
+    with pytest.raises(CommandError, match=r"is out over .* already \(window-1\)"):
         calendars.announce((), "vm", HOUR, 3 * HOUR, reason="more", close=False)
     assert [calendars.of("vm").free_at(at) for at in (0, HOUR, 2 * HOUR)] == [2, 1, 2]
     calendars.end_window(window)
@@ -130,21 +131,24 @@ def test_calendars_miss_units_over_a_window() -> None:
 
 def lease(id_: str, wanted: int = 2) -> SiteLease:
     """A lease of a site that has no units yet."""
-    return SiteLease(id_, "guest", "s", "vm", au.TICKETED, au.REDEEMING, b"", TERM, wanted, 1, {}, {})
+    return SiteLease(
+        id_, "guest", "s", "vm", au.TICKETED, au.REDEEMING, b"", TERM, wanted, 1, {}, {}, classes=((b"", wanted),)
+    )
 
 
 def test_demands_are_shown_in_order() -> None:
     """Those that give up units first; what was shown and still waits comes after what was not."""
     leases = {id_: lease(id_) for id_ in ("one", "two", "three")}
+    _, units = units_of(Kernel(ActorSettings()), [])
     queue = DemandQueue(leases, watches=False)
     queue.look_again()
     assert not queue.is_news(), "nobody waits"
     for id_, op in (("one", NEW), ("two", GROW), ("three", SHRINK)):
         queue.put(leases[id_], op)
     assert [one.id for one, _ in queue.ordered()] == ["three", "two", "one"]
-    queue.show([demand_of(leases["three"], SHRINK)], alone=True)
+    queue.show([demand_of(leases["three"], SHRINK, units)], alone=True)
     assert queue.is_news() and queue.shown_units(leases["three"], 0) == 2
-    queue.show([demand_of(leases["two"], GROW)], alone=False)
+    queue.show([demand_of(leases["two"], GROW, units)], alone=False)
     assert queue.is_more_to_show()
     queue.begin_decisions()
     queue.end_decisions()
@@ -174,7 +178,7 @@ class Site:
         self.calendars = calendars = Calendars(kernel, inventory, units, demands.look_again)
         self.claims = claims = SiteClaims(kernel, keyring, known, settings)
         updates = LeaseUpdates(kernel, self.served, units, saved, claims.root_signer)
-        self.delegations = SiteDelegations(kernel, keyring, inventory, claims, settings)
+        self.delegations = SiteDelegations(kernel, keyring, units, claims, settings)
         notices, reports = Notices(kernel), Reports(kernel, "site")
         self.incidents = Incidents(kernel, keyring, reports, settings)
         told = ClaimReports(kernel, keyring, notices, reports)
@@ -194,9 +198,9 @@ class Site:
         self.failures = failures = UnitFailures(leases, units, calendars, self.outages, replacements)
         self.unit_ends = UnitEnds(kernel, leases, units, demands, failures)
         self.commands = UnitCommands(leases, units, calendars, demands, saved.context)
-        self.decide = Assignment(kernel, leases, units, demands).carriers
+        self.decide = Assignment(kernel, leases, units, demands, calendars).carriers
         withheld = WithheldShares(kernel, inventory, calendars, self.delegations.issued, notices)
-        self.maintenance = Maintenance(kernel, known, leases.notice, calendars, withheld)
+        self.maintenance = Maintenance(kernel, leases, self.units, calendars, withheld)
         terms = AcceptedTerms(kernel, leases, ends, claims, updates)
         tickets = RedeemedTickets(keyring, claims, checks, admission, terms)
         self.redemptions = Redemptions(self.served, leases, terms, tickets)
@@ -239,7 +243,7 @@ def ticket(units: int = 2, serial: int = 2, *, constraints: Mapping[str, str] = 
     """From the hub, which has both units."""
     root = delegate_root(
         ME, holder=HUB.public, type="vm", units=2, term=Term(0, 9 * HOUR), serial=1,
-        properties=digest_properties(GROUP.properties),
+        properties=digest_properties({**GROUP.properties, **GROUP.own}),
     )  # fmt: skip
     return delegate(root, HUB, holder=WEB.public, units=units, term=TERM, serial=serial, constraints=constraints)
 
@@ -332,7 +336,7 @@ def test_maintenance_ends_leases_and_is_told_to_brokers() -> None:
     assert lease.noticed == HOUR + 5
     (told,) = [message for message in site.ready()[1] if isinstance(message, Withhold)]
     assert (told.units, told.term) == (1, Term(HOUR + 5, 2 * HOUR))
-    with pytest.raises(CommandError, match="is in window"):
+    with pytest.raises(CommandError, match=r"already \(window"):
         site.maintenance._add(AddMaintenance(**window))
     site.maintenance._remove(RemoveMaintenance(window=made["window"]))
     assert not site.calendars.windows
@@ -342,7 +346,7 @@ def test_leases_are_suspended_only_where_units_can_be_saved() -> None:
     """Where they can't, the lease is ended in time, and nothing is said to be saved."""
     site = Site()
     lease = site.active(ticket(), "a", "b")
-    site.ends.suspend(lease, TERM.end - 10, 5, "its broker")
+    site.ends.suspend(lease, TERM.end - 10, 5, "its broker", None)
     assert (lease.noticed, lease.saves) == (TERM.end - 10, False)
     assert lease.notice is not None and lease.notice.code == Code.ENDED_BY
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from deployed_world import CHAIN, DeployedWorld, failed
 
 from leasekit.actors.base import Actor
 from leasekit.actors.settings import Peer
+from leasekit.config.build import build
+from leasekit.config.identities import emulation_keys
 from leasekit.core.claims.keys import Keypair, key_tag
 from leasekit.core.claims.statements import endorse
 from leasekit.core.claims.succession import succeed
@@ -395,3 +398,54 @@ def test_one_who_is_added_by_hand_does_not_expire(tmp_path: Path) -> None:
     world.feed("site", [Disconnected("new")])
     world.pass_time(70 * DAY)
     assert "new" in names(world, "site") and introduced(world) == []
+
+
+def test_what_the_file_says_of_a_peer_holds_beside_its_new_key(world: DeployedWorld) -> None:
+    """A peer that has another key than the file names may do what the file says, also when it says otherwise; a file
+    with a key that the peer never had here is believed.
+    """
+    old, new, other = world.guest("web").signer, Keypair(b"n" * 32), Keypair(b"o" * 32)
+    assert isinstance(old, Keypair)
+    text = succeed(old, new, "web", 0, HOUR).encode().hex()
+    assert not world.command("site", "peer.succeed", name="web", succession=text).error
+    keys = emulation_keys(world.deployment)
+    said = {"actor.site.permissions": {"web": {"may": ["redeem"], "open_requests": 7, "priority_max": 3}}}
+    for named, known in ((old, new), (new, new), (other, other)):
+        public = {**{name: keys.public(name) for name in world.deployment.actors}, "web": named.public}
+        file = attrs.evolve(keys, public=public.__getitem__, former={})
+        world.reload(build(world.deployment.with_overrides(said), "site", keys=file, virtual=True).actor)
+        row = next(row for row in world.query("site", "peers") if row["peer"] == "web")
+        assert row["key"] == known.public.hex()
+        assert (row["may"], row["open_requests"], row["priority_max"]) == (["redeem"], 7, 3)
+
+
+def test_a_peer_that_the_file_names_no_more(tmp_path: Path) -> None:
+    """It is known no more, also if its key was changed here."""
+    text = f'{CHAIN}[actor.third]\nrole = "guest"\n'
+    world = DeployedWorld(text, tmp_path)
+    old = world.guest("third").signer
+    assert isinstance(old, Keypair)
+    succession = succeed(old, Keypair(b"n" * 32), "third", 0, HOUR).encode().hex()
+    assert not world.command("site", "peer.succeed", name="third", succession=succession).error
+    (tmp_path / "less").mkdir()
+    less = DeployedWorld(CHAIN, tmp_path / "less")
+    world.reload(build(less.deployment, "site", virtual=True).actor)
+    assert "third" not in names(world, "site")
+
+
+def test_peers_are_imported_all_or_none(world: DeployedWorld) -> None:
+    """One that can't be keeps all others out; they are there after a restart like those that are added one by one."""
+    keys = [Keypair(letter * 32).public.hex() for letter in (b"1", b"2")]
+    good = [{"name": f"p{number}", "role": "guest", "key": key} for number, key in enumerate(keys)]
+    for wrong, words in (
+        ({"name": "p2", "role": "king", "key": KEY}, "role: found 'king'"),
+        ({"name": "p0", "role": "guest", "key": KEY}, "peers: found p0 twice"),
+        ({"name": "p2", "role": "guest", "key": keys[0]}, "twice, expected names and keys that differ"),
+        ({"name": "web", "role": "guest", "key": KEY}, "'web' has key"),
+        ({"name": "p2", "role": "guest", "key": KEY, "mya": []}, "peers[2].mya: found an unknown key"),
+    ):
+        assert words in failed(world.command("site", "peer.import", peers=[*good, wrong]))
+        assert not names(world, "site") & {"p0", "p1", "p2"}
+    assert world.command("site", "peer.import", peers=good).result == {"peers": ["p0", "p1"]}
+    world.restart("site")
+    assert names(world, "site") > {"p0", "p1"}

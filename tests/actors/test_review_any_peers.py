@@ -106,9 +106,10 @@ class Pool:
         by = [signer for signer in self.signers if signer.public == parent.holder]
         return issue(
             draw(st.sampled_from(by or self.signers)), holder=draw(st.sampled_from(self.signers)).public,
-            type=parent.type, units=draw(st.integers(1, parent.units)), term=Term(start, draw(st.sampled_from(ends))),
+            type=parent.type, units=((parent.classes[0][0], draw(st.integers(1, parent.units))),),
+            term=Term(start, draw(st.sampled_from(ends))),
             serial=draw(st.integers(0, 3)), degree=draw(st.sampled_from((1000, 1000, 1500))),
-            properties=parent.properties, parent=parent.digest,
+            parent=parent.digest,
             constraints=draw(st.sampled_from(({}, {"preemptible": "true"}, {"ready_at": "x"}))),
         )  # fmt: skip
 

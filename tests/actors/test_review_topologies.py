@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,60 @@ def test_one_request_takes_a_bounded_effort(tmp_path: Path, monkeypatch: pytest.
     }
     planned(made, hard)
     assert 0 < spent[0] < 25_000
+    assert planned(made, pair(units=1, bw=1, start=6 * HOUR))["state"] == "committed"
+
+
+def largest(units: int, bw: float, pmax: int, **link: Any) -> dict[str, Any]:
+    """A topology of as many sites and links as there may be."""
+    pairs = [(number, (number + step) % 16) for step in (1, 5) for number in range(16)]
+    return {
+        "sites": [{"id": f"r{number}", "type": "vm", "units": units} for number in range(16)],
+        "links": [{"id": f"k{a}-{b}", "from": f"r{a}", "to": f"r{b}", "bw": bw, **link} for a, b in pairs],
+        "duration": HOUR, "est": HOUR, "lst": 5 * HOUR,
+        "options": {
+            "pmax": pmax, "distinct_sites": units > 1, "sort": "value", "frames": {"count": 1000, "mode": "both"}
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "hard",
+    [
+        largest(1, 1, 0, backup=True), largest(1, 1, 64, backup=True, max_latency=1), largest(4, 4, 4, backup=True),
+        largest(5, 6, 0), largest(8, 10, 64), largest(5, 1e-6, 64), largest(1, 1e9, 0), largest(2**31 - 1, 1, 1),
+    ],
+    ids=range(8),
+)  # fmt: skip
+def test_topologies_of_any_shape_take_bounded_effort_and_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hard: dict[str, Any]
+) -> None:
+    """The largest requests that there may be, with paths of any length, backups and many starts: each is answered, at
+    so many nodes and so much memory, and the broker serves others afterwards."""
+    count, spent, limit = 12, [0], 2000
+    run = Search.run
+
+    def counted(self: Search, *arguments: Any, **more: Any) -> Any:
+        outcome = run(self, *arguments, **more)
+        spent[0] += outcome.nodes
+        return outcome
+
+    monkeypatch.setattr(Search, "run", counted)
+    sites = "".join(site(f"N{number}", 8) for number in range(count))
+    links = {f"l{step}x{n}": (f"N{n}", f"N{(n + step) % count}", 10) for step in (1, 3, 5) for n in range(count)}
+    made = world(HEAD + sites + network("net", "b", **links) + broker(mapper=f"effort = {limit}") + guest(), tmp_path)
+    for number in range(20):
+        start = HOUR + number * MINUTE
+        made.request("g", 3 + number % 3, start, start + 17 * MINUTE, site=f"N{number % count}")
+    made.pass_time(SECOND)
+    tracemalloc.start()
+    try:
+        shown = planned(made, hard)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert shown["state"] in ("failed", "committed")
+    assert spent[0] < 20 * limit  # finding the words for a refusal takes some more
+    assert peak < 64 * 2**20
     assert planned(made, pair(units=1, bw=1, start=6 * HOUR))["state"] == "committed"
 
 

@@ -10,11 +10,14 @@ from actor_bench import Bench, Plan
 from deployed_world import CHAIN, DeployedWorld
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from leasekit.actors.issued import shares, withheld_shares
+from leasekit.actors.served import RECORD_BYTES
 from leasekit.actors.settings import BrokerSettings
 from leasekit.core.leases.relations import Delegation
-from leasekit.core.protocol.messages import RequestTicket, Withhold
+from leasekit.core.protocol.messages import ErrorReply, RequestTicket, Withhold
+from leasekit.core.reasons import Code
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
 from leasekit.core.timetable import Timetable
 
@@ -68,12 +71,12 @@ def test_windows_never_overbook(data: st.DataObject) -> None:
     start = data.draw(st.integers(0, 90))
     window = Term(start, data.draw(st.integers(start + 1, 100)))
     out = data.draw(st.integers(1, units))
-    told = withheld_shares(out, window, table.available, takers)
+    told = withheld_shares(out, window, table.available, [(one, one.units) for one in takers])
     for at in range(window.start, window.end):
         live = [one for one in takers if one.term.start <= at < one.term.end]
         leases = units - table.free_at(at) - sum(one.units for one in live)
         own = max(0, table.free_at(at) - out)
-        passed = sum(one.units - told[one.id] for one in live)
+        passed = sum(one.units - told.get(one.id, 0) for one in live)
         assert own + passed <= max(0, units - out - leases)
 
 
@@ -147,3 +150,50 @@ def test_a_busy_peer_leaves_others_their_share(guests: tuple[str, ...]) -> None:
     assert {lease.holder for lease in bench.actor("broker").leases.values()} == set(guests)
     bench.receive("broker", "meek", wanted(bench, "meek", share))
     assert bench.query("broker", "status")["waiting"] == most
+
+
+def test_a_peer_that_says_much_is_told_to_come_later() -> None:
+    """Of each peer a broker keeps so many bytes: others find their room, a restart forgets none of it, and who has
+    leases that are over has room again.
+    """
+    filler, most = {"filler": "x" * 3 * RECORD_BYTES}, 40 * RECORD_BYTES
+    settings = BrokerSettings(kept_bytes=most, request_timeout=HOUR)
+    bench = Bench(Plan(broker=settings, guests=("guest", "meek"))).start()
+
+    def ask(guest: str, first: int) -> int:
+        """How many of ten more requests are taken."""
+        before = len(bench.actor("broker").leases)
+        for number in range(first, first + 10):
+            asked = wanted(bench, guest, number)
+            term = Term(bench.now + HOUR, bench.now + 2 * HOUR)
+            bench.receive("broker", guest, replace(asked, term=term, properties={**asked.properties, **filler}))
+        return len(bench.actor("broker").leases) - before
+
+    assert ask("guest", 0) == 9
+    assert ask("guest", 10) == 0
+    assert ask("meek", 0) == 9
+    bench.crash("broker")
+    bench.run_until(bench.now + MINUTE)
+    assert len(bench.actor("broker").leases) == 18
+    assert ask("guest", 20) == 0
+    bench.run_until(bench.now + 2 * HOUR)
+    assert not bench.actor("broker").leases
+    assert ask("guest", 30) == 9
+
+
+def test_a_site_keeps_so_much_of_a_guest(tmp_path: Path) -> None:
+    """What is redeemed beyond it is refused, until leases are over."""
+    text = CHAIN.replace("[actor.site]\n", f"[actor.site]\nsettings.kept_bytes = {12 * RECORD_BYTES}\n")
+    world = DeployedWorld(text, tmp_path)
+    world.pass_time(MINUTE)
+    large = {"script": "x" * 6 * RECORD_BYTES}
+
+    def ask() -> str:
+        lease = world.request("web", 1, world.now + MINUTE, world.now + 10 * MINUTE, configuration=large)
+        world.pass_time(2 * MINUTE)
+        return str(world.lease("web", lease)["state"])
+
+    assert [ask(), ask()] == ["active", "failed"]
+    assert {error.reason.code for error in world.letters(ErrorReply, "site", "web")} == {Code.BUSY}
+    world.pass_time(20 * MINUTE)
+    assert ask() == "active"

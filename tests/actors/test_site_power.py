@@ -493,7 +493,7 @@ def test_units_that_were_off_are_used_when_no_driver_switches_them_any_more() ->
     site.restore({"units": rows})
     assert [unit["power"] for unit in site.units.describe()] == ["on", "on"]
     assert [unit.power for unit in site.units.free("vm")] == ["on", "on"]
-    site.units.give(site.units["vm-0"], "lease")
+    site.units.give(site.units["vm-0"], "lease", b"")
     assert (site.units["vm-0"].state, site.units["vm-0"].lease) == ("setup", "lease")
 
 

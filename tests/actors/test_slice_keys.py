@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from deployed_world import CHAIN, DeployedWorld, failed
 
+from leasekit.core.properties import BYTES_MAX, VALUE_MAX
 from leasekit.core.steps import Action
 from leasekit.core.time import HOUR, MINUTE, SECOND
 
@@ -75,3 +76,17 @@ def test_keys_that_cannot_be(world: DeployedWorld) -> None:
     assert "OpenSSH" in failed(world.command("batch", "slice.key", name="lab", key="a\x00b"))
     assert "at most" in failed(world.command("batch", "slice.key", name="lab", key="x" * 5000))
     assert "OpenSSH" in failed(world.command("batch", "slice.create", name="other", key="\x1b[2J"))
+
+
+def test_what_does_not_fit_into_one_list_is_not_sent(world: DeployedWorld) -> None:
+    """A key for which a lease's configuration has no room is left out, and a modify refused: no site could read it."""
+    full = {f"part-{number}": "x" * VALUE_MAX for number in range(3)} | {"rest": "y" * (VALUE_MAX - 40)}
+    lease = world.request("batch", 1, 10 * SECOND, HOUR, slice="lab", configuration=full)
+    world.pass_time(MINUTE)
+    assert world.lease("batch", lease)["state"] == "active" and key_at_site(world, lease) == ""
+    assert "does not get the key of slice lab" in " ".join(world.query("batch", "status")["mapper_errors"])
+    refused = failed(world.command("batch", "lease.modify", lease=lease, configuration={"more": "z" * 100}))
+    assert refused == f"configuration: found {BYTES_MAX + 86} bytes of keys and values, at most {BYTES_MAX} are allowed"
+    assert not world.command("batch", "lease.modify", lease=lease, configuration={"rest": "y"}).error
+    world.pass_time(MINUTE)
+    assert world.site().leases[lease].properties == {**full, "rest": "y"}

@@ -58,7 +58,7 @@ address = "unix:north.sock"
         ("mapper compare fcfs --swf none.swf --nodes 4", 1, "trace is missing: none.swf"),
         ("lease request vm 4", 2, "Missing option '--for'"),
         ("lease request vm 4 --for soon", 2, "'soon' is not a duration"),
-        ("lease request vm 4 --for 1h --start tomorrow", 2, "expected now, +2h, or ISO 8601"),
+        ("lease request vm 4 --for 1h --start someday", 2, "expected now, +2h, tomorrow, monday 9:00"),
         ("lease request vm 4 --for 1h --config colour", 2, "found 'colour', expected KEY=VALUE"),
         ("lease request vm 4 --for 1h --group-size 2", 2, "--group-size goes with --group"),
         ("lease extend web", 2, "give either --for or --until"),

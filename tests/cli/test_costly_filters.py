@@ -16,7 +16,7 @@ from leasekit.runtime.client import ControlClient
 
 pytestmark = pytest.mark.xdist_group("cli_daemons")
 
-KINDS, UNITS = 200, 1_000
+KINDS, UNITS = 60, 1_200
 FILTERS = 4
 GROUP = """
 [[actor.site.inventory]]
@@ -42,16 +42,15 @@ def test_costly_filters_hold_up_nobody(file: Path) -> None:
         later = {"deferrable": "true", "latest_start": str(now + HOUR)}
         wish = {"type": "vm", "units": 1, "term": [now, now + HOUR], "properties": later}
         costly = [
-            greedy.command("lease.request", **wish, configuration={"filter": f"{COSTLY} or rack == none-{number}"})
+            greedy.command("lease.request", **wish, configuration={"filter": f"{COSTLY} or rack == {number}"})
             for number in range(FILTERS)
         ]
         plain = honest.command("lease.request", **wish)["id"]
         wait_until("the honest guest's lease", lambda: _not_yet(honest, plain, "active"))
         for one in costly:
-            wait_until("the refusal of a filter", lambda one=one: _not_yet(greedy, one["id"], "failed"))
-            reason = greedy.query("lease", lease=one["id"])["reason"]
-            assert "no free unit of type 'vm' satisfies the filter" in reason
+            wait_until("a lease with a filter", lambda one=one: _not_yet(greedy, one["id"], "active"))
         filters = site.query("status")["filters"]
+        print(filters)
         assert filters["asked"] == FILTERS * KINDS
         assert filters["slices"] >= FILTERS * KINDS * COMPARISONS_MAX // SLICE
         last = max(ASKING + 2 * COMPARISONS_MAX, READING * (len(COSTLY) + 40))  # of those in it: asked, or read

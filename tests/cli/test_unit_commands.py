@@ -87,3 +87,30 @@ def test_a_unit_that_failed_is_replaced(cli: Cli) -> None:
         pass
     assert "only one that is active can be said to have failed" in cli("site fail vm-0", 1)[1]
     assert "smoke" in cli("lease history web")[0]
+
+
+def test_units_are_drained_moved_and_put_back(cli: Cli) -> None:
+    """Each step says whose leases are hit; what can't be done is refused, and the operator can go on."""
+    cli("site enable vm-0")
+    lease = cli.json("lease show web")["id"]
+    out, err = cli("site drain vm-1 --move --reason disks")
+    assert lease in out and "unit vm-1: its lease gets another one" in out and "1 unit is drained" in err
+    while "vm-1" in [unit["unit"] for unit in cli.json("lease show web")["units"]]:
+        pass
+    (window,) = cli.json("site maintenance list")
+    assert window["units"] == ["vm-1"] and "disks" in cli("site maintenance list")[0]
+    assert "vm-1 is drained already" in cli("site drain vm-1", 1)[1]
+    assert "is in no window, and not drained; those that are: vm-1" in cli("site undrain vm-9 vm-1", 1)[1]
+    assert cli("site undrain vm-1")[1] == "vm-1: in service again\n"
+    assert cli("site maintenance list")[1] == "no maintenance is announced, and nothing is drained\n"
+    assert "only one that is active can be moved" in cli("site move vm-1", 1)[1]
+
+
+def test_a_lease_is_evicted(cli: Cli) -> None:
+    """With notice, by its site; its broker may not, and says who may."""
+    lease = cli.json("lease request vm 1 --for 1h --name guest --wait")["id"]
+    assert f"leasekit site evict {lease}" in cli(f"broker evict {lease}", 1)[1]
+    assert "guest is told" in cli(f"site evict {lease} --at +30m --reason audit")[1]
+    while cli.json("lease show guest")["reason"] != "evicted: audit":
+        pass
+    assert "which is no lease here that goes on" in cli("site evict nobody", 1)[1]

@@ -172,6 +172,8 @@ def test_checking_a_file_looks_at_keys_that_were_changed(tmp_path: Path) -> None
     keys = tmp_path / "state" / "keys"
     new_key(keys / "site.key")
     rotate(keys / "site.key", "site", 5, 1000)
+    for other in ("broker", "guest"):
+        new_key(keys / f"{other}.key")
     assert check(path)[0] == []
     for name, words in (("site.succession", "can't be read"), ("site.key", "had before"), ("site.next.key", "follows")):
         (keys / name).unlink()

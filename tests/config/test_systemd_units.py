@@ -52,6 +52,28 @@ def test_the_start_takes_one_actor_of_the_file(tmp_path: Path) -> None:
     assert context.params["state"] == tmp_path
 
 
+def test_a_reload_is_of_that_actor(tmp_path: Path) -> None:
+    """A reload asks the instance's daemon alone; systemd hears by the exit status whether it has taken anything."""
+    command, *arguments = words(unit("leasekit@.service")["Service"]["ExecReload"], tmp_path)
+    found = main.cli.get_command(click.Context(main.cli), command)
+    assert found is not None, command
+    context = found.make_context(command, arguments)
+    assert context.params["actors"] == ("site",)
+    assert (context.params["file"], context.params["state"]) == (QUICKSTART, tmp_path)
+
+
+def test_the_backup_copies_all_stores(tmp_path: Path) -> None:
+    """The timer's service takes the file's actors, the state folder of the daemons, and their user."""
+    service, daemons = unit("leasekit-backup.service")["Service"], unit("leasekit@.service")["Service"]
+    command, *arguments = words(service["ExecStart"], tmp_path)
+    found = main.cli.get_command(click.Context(main.cli), command)
+    assert found is not None, command
+    context = found.make_context(command, arguments)
+    assert context.params["words"] == (str(QUICKSTART),)
+    assert (context.params["state"], str(context.params["folder"])) == (tmp_path, service["ReadWritePaths"])
+    assert service["User"] == daemons["User"]
+
+
 def test_units_of_the_process_driver_outlive_a_restart() -> None:
     """systemd ends the daemon's process only: units are in its cgroup, and must not be ended with it."""
     service = unit("leasekit@.service")["Service"]
@@ -84,11 +106,15 @@ def test_systemd_takes_them(tmp_path: Path) -> None:
     """No key or value is unknown to systemd, in the unit file with the drop-in."""
     text = (FOLDER / "leasekit@.service").read_text(encoding="utf-8")
     (tmp_path / "leasekit@.service").write_text(text.replace("/usr/local/lib/leasekit/bin/leasekit", "/bin/true"))
+    for name in ("leasekit-backup.service", "leasekit-backup.timer"):
+        text = (FOLDER / name).read_text(encoding="utf-8")
+        (tmp_path / name).write_text(text.replace("/usr/local/lib/leasekit/bin/leasekit", "/bin/true"))
     (tmp_path / "leasekit@site.service.d").mkdir()
     shutil.copy(FOLDER / "privileged.conf", tmp_path / "leasekit@site.service.d")
     environment = {**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"}
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(tmp_path / "leasekit@site.service")],
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / "leasekit@site.service"),
+         str(tmp_path / "leasekit-backup.timer"), str(tmp_path / "leasekit-backup.service")],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     said = [line for line in done.stderr.splitlines() if "leasekit" in line or "privileged" in line]
@@ -99,5 +125,5 @@ def test_readme_names_all_files() -> None:
     """The README installs each file that is there, and the folder has nothing else."""
     readme = (FOLDER / "README.md").read_text(encoding="utf-8")
     names = {path.name for path in FOLDER.iterdir()} - {"README.md"}
-    assert names == {"leasekit@.service", "privileged.conf"}
+    assert names == {"leasekit@.service", "privileged.conf", "leasekit-backup.service", "leasekit-backup.timer"}
     assert all(name in readme for name in names)

@@ -6,6 +6,7 @@ import itertools
 
 from leasekit.core.claims.claim import Ticket, delegate_root, issue
 from leasekit.core.claims.keys import UnsignedIdentity
+from leasekit.core.classes import Counts
 from leasekit.core.time import Term
 
 SITE, BROKER, LOWER, GUEST, OTHER = (UnsignedIdentity(name) for name in ("site", "broker", "lower", "guest", "other"))
@@ -13,7 +14,7 @@ TERM = Term(0, 1000)
 serials = itertools.count()
 
 
-def root(units: int = 10, degree: int = 1000, holder: UnsignedIdentity = BROKER, term: Term = TERM) -> Ticket:
+def root(units: int | Counts = 10, degree: int = 1000, holder: UnsignedIdentity = BROKER, term: Term = TERM) -> Ticket:
     """What the site gives to a broker."""
     return delegate_root(
         SITE, holder=holder.public, type="vm", units=units, term=term, serial=next(serials), degree=degree
@@ -23,7 +24,7 @@ def root(units: int = 10, degree: int = 1000, holder: UnsignedIdentity = BROKER,
 def child(
     parent: Ticket,
     signer: UnsignedIdentity,
-    units: int,
+    units: int | Counts,
     start: int = 0,
     end: int = 1000,
     holder: UnsignedIdentity = GUEST,

@@ -19,6 +19,7 @@ from leasekit.core.claims.claim import (
     TYPE_MAX,
     UNITS_MAX,
     Claim,
+    check_chain,
     decode_claim,
     decode_ticket,
     delegate,
@@ -26,6 +27,7 @@ from leasekit.core.claims.claim import (
     issue,
 )
 from leasekit.core.claims.keys import ED25519, LARGE, UNSIGNED, Keypair, UnsignedIdentity, fingerprint
+from leasekit.core.classes import counts
 from leasekit.core.errors import TicketError
 from leasekit.core.properties import is_plain
 from leasekit.core.time import INSTANT_MAX, Term
@@ -51,17 +53,21 @@ def example(**changes: Any) -> Claim:
     return issue(SITE, **{**fields, **changes})
 
 
+digests = st.just(b"") | st.binary(min_size=32, max_size=32)
 claims = st.builds(
     issue,
     st.just(SITE),
     holder=st.binary(min_size=32, max_size=32),
     type=texts(1, TYPE_MAX).filter(is_plain),
-    units=st.integers(1, UNITS_MAX),
+    units=st.integers(1, UNITS_MAX)
+    | st.dictionaries(st.just(b"") | st.binary(min_size=32, max_size=32), st.integers(1, 2**20), min_size=1).map(
+        counts
+    ),
     term=terms(),
     serial=st.integers(0, 2**63 - 1),
     degree=st.integers(1000, DEGREE_MAX),
-    properties=st.just(b"") | st.binary(min_size=32, max_size=32),
-    parent=st.just(b"") | st.binary(min_size=32, max_size=32),
+    properties=digests,
+    parent=digests,
     constraints=properties.map(lambda pairs: {k: v for k, v in pairs.items() if is_plain(k) and is_plain(v)}),
 )
 
@@ -70,7 +76,7 @@ claims = st.builds(
 def test_round_trip(claim: Claim) -> None:
     """A claim that was decoded is the one that was issued, field by field; its digest covers body and signature."""
     again = decode_claim(claim.body, claim.signature)
-    for field in ("issuer", "holder", "type", "units", "term", "serial", "degree", "properties", "parent", "digest"):
+    for field in ("issuer", "holder", "type", "units", "classes", "term", "serial", "degree", "parent", "digest"):
         assert getattr(again, field) == getattr(claim, field)
     assert again.constraints == claim.constraints
     assert claim.digest == sha256(claim.body + claim.signature).digest()
@@ -116,6 +122,15 @@ def test_the_encoding_is_fixed() -> None:
         ({"degree": 999}, "degree is 999"),
         ({"degree": DEGREE_MAX + 1}, "degree is"),
         ({"properties": b"x" * 31}, "properties is"),
+        ({"units": [1, 2]}, "classes is"),
+        ({"units": [1, 2], "properties": [b"", b"x" * 31]}, "classes is"),
+        ({"units": [1, 2], "properties": [b"x" * 32, b""]}, "classes is"),
+        ({"units": [1, 2], "properties": [b"", b""]}, "classes is"),
+        ({"units": [1, 0], "properties": [b"", b"x" * 32]}, "classes is"),
+        ({"units": [1, UNITS_MAX], "properties": [b"", b"x" * 32]}, "classes is"),
+        ({"units": [1], "properties": [b""]}, "classes is"),
+        ({"units": [], "properties": []}, "classes is"),
+        ({"properties": [b"", b"x" * 32]}, "properties is"),
         ({"parent": b"x"}, "parent is"),
         ({"constraints": [["a", 5]]}, "property values are strings"),
         ({"constraints": [["b", "1"], ["a", "1"]]}, "constraints is"),
@@ -277,8 +292,26 @@ def test_delegation_keeps_what_is_not_the_holders_to_change() -> None:
     """Type and properties digest are the parent's; an oversubscribed parent has room for more than its units."""
     parent = root(degree=2000, properties=b"p" * 32)
     child = delegate(parent, BROKER, holder=GUEST.public, units=10, term=TERM, serial=2, constraints={"a": "b"}).leaf
-    assert (child.type, child.properties, child.parent) == ("vm", b"p" * 32, parent.leaf.digest)
+    assert (child.type, child.classes, child.parent) == ("vm", ((b"p" * 32, 10),), parent.leaf.digest)
     assert (child.degree, child.constraints) == (1000, {"a": "b"})
+
+
+def test_a_class_is_delegated_from_what_there_is_of_it() -> None:
+    """A child has no more of any class than its parent, though it has fewer units in all."""
+    one, other, third = (bytes([number]) * 32 for number in range(3))
+    parent = root(units=((one, 3), (other, 4)))
+    assert (parent.leaf.units, parent.leaf.capacities) == (7, ((one, 3), (other, 4)))
+    child = delegate(parent, BROKER, holder=GUEST.public, units=((one, 3), (other, 1)), term=TERM, serial=2)
+    check_chain(child.chain)
+    for wrong, code in ((((one, 4),), "exceeds_units"), (((third, 1),), "properties_changed")):
+        with pytest.raises(TicketError, match="do not fit"):
+            delegate(parent, BROKER, holder=GUEST.public, units=wrong, term=TERM, serial=2)
+        forged = issue(
+            BROKER, holder=GUEST.public, type="vm", units=wrong, term=TERM, serial=2, parent=parent.leaf.digest
+        )
+        with pytest.raises(TicketError) as caught:
+            check_chain((parent.leaf, forged))
+        assert caught.value.code == code
 
 
 @pytest.mark.parametrize("name", ["vm\0", "v\nm", "vm\x1b[2J", "vm\x85"])

@@ -17,6 +17,7 @@ from msgspec.structs import asdict, astuple, replace
 from wire_strategies import BY_CLASS, messages, packable
 
 from leasekit.core.errors import WireError
+from leasekit.core.properties import BYTES_MAX
 from leasekit.core.protocol import codec
 from leasekit.core.protocol import messages as wire
 from leasekit.core.protocol.channel import ENVELOPE_OVERHEAD, FRAME_MAX
@@ -375,8 +376,9 @@ def test_bombs_cost_little(data: bytes) -> None:
 
 def full_frame(text: str) -> bytes:
     """A batch of nearly the largest size, all of it that text in properties."""
-    count = (FRAME_MAX - 4096) // (len(text.encode()) + 12)
-    tables = [{f"k{i}": text for i in range(at, min(count, at + 250))} for at in range(0, count, 250)]
+    count = (FRAME_MAX - 4096) // (len(text.encode()) + 64)
+    each = min(250, BYTES_MAX // (len(text.encode()) + 8))
+    tables = [{f"k{i}": text for i in range(at, min(count, at + each))} for at in range(0, count, each)]
     return encode_batch([replace(REQUEST, properties=table) for table in tables])
 
 

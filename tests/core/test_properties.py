@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_strategies import properties
 
+from leasekit.core.errors import WireError
 from leasekit.core.properties import (
+    BYTES_MAX,
     KEY_MAX,
     PROPERTIES_MAX,
     VALUE_MAX,
@@ -19,6 +21,9 @@ from leasekit.core.properties import (
     is_plain,
     is_text,
 )
+from leasekit.core.protocol.codec import decode_batch, encode_batch
+from leasekit.core.protocol.messages import RequestTicket
+from leasekit.core.time import Term
 
 
 @pytest.mark.parametrize(
@@ -49,6 +54,19 @@ def test_limits_themselves_are_allowed() -> None:
     full = {f"{n:0{KEY_MAX}}": "é" * 3 for n in range(PROPERTIES_MAX)}
     assert check_properties(full, "where") == full
     assert check_properties({"a": "x" * VALUE_MAX}, "where")
+
+
+def test_a_list_has_so_many_bytes() -> None:
+    """However they are spread over keys and values, and however many characters they are."""
+    part, rest = BYTES_MAX // 4, BYTES_MAX % 4
+    full = {str(n): "x" * (part - 1) for n in range(4)} | ({"r": "x" * (rest - 1)} if rest else {})
+    assert check_properties(full, "where") == full
+    for wrong in (full | {"a": ""}, {str(n): "é" * (part - 1) for n in range(4)}):
+        with pytest.raises(ValueError, match=f"where: found .* bytes of keys and values, at most {BYTES_MAX} are"):
+            check_properties(wrong, "where")
+        request = RequestTicket("l-1", 1, "new", "s", "vm", 1, Term(0, 1), "", wrong, b"")
+        with pytest.raises(WireError, match=r"properties: found \d+ bytes of keys and values"):
+            decode_batch(encode_batch([request]))
 
 
 @given(value=properties)

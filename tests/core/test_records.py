@@ -26,6 +26,7 @@ from wire_strategies import (
     units,
 )
 
+from leasekit.core.classes import counts
 from leasekit.core.leases import records, relations
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import (
@@ -84,9 +85,11 @@ held = st.builds(
     maybe,
 )  # fmt: skip
 asked = st.builds(Asked, st.sampled_from(("new", "extend", "modify")), units, terms(), names, properties)
+withheld = st.builds(Withheld, names, units, terms(), texts_of_people, numbers, st.lists(units, max_size=3).map(tuple))
+by_class = st.dictionaries(digests, units, max_size=3).map(counts)
 granted = st.builds(
     Granted, st.binary(min_size=32, max_size=32), names, names, units, terms(), instants, maybe, numbers, maybe,
-    numbers, numbers,
+    numbers, numbers, classes=by_class, redeem_by=instants,
 )  # fmt: skip
 later = st.builds(
     AcceptedChange,
@@ -97,6 +100,7 @@ later = st.builds(
     terms(),
     st.lists(names).map(tuple),
     properties,
+    by_class,
 )
 
 
@@ -121,12 +125,14 @@ RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
         st.lists(granted, max_size=3).map(tuple), numbers, updates(TicketUpdate), names, endings, endings,
     ),
     SiteUnit: st.builds(
-        SiteUnit, names, names, names, st.just(NONE), names, names, numbers, properties, reasons, numbers, reasons
+        SiteUnit, names, names, names, st.just(NONE), names, names, numbers, properties, reasons, numbers, reasons,
+        classes=st.lists(digests, max_size=2).map(tuple), given_as=digests,
     ),
     SiteLease: st.builds(
         SiteLease, names, names, names, names, names, names, digests, terms(), units, numbers, properties, properties,
         reasons, st.lists(names, max_size=4), numbers, st.none() | later, numbers, updates(LeaseUpdate), statements,
         endings, digests, maybe, digests, endings, reasons, digests, maybe, numbers, after=st.none() | later,
+        classes=by_class,
     ),
     SiteClaim: st.builds(
         SiteClaim, names, names, names, names, names, names, units, terms(), names, instants, statements, statements,
@@ -135,7 +141,7 @@ RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
     Delegation: st.builds(
         Delegation, names, names, names, units, terms(), statements, properties, numbers, texts(1, 20),
         st.binary(min_size=32, max_size=32), names, st.just(NONE), reasons, maybe, names, endings, endings, statements,
-        st.lists(st.builds(Withheld, names, units, terms(), texts_of_people, numbers), max_size=3).map(tuple), endings,
+        st.lists(withheld, max_size=3).map(tuple), endings,
         names, endings, endings,
     ),
     Notice: st.builds(Notice, names, names, names, numbers, instants, statements, names),

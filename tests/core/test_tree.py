@@ -6,7 +6,8 @@ import pytest
 from claim_chains import BROKER, GUEST, LOWER, OTHER, SITE, child, root
 
 from leasekit.core.claims.claim import Ticket, decode_claim
-from leasekit.core.claims.keys import UnsignedIdentity
+from leasekit.core.claims.evidence import of_overdelegation, verify_evidence
+from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, Added, ClaimTree, Overdelegation
 from leasekit.core.errors import TicketError
 from leasekit.core.time import Term
@@ -309,8 +310,7 @@ def test_what_is_over_is_forgotten() -> None:
             assert tree.add(child(above, BROKER, 10, now, now + 100)).surplus is None
             tree.forget_before(now)
             assert len(tree) <= 4
-        book = tree._nodes[above.leaf.digest].book
-        assert book is not None
+        (book,) = tree._nodes[above.leaf.digest].books.values()
         assert len(book.children) <= 130 and len(book.seen) <= 130 and len(tree._ends) <= 4
 
 
@@ -358,3 +358,19 @@ def test_restoring_needs_the_parent() -> None:
         ClaimTree().restore(ticket.leaf, standing)
     assert caught.value.code == "wrong_parent"
     assert ClaimTree().standing(ticket.leaf.digest) is None
+
+
+def test_one_class_is_exceeded_though_the_total_is_not() -> None:
+    """Sums hold by class: guilt in one, and its surplus, while there are units of another."""
+    one, other = b"1" * 32, b"2" * 32
+    above, tree = root(((one, 3), (other, 5))), ClaimTree()
+    assert tree.add(child(above, BROKER, ((one, 2),))).surplus is None
+    assert tree.add(child(above, BROKER, ((other, 2),))).surplus is None
+    added = tree.add(child(above, BROKER, ((one, 2), (other, 1))))
+    (finding,) = added.found
+    assert (finding.units, finding.capacity, len(finding.claims)) == (4, 3, 2)
+    assert added.surplus is not None
+    assert (added.surplus.free, added.surplus.capacity) == (1, 3)
+    assert tree.add(child(above, BROKER, ((other, 3),))).surplus is None
+    verdict = verify_evidence(UNSIGNED, of_overdelegation(finding, None))
+    assert "could give away 3 of one class of them, and gave away 4" in verdict.words

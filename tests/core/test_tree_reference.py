@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from leasekit.core.claims.claim import Claim, Ticket, delegate_root
 from leasekit.core.claims.keys import UnsignedIdentity
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Overdelegation
+from leasekit.core.classes import Counts, count_of, counts
 from leasekit.core.time import Term
 
 
@@ -21,8 +22,8 @@ class Naive:
         self.claims: dict[bytes, Claim] = {}
         self.until: dict[bytes, int] = {}
 
-    def add(self, ticket: Ticket) -> list[Claim]:
-        """Returns the parents of new claims that exceed now, over the new claim's term."""
+    def add(self, ticket: Ticket) -> list[tuple[Claim, bytes]]:
+        """Returns the parents of new claims that exceed now, over the new claim's term, and the classes."""
         exceeded = []
         for claim in ticket.chain:
             if claim.digest in self.claims:
@@ -30,9 +31,10 @@ class Naive:
             self.claims[claim.digest] = claim
             self.until.setdefault(claim.digest, claim.term.end)
             parent = self.claims.get(claim.parent)
-            over = self.exceeding(parent) if parent is not None else []
-            if parent is not None and any(claim.term.start <= t < self.until[claim.digest] for t in over):
-                exceeded.append(parent)
+            for class_, _ in claim.classes if parent is not None else ():
+                over = self.exceeding(parent, class_)
+                if any(claim.term.start <= t < self.until[claim.digest] for t in over):
+                    exceeded.append((parent, class_))
         return exceeded
 
     def end(self, claim: Claim, at: int) -> None:
@@ -47,35 +49,60 @@ class Naive:
             if claim.parent == parent.digest and claim.term.start <= instant < self.until[claim.digest]
         ]  # fmt: skip
 
-    def exceeding(self, parent: Claim) -> list[int]:
-        """The instants of interest at which children exceed."""
+    def exceeding(self, parent: Claim, class_: bytes) -> list[int]:
+        """The instants of interest at which children exceed a class."""
         starts = {claim.term.start for claim in self.claims.values() if claim.parent == parent.digest}
-        return sorted(t for t in starts if sum(c.capacity for c in self.children(parent, t)) > parent.capacity)
+        most = had(parent, class_)
+        return sorted(t for t in starts if sum(had(c, class_) for c in self.children(parent, t)) > most)
 
     def fewest(self, parent: Claim) -> int:
         """The size of the smallest proof; 0 if there is none."""
         best = 0
-        for instant in self.exceeding(parent):
-            total = count = 0
-            for units in sorted((c.capacity for c in self.children(parent, instant)), reverse=True):
-                if total <= parent.capacity:
-                    total, count = total + units, count + 1
-            best = min(best or count, count)
+        for class_, most in parent.capacities:
+            for instant in self.exceeding(parent, class_):
+                total = count = 0
+                for units in sorted((had(c, class_) for c in self.children(parent, instant)), reverse=True):
+                    if total <= most:
+                        total, count = total + units, count + 1
+                best = min(best or count, count)
         return best
+
+
+def had(claim: Claim, class_: bytes) -> int:
+    """How many units of a class a claim's children may have."""
+    return count_of(claim.capacities, class_)
 
 
 def check_finding(naive: Naive, finding: Overdelegation) -> None:
     """A finding proves what it says, with the fewest claims."""
     parent = finding.parent
     assert finding.guilty == parent.holder == naive.claims[parent.digest].holder
-    assert len({claim.digest for claim in finding.claims}) == len(finding.claims) == naive.fewest(parent)
+    assert len({claim.digest for claim in finding.claims}) == len(finding.claims) >= naive.fewest(parent)
     for claim in finding.claims:
         assert claim.parent == parent.digest and claim.issuer == parent.holder
         assert claim.term.start <= finding.instant < naive.until[claim.digest]
-    assert finding.units == sum(claim.capacity for claim in finding.claims) > finding.capacity == parent.capacity
+    sums = {class_: (sum(had(claim, class_) for claim in finding.claims), most) for class_, most in parent.capacities}
+    assert finding.units > finding.capacity
+    assert (finding.units, finding.capacity) in sums.values()
 
 
 KEYS = [UnsignedIdentity(f"key {number}") for number in range(9)]
+
+
+CLASSES = [b"", *(bytes([number]) * 32 for number in range(3))]
+
+
+def several(random: Random, most: int) -> Counts:
+    """Some units of some classes: of one, mostly."""
+    classes = random.sample(CLASSES, random.choice([1, 1, 2, 4]))
+    return counts((class_, random.randint(1, most)) for class_ in classes)
+
+
+def part_of(random: Random, whole: Counts) -> Counts:
+    """A part of what there is: of all classes or of some."""
+    chosen = [pair for pair in whole if random.random() < 0.7] or [random.choice(whole)]
+    most = 1 if random.random() < 0.2 else 4
+    return counts((class_, random.randint(1, max(1, units // most))) for class_, units in chosen)
 
 
 def grow(random: Random, chains: list[Ticket], wide: bool) -> Ticket:
@@ -83,7 +110,7 @@ def grow(random: Random, chains: list[Ticket], wide: bool) -> Ticket:
     if not chains or random.random() < 0.1:
         term = Term(0, 40)
         return delegate_root(
-            SITE, holder=random.choice(KEYS).public, type="vm", units=random.randint(1, 30), term=term,
+            SITE, holder=random.choice(KEYS).public, type="vm", units=several(random, 30), term=term,
             serial=next(serials), degree=random.choice([1000, 1000, 1200, 2000]),
         )  # fmt: skip
     above = chains[0] if wide and random.random() < 0.8 else random.choice(chains)
@@ -93,7 +120,7 @@ def grow(random: Random, chains: list[Ticket], wide: bool) -> Ticket:
         start = random.randrange(above.leaf.term.start, above.leaf.term.end)
         signer = next(key for key in KEYS if key.public == above.leaf.holder)
         holder, degree = random.choice(KEYS), random.choice([1000, 1000, 1500])
-        units = random.randint(1, above.leaf.capacity if random.random() < 0.2 else max(1, above.leaf.capacity // 4))
+        units = part_of(random, above.leaf.capacities)
         above = child(above, signer, units, start, random.randint(start + 1, above.leaf.term.end), holder, degree)
     return above
 
@@ -104,7 +131,7 @@ def test_findings_against_the_reference(seed: int, wide: bool, judge: str) -> No
     """Through additions, repeats and truncations, guilt is found exactly where sums per instant say so."""
     random, tree, naive = Random(seed), ClaimTree(judge), Naive()
     chains: list[Ticket] = []
-    proofs: dict[bytes, Overdelegation] = {}
+    proofs: dict[bytes, list[Overdelegation]] = {}
     for _ in range(60):
         if chains and random.random() < 0.2:
             claim, at = random.choice(random.choice(chains).chain), random.randint(0, 40)
@@ -119,14 +146,15 @@ def test_findings_against_the_reference(seed: int, wide: bool, judge: str) -> No
         exceeded = naive.add(ticket)
         found = tree.add(ticket).found
         for finding in found:
-            assert finding.parent.digest in {parent.digest for parent in exceeded}
+            assert finding.parent.digest in {parent.digest for parent, _ in exceeded}
             check_finding(naive, finding)
-            proofs[finding.parent.digest] = finding
-        for parent in exceeded:  # each is known by now by a proof that stands
-            proof = proofs[parent.digest]
-            assert sum(
-                c.capacity for c in proof.claims if c.term.start <= proof.instant < naive.until[c.digest]
-            ) > parent.capacity  # fmt: skip
+            proofs.setdefault(finding.parent.digest, []).append(finding)
+        for parent, class_ in exceeded:  # each is known by now by a proof that stands
+            assert any(
+                sum(had(c, class_) for c in proof.claims if c.term.start <= proof.instant < naive.until[c.digest])
+                > had(parent, class_)
+                for proof in proofs[parent.digest]
+            )
     for claim in list(naive.claims.values()):
         proof_now = tree.prove(claim.digest)
         assert (0 if proof_now is None else len(proof_now.claims)) == naive.fewest(claim)
@@ -144,12 +172,17 @@ def test_honoured_by_delegation_against_the_reference(seed: int, wide: bool) -> 
     until: dict[bytes, int] = {}
     own: set[bytes] = set()
 
-    def held(parent: Claim, instant: int) -> int:
-        mine = parent.units if parent.digest in own and parent.term.start <= instant < until[parent.digest] else 0
-        return mine + sum(
-            c.capacity for c in honoured.values()
+    def held(parent: Claim, class_: bytes, instant: int) -> int:
+        used = parent.digest in own and parent.term.start <= instant < until[parent.digest]
+        return (count_of(parent.classes, class_) if used else 0) + sum(
+            had(c, class_) for c in honoured.values()
             if c.parent == parent.digest and c.term.start <= instant < until[c.digest]
         )  # fmt: skip
+
+    def is_room(parent: Claim, more: Counts, start: int, end: int) -> bool:
+        return all(
+            held(parent, class_, t) + units <= had(parent, class_) for class_, units in more for t in range(start, end)
+        )
 
     for _ in range(50):
         if chains and random.random() < 0.2:
@@ -165,12 +198,12 @@ def test_honoured_by_delegation_against_the_reference(seed: int, wide: bool) -> 
             if claim.digest in honoured:
                 continue
             if above is not None and fits:
-                fits = all(held(above, t) + claim.capacity <= above.capacity for t in range(claim.term.start, end))
+                fits = is_room(above, claim.capacities, claim.term.start, end)
             if fits:
                 honoured[claim.digest] = claim
         leaf = ticket.leaf
         if fits and leaf.digest not in own:
-            fits = all(held(leaf, t) + leaf.units <= leaf.capacity for t in range(leaf.term.start, until[leaf.digest]))
+            fits = is_room(leaf, leaf.classes, leaf.term.start, until[leaf.digest])
             if fits:
                 own.add(leaf.digest)
         assert (tree.add(ticket).surplus is None) == fits
@@ -190,9 +223,9 @@ def test_honoured_by_use_against_the_reference(seed: int, wide: bool) -> None:
     used: dict[bytes, Ticket] = {}
     until: dict[bytes, int] = {}
 
-    def held(claim: Claim, instant: int) -> int:
+    def held(claim: Claim, class_: bytes, instant: int) -> int:
         return sum(
-            t.leaf.units for t in used.values()
+            count_of(t.leaf.classes, class_) for t in used.values()
             if claim.digest in {c.digest for c in t.chain} and t.leaf.term.start <= instant < until[t.leaf.digest]
         )  # fmt: skip
 
@@ -212,7 +245,10 @@ def test_honoured_by_use_against_the_reference(seed: int, wide: bool) -> None:
         leaf = ticket.leaf
         end = until.setdefault(leaf.digest, leaf.term.end)
         fits = leaf.digest in used or all(
-            held(claim, t) + leaf.units <= claim.capacity for claim in ticket.chain for t in range(leaf.term.start, end)
+            held(claim, class_, t) + units <= had(claim, class_)
+            for claim in ticket.chain
+            for class_, units in leaf.classes
+            for t in range(leaf.term.start, end)
         )
         if fits:
             used[leaf.digest] = ticket

@@ -247,34 +247,32 @@ def test_the_cache_is_bounded() -> None:
 
 def resigned(claim: Claim, signer: Keypair, **changes: Any) -> Claim:
     """A claim with some of its words changed, signed by whoever dares."""
-    names = (
-        "holder", "type", "units", "term", "serial", "degree", "properties", "parent", "constraints"
-    )  # fmt: skip
-    return issue(signer, **{**{name: getattr(claim, name) for name in names}, **changes})
+    names = ("holder", "type", "term", "serial", "degree", "parent", "constraints")
+    return issue(signer, **{**{name: getattr(claim, name) for name in names}, "units": claim.classes, **changes})
 
 
 ALTERED: list[tuple[int, dict[str, Any], str]] = [
-    (0, {"units": 50}, "bad_signature"),
+    (0, {"units": ((PROPERTIES, 50),)}, "bad_signature"),
     (0, {"term": Term(0, 99_000)}, "bad_signature"),
     (0, {"type": "gpu"}, "bad_signature"),
-    (0, {"properties": b"q" * 32}, "bad_signature"),
+    (0, {"units": ((b"q" * 32, 10),)}, "bad_signature"),
     (0, {"degree": 2000}, "bad_signature"),
     (0, {"serial": 77}, "bad_signature"),
     (0, {"constraints": {"a": "b"}}, "bad_signature"),
     (0, {"holder": OTHER.public}, "broken_chain"),
     (0, {"parent": b"p" * 32}, "wrong_root"),
-    (1, {"units": 50}, "exceeds_units"),
+    (1, {"units": ((PROPERTIES, 50),)}, "exceeds_units"),
     (1, {"degree": 2000}, "exceeds_degree"),
     (1, {"term": Term(0, 99_000)}, "exceeds_term"),
     (1, {"holder": OTHER.public}, "broken_chain"),
     (1, {"parent": b"p" * 32}, "wrong_parent"),
     (1, {"constraints": {"a": "b"}}, "bad_signature"),
-    (2, {"units": 3}, "bad_signature"),
-    (2, {"units": 50}, "exceeds_units"),
+    (2, {"units": ((PROPERTIES, 3),)}, "bad_signature"),
+    (2, {"units": ((PROPERTIES, 50),)}, "exceeds_units"),
     (2, {"term": Term(2000, 4000)}, "bad_signature"),
     (2, {"term": Term(0, 99_000)}, "exceeds_term"),
     (2, {"type": "gpu"}, "type_changed"),
-    (2, {"properties": b"q" * 32}, "properties_changed"),
+    (2, {"units": ((b"q" * 32, 1),)}, "properties_changed"),
     (2, {"holder": OTHER.public}, "bad_signature"),
     (2, {"parent": b"p" * 32}, "wrong_parent"),
     (2, {"degree": 2000}, "bad_signature"),
@@ -298,8 +296,9 @@ def test_altered_words(place: int, change: dict[str, Any], code: str) -> None:
         for below in range(place + 1, 3):
             above = altered[below - 1]
             altered[below] = resigned(
-                chain[below], issuers[below], parent=above.digest, type=above.type, properties=above.properties
-            )
+                chain[below], issuers[below], parent=above.digest, type=above.type,
+                units=((above.classes[0][0], chain[below].units),),
+            )  # fmt: skip
         assert refusal(Ticket(tuple(altered)), holder=altered[-1].holder) == code
 
 

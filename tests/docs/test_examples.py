@@ -15,10 +15,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from cli_daemons import running
 
 from leasekit.cli import main
+from leasekit.drivers.commands import BLAMES, EXIT_TEMPORARY
+from leasekit.drivers.script import ScriptSettings
+from leasekit.runtime.client import ControlClient
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -128,16 +132,47 @@ def _json_documents(text: str) -> list[Mapping[str, Any]]:
 
 
 def test_script_driver(folder: Path) -> None:
-    """docs/drivers.md: a site whose units are set up by a shell command gives them the properties that it prints."""
+    """docs/drivers.md: a site whose units are set up by shell commands gives them the properties that these print, has
+    them modified, replaces one that its probe finds down, and refuses a lease by exit status 65.
+    """
     (file,) = _files("docs/drivers.md", folder)
+
+    def typed(line: str) -> Any:
+        return json.loads(_type([f"leasekit {line} --json --file {file.name}"], folder))
+
+    def greetings() -> set[str]:
+        return {unit["properties"]["greeting"] for unit in typed("lease show g")["units"]}
+
     with running(file, _environment(folder), folder / "s"):
-        request = f"leasekit lease request greeter 2 --for 1h --name g --wait --json --file {file.name}"
-        lease = json.loads(_type([request], folder))
-        assert {unit["properties"]["greeting"] for unit in lease["units"]} == {
-            "hello from greeter-0",
-            "hello from greeter-1",
-        }
+        lease = typed("lease request greeter 1 --for 1h --name g --wait")
+        (unit,) = lease["units"]
+        assert unit["properties"]["greeting"] == f"hello from {unit['unit']}"
+        typed("lease modify g --config mood=merry --wait")
+        assert greetings() == {"hello, merry"}
+        assert typed(f"site operate {unit['unit']} wave") == {"waves": unit["unit"]}
+        assert typed(f"site probe {unit['unit']}")["state"] == "up"
+        with ControlClient(folder / "s" / "guest.control.sock") as watcher:
+            events = watcher.watch(lease["id"], patience=30)
+            (folder / "s" / f"greeter-{lease['id']}-{unit['unit']}").unlink()
+            while {one["unit"] for one in typed("lease show g")["units"]} != {"greeter-0", "greeter-1"} - {
+                unit["unit"]
+            }:
+                next(events)
+        refused = f"leasekit lease request greeter 1 --for 1h --name sad --config mood=grumpy --wait --file {file.name}"
+        assert "greeters are never grumpy" in _type([f"! {refused} 2>&1"], folder)
+        logged = _type([f"leasekit lease logs g --file {file.name}"], folder)
+        assert f"for lease {lease['id']}" in logged
         _type([f"leasekit lease close g --wait --file {file.name}"], folder)
+    assert list((folder / "s").glob(f"greeter-{lease['id']}-*")) == []
+
+
+def test_every_key_of_the_script_driver_is_explained() -> None:
+    """docs/drivers.md: each key of the script driver, and each exit status that has a meaning, has a row."""
+    section = (ROOT / "docs" / "drivers.md").read_text().partition("\n## script\n")[2].partition("\n## ")[0]
+    firsts = " ".join(line.split("|")[1] for line in section.splitlines() if line.startswith("| "))
+    keys = [field.name for field in attrs.fields(ScriptSettings)]
+    assert [key for key in keys if f"`{key}`" not in firsts and f"`{key}.NAME`" not in firsts] == []
+    assert [code for code in (0, *BLAMES, EXIT_TEMPORARY) if f" {code} " not in firsts] == []
 
 
 def test_machines_that_are_hypervisors(folder: Path) -> None:

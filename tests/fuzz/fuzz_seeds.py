@@ -53,8 +53,8 @@ def example(kind: Any) -> Any:
     values: dict[Any, Any] = {
         bool: True, str: "a", int: 1, bytes: TICKET.encode(), Term: TERM, Properties: {"k": "v"},
         Reason: REASON, Reason | None: REASON,
-        tuple[str, ...]: ("u",), tuple[int, ...]: (1,),
-        tuple[UnitState, ...]: (UnitState("u", "active", {"ip": "10.0.0.1"}, None),),
+        tuple[str, ...]: ("u",), tuple[int, ...]: (1,), tuple[Properties, ...]: ({"k": "v"}, {}),
+        tuple[UnitState, ...]: (UnitState("u", "active", {"ip": "10.0.0.1"}, None, b"c"),),
     }  # fmt: skip
     for part in (PlanPart, QuotedOffer, HeldClaim):
         values[tuple[part, ...]] = (part(**{key: values[hint] for key, hint in get_type_hints(part).items()}),)

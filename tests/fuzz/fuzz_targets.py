@@ -38,6 +38,7 @@ from leasekit.core.claims.statements import (
     reclaim_deadline,
 )
 from leasekit.core.claims.tree import ClaimTree
+from leasekit.core.classes import count_of
 from leasekit.core.errors import TicketError, WireError
 from leasekit.core.protocol.channel import Channel, Closed, Established, Event, State
 from leasekit.core.protocol.codec import UnknownKind, decode_batch, decode_message, encode_batch, encode_message
@@ -194,6 +195,9 @@ def drawn_claim(draw: Draw, above: Claim | None, signer: MacSigner, holder: MacS
         "claim1", signer.public, holder.public, "vm", units, start + draw.below(3), end - draw.below(3), draw.below(9),
         degree, b"", above.digest if above else b"", [],
     ]  # fmt: skip
+    several = above is not None and len(above.classes) > 1
+    if draw.below(8) == 0 or (several and draw.below(8)):
+        fields[4], fields[9] = [units // 2 + 1, 1 + draw.below(2)], [b"", b"c" * 32]
     if draw.rarely():
         fields[11] = [["a", "b"]]
     if draw.rarely():
@@ -230,8 +234,11 @@ def judge(ticket: Ticket, draw: Draw) -> None:
         and all(
             child.parent == parent.digest
             and child.issuer == parent.holder
-            and (child.type, child.properties) == (parent.type, parent.properties)
-            and max(child.units, child.units * child.degree // 1000) <= parent.units * parent.degree // 1000
+            and child.type == parent.type
+            and all(
+                max(units, units * child.degree // 1000) <= count_of(parent.classes, name) * parent.degree // 1000
+                for name, units in child.classes
+            )
             and parent.term.start <= child.term.start < child.term.end <= parent.term.end
             for parent, child in pairwise(chain)
         )
@@ -317,7 +324,10 @@ def proves(found: Evidence) -> bool:
         (child.issuer, child.parent, child.type) == (parent.holder, parent.digest, parent.type) for child in children
     ]
     once = len({claim.body for claim in found.claims}) == len(found.claims)
-    return all(held + signed + own) and once and sum(child.capacity for child in children) > parent.capacity
+    exceeds = any(
+        sum(count_of(child.capacities, name) for child in children) > most for name, most in parent.capacities
+    )
+    return all(held + signed + own) and once and exceeds
 
 
 def drawn_evidence(draw: Draw) -> Evidence | None:

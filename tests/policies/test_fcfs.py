@@ -346,6 +346,26 @@ def test_group_without_a_common_start_waits_or_is_refused() -> None:
     assert "5 units of 'vm' are more than any site here has" in refused.reason
 
 
+def test_members_with_fixed_starts_have_terms_of_their_own() -> None:
+    """Where no member has a choice of its start, each gets its own term; one that can't be had refuses all, and what
+    the others had booked is free again, for requests and quotas.
+    """
+    books = Books({"a": 4})
+    days = tuple(request(f"g{n}", 3, 10 * n, 10 * n + 5, group="g", latest_start=10 * n) for n in range(3))
+    (granted,) = mapper().allocate(books.cycle(groups=[days]))
+    assert granted == GrantGroup("g", tuple(Grant(f"g{n}", "a/vm", 3, Term(10 * n, 10 * n + 5)) for n in range(3)))
+    books.book("a", "x", 2, 22, 23)
+    refused, *others = mapper().allocate(books.cycle(groups=[days, group(4)]))
+    assert isinstance(refused, Reject)
+    assert (refused.lease, refused.earliest) == ("g2", 23)
+    assert [grant.term for grant in grants(others)] == [Term(0, 10)]
+    overlapping = tuple(request(f"g{n}", 3, n, n + 5, group="g", latest_start=n) for n in range(2))
+    (refused,) = mapper().allocate(Books({"a": 4}).cycle(groups=[overlapping]))
+    assert isinstance(refused, Reject)
+    (both,) = mapper().allocate(Books({"a": 4, "b": 4}).cycle(groups=[overlapping]))
+    assert [grant.source for grant in grants([both])] == ["a/vm", "b/vm"]
+
+
 def test_large_group_is_placed() -> None:
     """A group of 500 is placed in one turn, without recursing or searching for long."""
     (granted,) = mapper().allocate(Books({"a": 300, "b": 200}).cycle(groups=[group(*[1] * 500)]))

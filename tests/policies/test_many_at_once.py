@@ -94,7 +94,7 @@ def test_what_a_turn_grants_is_added_up_as_it_comes(
     for start, length, units in uses:
         before.add("x", "vm", units, Term(start, start + length))
         both.add("x", "vm", units, Term(start, start + length))
-    turn = GrantedToo(before)
+    turn = GrantedToo(BrokerCycle(0, [], [], lambda _: [], usage=before))
     for start, length, units in more:
         turn.add("x", "vm", units, Term(start, start + length))
         both.add("x", "vm", units, Term(start, start + length))

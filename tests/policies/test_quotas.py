@@ -10,14 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasekit.core import filters
-from leasekit.core.mappers import BrokerDecision, Defer, Grant, GrantGroup, Reject, Source
+from leasekit.core.filters.seen import ask
+from leasekit.core.mappers import (
+    BrokerDecision,
+    Defer,
+    Grant,
+    GrantedLease,
+    GrantGroup,
+    PendingRequest,
+    Reject,
+    Source,
+)
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import HOUR, WEEK, Term
 from leasekit.policies.broker.backfill import Backfill, BackfillSettings
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
-from leasekit.policies.broker.ledger import Ledger
 from leasekit.policies.broker.quotas import Quotas, QuotaSettings
-from leasekit.policies.broker.wishes import ask
+from leasekit.policies.broker.turn import GrantedToo
 
 
 def fcfs(*quotas: dict[str, Any]) -> Fcfs:
@@ -139,11 +148,56 @@ def test_the_closest_quota_counts() -> None:
             QuotaSettings(holder="guest", type="vm", units=4),
         ]
     )
-    ledger = Ledger()
+    account = GrantedToo(Books({}).cycle())
     for holder, type_, units in (("guest", "vm", 4), ("guest", "gpu", 3), ("x", "vm", 2), ("x", "gpu", 1)):
-        limit = quotas.of(request("l", holder=holder, type=type_), ledger, 0)
+        limit = quotas.of(request("l", holder=holder, type=type_), account, 0)
         assert limit is not None
         assert limit.units(Term(0, 10)) == units
+
+
+DAY = 24 * HOUR
+
+
+def ahead(lease: str, units: int, day: int, **more: Any) -> PendingRequest:
+    """One for a whole day, so many days ahead."""
+    return request(lease, units, day * DAY, (day + 1) * DAY, **more)
+
+
+@pytest.mark.parametrize("mapper", [fcfs({"booked_hours": 48}), fcfs()])
+def test_what_has_not_begun_is_limited(mapper: Fcfs) -> None:
+    """By a quota, or by what the broker's settings say otherwise: who has all units for two days books no more, but may
+    have what begins now; others may book; a deferrable request waits until something has begun.
+    """
+    books = Books({"a": 4}, end=10 * WEEK)
+    held = [GrantedLease("h", "guest", "a/vm", "vm", 3, Term(DAY, 2 * DAY), False, 0, {})]
+    asked = [
+        ahead("l", 4, 2), ahead("m", 1, 3), ahead("n", 2, 4), ahead("now", 4, 0), ahead("o", 4, 5, holder="other"),
+        ahead("p", 1, 6, latest_start=9 * DAY), ahead("q", 9 * 4, 7, min_units=1, latest_start=9 * DAY),
+    ]  # fmt: skip
+    cycle = books.cycle(*asked)._replace(granted=lambda type_: held, booked_hours=48)
+    decisions = mapper.allocate(cycle)
+    assert [(one.lease, one.units) for one in grants(decisions)] == [("l", 4), ("m", 1), ("now", 4), ("o", 4)]
+    assert reasons(decisions)[0] == (
+        "guest's quota of 'vm': what has not begun may come to 48 hours of all 4 units: 0 unit-hours are left, "
+        "48 were wanted"
+    )
+    assert [type(one) for one in decisions if one.lease in "npq"] == [Reject, Defer, Defer]
+    begun = books.cycle(*asked[-2:])._replace(now=DAY, granted=lambda type_: held, booked_hours=48)
+    assert [(one.lease, one.units) for one in grants(mapper.allocate(begun))] == [("p", 1), ("q", 4)]
+
+
+def test_a_quota_of_ones_own_counts_instead_of_the_brokers() -> None:
+    """Who is named by a quota is bound by that alone."""
+
+    def granted(mapper: Fcfs) -> int:
+        asked = [ahead("l", 4, 2), ahead("m", 4, 3), ahead("n", 4, 4)]
+        cycle = Books({"a": 4}, end=10 * WEEK).cycle(*asked)._replace(booked_hours=48)
+        return len(list(grants(mapper.allocate(cycle))))
+
+    assert granted(fcfs()) == 2
+    assert granted(fcfs({"holder": "guest", "booked_hours": 72})) == 3
+    assert granted(fcfs({"holder": "guest", "units": 4})) == 3
+    assert not fcfs({"booked_hours": 1}).wants_usage
 
 
 def test_bad_quotas_are_named() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,21 @@ from leasekit.config.shell import TransportSettings
 from leasekit.core.protocol import codec
 from leasekit.core.protocol.messages import Ack, OfferAnswer
 from leasekit.core.reasons import said
-from leasekit.runtime.limits import CERTIFIED, SILENT, SPEAKS, Allowance, Bucket, Stranger, Strangers
-from leasekit.runtime.sockets import Endpoint
+from leasekit.runtime.limits import (
+    CERTIFIED,
+    GREETED,
+    SILENT,
+    SPEAKS,
+    WORK_BURST,
+    WORK_SHARE,
+    Allowance,
+    Bucket,
+    Stranger,
+    Strangers,
+)
+from leasekit.runtime.sockets import AT_ONCE, Endpoint, Wire, network
 from leasekit.runtime.tls import Tls
+from leasekit.runtime.transport import GREETED_AT_ONCE
 
 # Numbers.
 
@@ -74,6 +88,15 @@ def test_empty_envelopes_count() -> None:
     assert allowance.pause(0.0) == pytest.approx(0.2)
 
 
+def test_work_is_limited_as_well() -> None:
+    """A peer whose bytes are dear to check is not read until its share of a processor has made up for it."""
+    allowance = Allowance(TransportSettings(), 0.0)
+    allowance.work(WORK_BURST, 0.0)
+    assert allowance.pause(0.0) == 0
+    allowance.work(0.5, 0.0)
+    assert allowance.pause(0.0) == pytest.approx(0.5 / WORK_SHARE)
+
+
 def test_a_peer_may_connect_so_often() -> None:
     """Connections beyond the rate are refused, and refusals cost nothing of it."""
     allowance = Allowance(TransportSettings(connections_per_minute=3), 0.0)
@@ -96,39 +119,57 @@ class Door:
 
 
 def test_the_oldest_of_the_least_advanced_goes() -> None:
-    """Who has said nothing goes before who has, who has said something before who has a certificate."""
-    door = Door(3)
+    """Who has said nothing goes before who has; who was answered before who has a certificate."""
+    door = Door(6)
     first, second, third = (door.come(name) for name in "abc")
-    door.strangers.advance(first, CERTIFIED)
     door.strangers.advance(second, SPEAKS)
     door.come("d")
-    assert door.dropped == ["c"]
+    assert door.dropped == ["a"]
     door.come("e")
-    assert door.dropped == ["c", "d"]
-    assert len(door.strangers) == 3
-    assert (first.level, second.level, third.level) == (CERTIFIED, SPEAKS, SILENT)
+    assert door.dropped == ["a", "c"]
+    for made in (door.come(name) for name in "fgh"):
+        door.strangers.advance(made, GREETED)
+    door.dropped.clear()
+    door.strangers.advance(second, CERTIFIED)
+    assert door.dropped == ["f"]
+    assert (first.level, second.level, third.level) == (SILENT, CERTIFIED, SILENT)
     assert not door.strangers.leave(third)
+
+
+def test_who_was_answered_has_time_to_go_on() -> None:
+    """However many come, who was answered stays; only for others who are answered it makes room in the end."""
+    door = Door(10)
+    door.strangers.advance(door.come("answered"), GREETED)
+    for number in range(1000):
+        door.strangers.advance(door.come(f"flood {number}"), SPEAKS)
+    assert "answered" not in door.dropped
+    for number in range(5):
+        assert "answered" not in door.dropped
+        door.strangers.advance(door.come(f"also answered {number}"), GREETED)
+    assert "answered" in door.dropped
 
 
 def test_a_flood_takes_its_places_from_itself() -> None:
     """Of the machine that has the most connections one goes, whatever those of others have said."""
-    door = Door(10)
-    quiet = door.come("quiet", "elsewhere")
+    door = Door(20)
+    quiet, slow = door.come("quiet", "elsewhere"), door.come("slow", "elsewhere")
+    door.strangers.advance(slow, GREETED)
     for number in range(100):
-        door.strangers.advance(door.come(f"flood {number}"), SPEAKS)
-    assert quiet in door.strangers._by_source["elsewhere"][SILENT]
-    assert len(door.strangers) == 10
-    assert len(door.dropped) == 91
+        door.strangers.advance(door.come(f"flood {number}"), CERTIFIED if number % 2 else SPEAKS)
+    assert len(door.strangers) <= 20
+    assert len(door.dropped) >= 80
+    assert door.strangers.leave(quiet)
+    assert door.strangers.leave(slow)
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 20)), max_size=80), st.integers(1, 6)
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4), st.integers(0, 20)), max_size=80), st.integers(2, 8)
 )
 def test_there_are_never_more_strangers_than_allowed(steps: list[tuple[str, int, int]], limit: int) -> None:
     """However they come, advance and leave: the count is right, within the limit, and the newest is always let in."""
     strangers, inside = Strangers(limit), []
     for source, action, which in steps:
-        if action == 3 and inside:
+        if action == 4 and inside:
             strangers.leave(inside.pop(which % len(inside)))
         elif action and inside:
             strangers.advance(inside[which % len(inside)], action)
@@ -139,6 +180,26 @@ def test_there_are_never_more_strangers_than_allowed(steps: list[tuple[str, int,
             strangers.admit(made)
             assert made in inside
         assert len(strangers) == len(inside) <= limit
+
+
+@pytest.mark.parametrize(
+    "one, other, same",
+    [
+        ("192.0.2.1", "192.0.2.254", True),
+        ("192.0.2.1", "192.0.3.1", False),
+        ("::ffff:192.0.2.1", "192.0.2.9", True),
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("fe80::1%eth0", "fe80::2%eth1", True),
+    ],
+)
+def test_addresses_of_one_network_share_its_places(one: str, other: str, same: bool) -> None:
+    """Who has a whole network of addresses has no more places for that than who has one."""
+    door = Door(20)
+    quiet = door.come("quiet", network(other))
+    for number in range(20):
+        door.come(f"flood {number}", network(one))
+    assert door.strangers.leave(quiet) is not same
 
 
 # Sockets.
@@ -336,6 +397,51 @@ async def test_a_flood_of_half_open_handshakes(nursery: trio.Nursery, half_open:
     await bob.until(lambda: bob.heard == [Ack("L", 1)])
     assert len(bob.transport._strangers) <= 16
     over.set()
+
+
+class Rounds(trio.abc.Instrument):
+    """Counts the turns of the loop."""
+
+    count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+async def test_costly_handshakes_take_turns(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many clients knock at once, few TLS handshakes are begun at each turn of the loop, and all get in."""
+    rounds, begun = Rounds(), Counter[int]()
+    secure = Wire.secure
+
+    async def noted(wire: Wire, *arguments: Any, dialled: bool) -> None:
+        if not dialled:
+            begun[rounds.count] += 1
+        await secure(wire, *arguments, dialled=dialled)
+
+    monkeypatch.setattr(Wire, "secure", noted)
+    bob = await Node("bob", {"alice": None}, [TCP], connections_per_minute=1000).start(nursery)
+    trio.lowlevel.add_instrument(rounds)
+    async with trio.open_nursery() as dialling:
+        for _ in range(20):
+            dialling.start_soon(Raw.dial, bob, "alice")
+    trio.lowlevel.remove_instrument(rounds)
+    assert begun.total() == 20
+    assert max(begun.values()) <= GREETED_AT_ONCE
+
+
+async def test_those_who_knock_are_let_in_together(nursery: trio.Nursery) -> None:
+    """Who waits in the system's queue is not told from anybody there: several are taken at each turn."""
+    bob = await Node("bob", {"alice": None}, [TCP], strangers_max=1000).start(nursery)
+    where, rounds = bob.transport.bound[0], Rounds()
+    await trio.testing.wait_all_tasks_blocked()
+    knocking = [socket.create_connection((where.host, where.port)) for _ in range(5 * AT_ONCE)]
+    trio.lowlevel.add_instrument(rounds)
+    while len(bob.transport._strangers) < len(knocking):
+        await trio.lowlevel.checkpoint()
+    assert 5 <= rounds.count <= 20
+    trio.lowlevel.remove_instrument(rounds)
+    for one in knocking:
+        one.close()
 
 
 async def test_a_certificate_is_not_enough(nursery: trio.Nursery) -> None:

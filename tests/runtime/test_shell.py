@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from leasekit.core.mappers import BrokerCycle, Grant, Wake
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.protocol.messages import Ack, Message, RequestTicket
 from leasekit.core.schema import Change, StoreError
-from leasekit.core.steps import Input, Outgoing, Ready, Reply, Tick, Turn, TurnDone
+from leasekit.core.steps import Input, Outgoing, Ready, Received, Reply, Tick, Turn, TurnDone
 from leasekit.core.time import Instant, Term
 from leasekit.drivers.null import NullDriver, NullSettings
 from leasekit.runtime.clock import RealClock
@@ -124,6 +126,55 @@ async def test_a_batch_is_one_commit(tmp_path: Path) -> None:
     assert received == messages
     kinds = "".join("T" if isinstance(one, Tick) else "m" for one in actor.seen)
     assert "mmmTmm" in kinds
+
+
+async def test_a_dear_peer_does_not_hold_up_others(tmp_path: Path) -> None:
+    """While one peer's messages take long, each is a round of its own, and another's come between them."""
+    now = [0.0]
+
+    def react(actor: Scripted, one: Input) -> None:
+        if isinstance(one, Received):
+            now[0] += 0.5 if one.peer == "dear" else 0.001
+            if one.peer == "dear" and one.message == Ack("l", 3):
+                shell._inbox.put_now(*(Received("honest", Ack("l", number)) for number in range(5)))
+
+    actor = Scripted(react)
+    shell = scripted(tmp_path, actor, stopwatch=lambda: now[0])
+    async with running(shell):
+        await shell.receive("dear", [Ack("l", number) for number in range(100)], 1000)
+        await poll(lambda: len([one for one in actor.seen if isinstance(one, Received)]) == 105)
+    peers = [one.peer if isinstance(one, Received) else "" for one in actor.seen]
+    assert [one for one in peers if one][4:10].count("honest") == 5
+    assert "dear dear" not in " ".join(one or "tick" for one in peers)
+
+
+async def test_nobody_pays_for_a_process_that_was_stopped(tmp_path: Path) -> None:
+    """What a message costs is time of the processor. By the wall's clock an honest peer would pay for each stop of the
+    daemon amid its messages, and have its next turn after all that another sends meanwhile.
+    """
+
+    def work(seconds: float) -> None:
+        until = time.thread_time() + seconds
+        while time.thread_time() < until:
+            pass
+
+    def react(actor: Scripted, one: Input) -> None:
+        if one == Received("honest", Ack("l", 1)):
+            other = threading.Thread(target=work, args=(0.2,))  # time goes on, the processor is another's
+            other.start()
+            other.join()
+            shell._inbox.put_now(*(Received("busy", Ack("l", number)) for number in range(100)))
+            shell._inbox.put_now(Received("honest", Ack("l", 2)))
+        elif isinstance(one, Received) and one.peer == "busy":
+            work(0.001)
+
+    actor = Scripted(react)
+    shell = scripted(tmp_path, actor)
+    async with running(shell):
+        await shell.receive("honest", [Ack("l", 1)])
+        await poll(lambda: len([one for one in actor.seen if isinstance(one, Received)]) == 102)
+    peers = [one.peer for one in actor.seen if isinstance(one, Received)]
+    assert peers.index("honest", 1) < 50
 
 
 async def test_readers_wait_while_the_inbox_is_full(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ async def leased(folder: Path, every: int = 20, **more: Any) -> AsyncIterator[Pl
         await delegated(site)
         lease = (await guest.command("lease.request", request(2, **more)))["id"]
         await until(guest, lambda: guest.actor.query("lease", {"lease": lease})["join"] == "joined")
-        tending = Tending(site, lambda type_: bound, [bound], again_after=0.01)
+        tending = Tending(site, [bound], again_after=0.01)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(tending.run)
             yield Place(driver, site, guest, tending, lease)
@@ -233,7 +233,7 @@ async def test_what_one_host_cannot_tell_of_keeps_no_other_from_it(tmp_path):
     bound = limited(driver, name="vms")
     site = make_shell("site", tmp_path / "site", driver_of=lambda type_: bound)
     async with running(site):
-        tending = Tending(site, lambda type_: bound, [bound])
+        tending = Tending(site, [bound])
         listed = await tending.requests["orphans.list"]({})
         await tending.requests["orphans.remove"]({})
     assert [one["unit"] for one in listed["orphans"]] == ["old-9"]
@@ -252,9 +252,9 @@ async def test_a_driver_that_cannot_say_what_is_left_harms_nobody(tmp_path, capl
     bound = [limited(driver, name=f"d{number}") for number, driver in enumerate(drivers)]
     site = make_shell("site", tmp_path / "site", driver_of=lambda type_: bound[0])
     async with running(site):
-        tending = Tending(site, lambda type_: bound[0], [*bound, slow, limited(sound, name="sound")])
+        tending = Tending(site, [*bound, slow, limited(sound, name="sound")])
         with trio.fail_after(PATIENCE):
-            await tending.run()
+            await tending.tend()
         listed = await tending.requests["orphans.list"]({})
         removed = await tending.requests["orphans.remove"]({})
     assert "folder /units/old-9 on here is of unit old-9" in caplog.text
@@ -283,7 +283,7 @@ async def test_what_cannot_be_removed_keeps_nothing_else(tmp_path):
     bound = limited(driver, name="stuck")
     site = make_shell("site", tmp_path / "site", driver_of=lambda type_: bound)
     async with running(site):
-        tending = Tending(site, lambda type_: bound, [bound])
+        tending = Tending(site, [bound])
         removed = await tending.requests["orphans.remove"]({})
     assert [one["unit"] for one in removed["orphans"]] == ["old-2"]
     reason = "the driver failed in teardown: ZeroDivisionError: a plug-in's own mistake"
@@ -295,9 +295,9 @@ async def test_a_broker_has_no_units(tmp_path, caplog):
     """Where there is no driver there is nothing to look after, and nothing to say."""
     broker = make_shell("broker", tmp_path)
     async with running(broker):
-        tending = Tending(broker, lambda type_: None, ())
-        await tending.run()
-        assert (tending.describe(), dict(tending.requests)) == ({}, {})
+        tending = Tending(broker, ())
+        await tending.tend()
+        assert tending.describe() == {}
     assert [r.message for r in caplog.records if r.name == "leasekit.runtime.tending"] == []
 
 

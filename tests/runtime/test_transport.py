@@ -82,7 +82,7 @@ def test_names_are_unique(peers: list[str], text: str) -> None:
         Transport("alice", KEYS["alice"], ED25519, addresses, [], clock=lambda: 0, on_receive=nothing)
 
 
-async def nothing(peer: str, messages: list[Message]) -> None:
+async def nothing(peer: str, messages: list[Message], size: int) -> None:
     """Hear nothing."""
 
 
@@ -386,7 +386,7 @@ async def test_a_handshake_that_never_ends(nursery: trio.Nursery, tmp_path: Path
 
 async def test_a_flood_of_strangers(nursery: trio.Nursery, tmp_path: Path) -> None:
     """Beyond the limit the oldest unproven connection goes, so that a peer still gets in."""
-    bob = await Node("bob", {"alice": None}, [unix(tmp_path / "bob.sock")], strangers_max=4).start(nursery)
+    bob = await Node("bob", {"alice": None}, [unix(tmp_path / "bob.sock")], strangers_max=8).start(nursery)
     strangers = [await trio.open_unix_socket(str(tmp_path / "bob.sock")) for _ in range(7)]
     with trio.fail_after(PATIENCE):
         for stream in strangers[:3]:

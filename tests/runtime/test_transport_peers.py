@@ -124,3 +124,30 @@ def test_peers_that_can_not_be() -> None:
     with pytest.raises(ValueError, match="peer 'alice': the name is taken"):
         node.transport.add_peer(address("alice"))
     assert [status.name for status in node.transport.status()] == ["bob"]
+
+
+async def test_a_peer_that_moves_keeps_its_connection(nursery: trio.Nursery, tmp_path: Path) -> None:
+    """One that is said to be elsewhere is dialled there when the connection is gone; one that was not reached, at once;
+    and one that has no address any more is not dialled.
+    """
+    first, second = unix(tmp_path / "first.sock"), unix(tmp_path / "second.sock")
+    bob = await Node("bob", {"alice": None}, [first]).start(nursery)
+    alice = await Node("alice", {"bob": first}, []).start(nursery)
+    await alice.until(lambda: alice.connects == ["bob"])
+    alice.transport.change_peer("bob", address("bob", second))
+    alice.transport.send("bob", [Ack("L", 1)])
+    await bob.until(lambda: bob.heard == [Ack("L", 1)])
+    assert alice.losses == []
+    await bob.stop()
+    again = await Node("bob", {"alice": None}, [second]).start(nursery)
+    await alice.until(lambda: alice.connects == ["bob", "bob"])
+    alice.transport.change_peer("bob", address("bob"))
+    await again.stop()
+    await alice.until(lambda: len(alice.losses) == 2)
+    third = await Node("bob", {"alice": None}, [first]).start(nursery)
+    await trio.testing.wait_all_tasks_blocked()
+    assert alice.transport.status()[0].address is None and third.connects == []
+    alice.transport.change_peer("bob", address("bob", unix(tmp_path / "nobody.sock")))
+    await poll(lambda: "No such file" in alice.transport.status()[0].problem)
+    alice.transport.change_peer("bob", address("bob", first))
+    await alice.until(lambda: len(alice.connects) == 3)

@@ -58,7 +58,7 @@ class Node:
         self._pulse.set()
         self._pulse = trio.Event()
 
-    async def _hear(self, peer: str, messages: list[Message]) -> None:
+    async def _hear(self, peer: str, messages: list[Message], size: int) -> None:
         self._note(self.batches.append, (peer, messages))
         await self.gate.wait()
 

@@ -23,10 +23,10 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from leasekit.actors.broker.answers import Answers, Preemption
+from leasekit.actors.broker.answers import Answers, Lapses, Preemption
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.claims import GrantedClaims, ReturnedTickets
-from leasekit.actors.broker.delegations import TakenDelegations
+from leasekit.actors.broker.delegations import TakenDelegations, Withholding
 from leasekit.actors.broker.grants import Grants, LeaseViews, TicketCutter
 from leasekit.actors.broker.requests import DryRuns
 from leasekit.actors.guest.answers import BrokerAnswers, BrokerUpdates, SiteUpdates
@@ -36,13 +36,15 @@ from leasekit.actors.guest.membership import Membership
 from leasekit.actors.guest.requests import LeaseChanges, Slices
 from leasekit.actors.guest.tickets import Returns
 from leasekit.actors.guest.topologies import LeasedTopologies
+from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Peering
 from leasekit.actors.served import Served
-from leasekit.actors.site.calendars import Calendars, Maintenance
+from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.claims import SiteClaims
 from leasekit.actors.site.failures import SiteOutages
 from leasekit.actors.site.leases import SiteLeases
+from leasekit.actors.site.maintenance import Maintenance
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
@@ -92,6 +94,40 @@ BUGS: Final[dict[str, Bug]] = {
         TakenDelegations, "_take", "other.replaced = source.term.start", NOTHING
     ),
     "a broker forgets in a restart what was replaced": Bug(TakenDelegations, "restore", "deleg.REPLACED, ", ""),
+    "a delegation does not grow with what its giver's file says": Bug(
+        Issued, "_is_other", "(record.units, degree) != (spec.units, spec.degree)", "degree != spec.degree"
+    ),
+    "what was taken back is not given anew": Bug(Issued, "_is_missing", "line in self.wishes or ", ""),
+    "a delegation that its taker gives back is not given anew": Bug(
+        Issued, "_on_let_go", "self._renew(record)", NOTHING
+    ),
+    "units that the inventory names no more stay in service": Bug(
+        Units, "retire_gone", "gone = unit.id not in self.inventory", "gone = False"
+    ),
+    "units that the inventory names anew stay out of service": Bug(
+        Units, "retire_gone", "elif not gone and unit.retire == GONE:", "elif False:"
+    ),
+    "the end of what was told of a window is not passed on to brokers below": Bug(
+        Withholding, "_withhold", "any(share) or told_before", "any(share)"
+    ),
+    "what was cut from a delegation before it was replaced is not in a window": Bug(
+        Withholding, "_withhold", "sources = {one.id for one in line}", "sources = {source.id}"
+    ),
+    "an offer that comes late is taken for a new one": Bug(
+        TakenDelegations, "_check_line", "other.number > source.number", "False"
+    ),
+    # -- words
+    "a guest cuts long words of a request": Bug(
+        GuestOperations, "_send_ask", "asked.properties, claim,",
+        "{key: value[:1000] for key, value in asked.properties.items()}, claim,",
+    ),
+    "a driver is told words without the blanks around them": Bug(
+        SiteSaved, "begin", "else lease.properties",
+        "else {key: value.strip() for key, value in lease.properties.items()}",
+    ),
+    "a modify drops what it does not change": Bug(
+        LeaseChanges, "modify", "with_more(lease.configuration, wish.configuration)", "dict(wish.configuration)"
+    ),
     # -- guards and answers
     "a broker does not check what its mapper grants": Bug(
         Grants, "grant", "self._checks.check(lease, self._queue.options[lease.id], grant)", NOTHING
@@ -106,7 +142,7 @@ BUGS: Final[dict[str, Bug]] = {
         SiteUpdates, "_on_update", "if lease.site != peer:", "if False:"
     ),
     "a site's updates are taken out of order": Bug(
-        SiteUpdates, "_on_update", "message.update > lease.site_seen + 1", "False"
+        SiteUpdates, "_on_update", "comes_early(message.update, lease.site_seen)", "False"
     ),
     "a repeated request is done again": Bug(
         Served, "freshness", "if number > lease.number:", "if number >= lease.number:"
@@ -181,6 +217,11 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "what a modify replaced is booked again after a restart": Bug(
         ReturnedTickets, "_take_back", "if receipt.detail:  # it was used", "if False:  # it was used"
+    ),
+    # -- time
+    "an actor's time runs back with its clock": Bug(Kernel, "tick", "if now > self.now:", "if True:"),
+    "what was due while a machine slept is forgotten": Bug(
+        Kernel, "tick", "due.append((at, record))", "due.append((at, record)) if at > now - 700_000 else None"
     ),
     # -- units
     "a unit is free before its teardown has ended": Bug(
@@ -304,7 +345,10 @@ BUGS: Final[dict[str, Bug]] = {
         LeaseViews, "request", "exclude_sites=options.exclude_sites", "exclude_sites=frozenset()"
     ),
     "a grant names another site than its ticket": Bug(
-        Answers, "settle", "source.site, source.properties", 'source.site.replace("0", "1"), source.properties'
+        Answers,
+        "settle",
+        "site, (properties, classes) = source.site,",
+        'site, (properties, classes) = source.site.replace("0", "1"),',
     ),
     "a deferred start is later than is of use": Bug(
         LeaseViews, "request", "(max(lease.deadline, start) if options.deferrable else start)",
@@ -341,6 +385,16 @@ BUGS: Final[dict[str, Bug]] = {
     "a lease runs on in a window that closes it": Bug(Maintenance, "_add", "if window.close:", "if False:"),
     "a lease runs on after its broker has ended it early": Bug(
         EarlyEnds, "_on_truncated", "elif at >= 0:", "elif False:"
+    ),
+    "a site takes a ticket that was to be redeemed before": Bug(
+        TicketChecks, "check", "if redeem_by(leaf) < now:", "if False:"
+    ),
+    "a site gives back what was redeemed": Bug(
+        EarlyEnds, "_on_truncated", "if lapsed and known is not None and known.state == REDEEMED:", "if False:"
+    ),
+    "a broker grants anew what nobody redeemed, as it thinks": Bug(
+        Lapses, "ask", "self._notices.owe(id_, site, lease.id, message.number, message, claim.term.end)",
+        "self._granted.end(lease, claim, claim.term.start)",
     ),
     "a broker grants what it has agreed to withhold": Bug(
         Book, "withhold", "if start < end:", "if start < end and sign < 0:"

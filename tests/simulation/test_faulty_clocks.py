@@ -19,6 +19,16 @@ def test_the_first_instant_that_shows_it(offset: int, drift: int, local: int) ->
     assert at == 0 or clock.local(at - 1) < local
 
 
+@given(st.integers(-(10**6), 10**6), st.sampled_from((-500_000, -200, 0, 300)), INSTANTS)
+def test_a_clock_is_set(by: int, drift: int, at: int) -> None:
+    """From the instant at which a clock is set it shows so much more, and goes at its new pace."""
+    clock = Clock(7, -200)
+    before = clock.local(at)
+    clock.turn(at, by, drift)
+    assert clock.local(at) == max(0, before + by)
+    assert abs(clock.local(at + 10**6) - max(0, before + by + 10**6 + drift)) <= 1 or before + by < 0
+
+
 @given(INSTANTS)
 def test_a_right_clock_shows_the_time(at: int) -> None:
     """Without offset and drift a clock shows the world's time."""

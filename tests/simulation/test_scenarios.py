@@ -11,6 +11,7 @@ import pytest
 from leasekit_simulation.faults.run import simulate
 from leasekit_simulation.faults.scenario import (
     DEEDS,
+    FILES,
     FORGERY,
     MALICE,
     ROGUE,
@@ -33,6 +34,7 @@ def test_seeds_draw_all_there_is() -> None:
     assert {store for one in drawn for store in one.stores.values()} == {"sqlite"}
     deeds = [deed.do for one in drawn for deed in one.deeds]
     assert {*MALICE, *FORGERY, *TAMPERING, "crash", "full", "step_beyond", "reclaim", "overdelegate"} <= set(deeds)
+    assert {"drain", "evict", "move", "sleep", "leap", "odd", "wordy", *FILES} <= set(deeds)
 
 
 def test_nobody_gets_more_than_there_is() -> None:
@@ -46,7 +48,21 @@ def test_nobody_gets_more_than_there_is() -> None:
                 for share in own:
                     assert sum(s.units for s in own if s.giver == share.broker) < share.units or not share.giver
         assert all(one.rogue for share in one.shares if share.broker == ROGUE)
-        own = [deed for deed in one.deeds if deed.do not in ("topology", "slice_key", "extend_same", "beyond")]
+        more = (
+            "topology",
+            "slice_key",
+            "extend_same",
+            "beyond",
+            "drain",
+            "evict",
+            "move",
+            "sleep",
+            "leap",
+            "odd",
+            "wordy",
+            *FILES,
+        )
+        own = [deed for deed in one.deeds if deed.do not in more]
         assert DEEDS[0] <= len(own) <= DEEDS[1]
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from leasekit.core.schema import LOG, TABLES, Change, Row, StoreError
+from leasekit.core.time import Term
 
 
 def lease_row(key: str, *, live: int = 1, state: str = "active", units: int = 1) -> Row:
@@ -75,6 +76,20 @@ def test_past_rows_are_kept_but_not_loaded(harness):
     assert store.archived("leases", limit=1) == [lease_row("b", live=0)]
     assert store.get("leases", "a") == lease_row("a", live=0, state="closed")
     assert store.get("leases", "nowhere") is None
+
+
+def test_the_past_of_a_period(harness):
+    """Leases that ended in it or later, and began before its end: a page at a time, in order of their ends."""
+    ends = {"c": 10, "a": 30, "b": 20, "d": 20, "early": 9}
+    rows = {key: (*lease_row(key, live=0)[:8], end - 5, end, "", end, b"x") for key, end in ends.items()}
+    late = (*lease_row("late", live=0)[:8], 50, 60, "", 60, b"x")
+    harness.store.commit([Change("leases", key, row) for key, row in rows.items()])
+    harness.store.commit([put("alive"), Change("leases", "late", late)])
+    store, period = harness.reopen(), Term(10, 50)
+    assert [row[0] for row in store.past(period, (-1, ""), 9)] == ["c", "b", "d", "a"]
+    assert [row[0] for row in store.past(period, (-1, ""), 2)] == ["c", "b"]
+    assert [row[0] for row in store.past(period, (20, "b"), 9)] == ["d", "a"]
+    assert [row[0] for row in store.past(Term(0, 51), (30, "a"), 9)] == ["late"]
 
 
 def test_the_log_is_numbered_and_ordered(harness):

@@ -133,8 +133,9 @@ class Replay:
             return
         self.counts["restarts"] += 1
         leases = {id_: SimpleNamespace(**fields) for id_, fields in restored.leases.items()}
+        inventory = [SimpleNamespace(type=type_, names=names) for type_, names in restored.units.items()]
         for checker in self.checkers.all:
-            checker.restarted(at, actor, SimpleNamespace(leases=leases))
+            checker.restarted(at, actor, SimpleNamespace(leases=leases, settings=SimpleNamespace(inventory=inventory)))
 
     def _told(self, _: str, told: tuple[str, str]) -> None:
         self.checkers.memory.told(*told)

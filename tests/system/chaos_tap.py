@@ -51,10 +51,13 @@ class Out(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """An actor was made from its store, whose log had ``rows`` lines; ``leases`` has what checkers look at."""
+    """An actor was made from its store, whose log had ``rows`` lines; ``leases`` has what checkers look at, ``units``
+    the names of a site's units by type.
+    """
 
     rows: int
     leases: dict[str, dict[str, Any]]
+    units: dict[str, list[str]]
 
 
 LEASE_FIELDS: Final = ("state", "pending", "update", "ended", "units")
@@ -108,7 +111,10 @@ class TappedActor:
         kept = {id_: {f: getattr(lease, f, None) for f in LEASE_FIELDS} for id_, lease in leases.items()}
         for fields in kept.values():
             fields["units"] = list(fields["units"] or ())
-        self._tap.journal.write(RESTORED, Restored(self._tap.rows_at_start, kept))
+        units: dict[str, list[str]] = {}
+        for group in getattr(self._actor.settings, "inventory", ()):  # type: ignore[attr-defined]
+            units.setdefault(group.type, []).extend(group.names)
+        self._tap.journal.write(RESTORED, Restored(self._tap.rows_at_start, kept, units))
 
 
 class TappedStore:

@@ -219,7 +219,7 @@ class Usurper:
                 await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
 
-    async def _hear(self, peer: str, messages: list[Message]) -> None:
+    async def _hear(self, peer: str, messages: list[Message], size: int) -> None:
         self.answers += messages
 
 

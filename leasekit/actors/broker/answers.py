@@ -4,21 +4,26 @@ whose term is over, and those that are preempted, are told of as well.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 import attrs
 
 from leasekit.actors.broker.book import Book, RequestQueue
 from leasekit.actors.broker.claims import GrantedClaims, Statements, booked_until
-from leasekit.actors.kernel import Kernel, earliest
+from leasekit.actors.kernel import Kernel, command, earliest
 from leasekit.actors.peering import Keyring, Peering
 from leasekit.actors.served import Notices, Served
+from leasekit.core.claims.claim import decode_ticket
+from leasekit.core.commands import EvictLease
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases.plans import HOLD, PlanHold
 from leasekit.core.leases.records import BrokerLease
 from leasekit.core.leases.relations import Delegation
-from leasekit.core.properties import EMPTY
+from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.protocol.messages import NEW, Introduce, TicketUpdate
-from leasekit.core.reasons import Code, Reason, mark
+from leasekit.core.reasons import Code, Reason, clip, mark
 from leasekit.core.time import DAY, Instant
 
 
@@ -89,15 +94,17 @@ class Answers:
             self._book.leave_group(lease.id)
         if lease.state in (br.CLOSED, br.FAILED):
             lease.ended, lease.reason = self._kernel.now, reason
-        site, properties, endorsement = "", EMPTY, b""
+        site, endorsement = "", b""
+        properties: Properties = EMPTY
+        classes: tuple[Properties, ...] = ()
         if source is not None:
-            site, properties = source.site, source.properties
+            site, (properties, classes) = source.site, self._book.attributes_of(decode_ticket(ticket).leaf.classes)
             endorsement = self._introductions.introduce(lease.holder, source, lease.claims[-1].term.end)
         self._served.publish(
             lease,
             TicketUpdate(
                 lease.id, lease.update + 1, number, status, ticket, site, properties, truncation, reason,
-                -1 if fits is None else fits, endorsement, further,
+                -1 if fits is None else fits, endorsement, further, classes,
             ),
         )  # fmt: skip
 
@@ -124,6 +131,43 @@ class Answers:
                 self._kernel.fire(br.MACHINE, other, "refuse", reason)
                 self.settle(other, "refused", reason)
 
+    def expire(self, lease: BrokerLease) -> None:
+        """The request of ``lease`` has waited for too long."""
+        why = Reason(Code.NOT_GRANTED).because(lease.defer_reason)
+        if lease.group and lease.asked.op == NEW:
+            have, count = self._book.group_size(lease.id)
+            if have < count or not count:
+                why = Reason(Code.GROUP_INCOMPLETE, what=lease.group, units=have, of=count or -1)
+        self.reject(lease, why, event="expire")
+
+
+@attrs.define(eq=False)
+class Lapses:
+    """Tickets that nobody redeems in time: their sites are asked, whose receipts free the units."""
+
+    _kernel: Kernel
+    _granted: GrantedClaims
+    _statements: Statements
+    _notices: Notices
+
+    def due_at(self, lease: BrokerLease) -> Instant | None:
+        """When the next claim of a lease may have lapsed, by any clock that is obeyed."""
+        grace = 2 * self._kernel.settings.clock_skew
+        ends = (claim.redeem_by + grace for claim in lease.claims if 0 <= claim.redeem_by < claim.until - grace)
+        return min((at for at in ends if at > lease.looked), default=None)
+
+    def ask(self, lease: BrokerLease) -> None:
+        """Ask whether the claims that are due were redeemed; those whose sites can't be asked stay booked."""
+        while (at := self.due_at(lease)) is not None and at <= self._kernel.now:
+            lease.looked = at
+            for claim in lease.claims:
+                if claim.redeem_by + 2 * self._kernel.settings.clock_skew == at:
+                    with suppress(CommandError):
+                        site, message = self._statements.lapsed(lease, claim)
+                        id_ = f"lapse:{lease.id}#{claim.key}"
+                        self._notices.owe(id_, site, lease.id, message.number, message, claim.term.end)
+            self._kernel.touch(lease)
+
 
 @attrs.define(eq=False)
 class LeaseTerms:
@@ -131,9 +175,9 @@ class LeaseTerms:
 
     _kernel: Kernel
     _served: Served[BrokerLease]
-    _book: Book
     _granted: GrantedClaims
     _answers: Answers
+    _lapses: Lapses
 
     def __attrs_post_init__(self) -> None:
         self._kernel.register(
@@ -144,28 +188,23 @@ class LeaseTerms:
         if lease.ended >= 0:
             return earliest(lease.send_at if lease.unacked else None, self._served.drop_at(lease))
         waiting = lease.deadline if lease.request else None
-        ends = booked_until(lease) if lease.claims else None
+        ends = earliest(booked_until(lease), self._lapses.due_at(lease)) if lease.claims else None
         return earliest(lease.send_at if lease.unacked else None, waiting, ends)
 
     def _due(self, lease: BrokerLease) -> None:
         if lease.ended >= 0 and self._served.drop_at(lease) <= self._kernel.now:
-            self._granted.drop(lease)
+            self._served.drop(lease)
             return
         if lease.request and lease.deadline <= self._kernel.now:
-            self._answers.reject(lease, self._why_expired(lease), event="expire")
+            self._answers.expire(lease)
         if lease.unacked and lease.send_at <= self._kernel.now:
             self._served.send(lease)
         if lease.ended < 0 and lease.claims and booked_until(lease) <= self._kernel.now:
             self._kernel.fire(br.MACHINE, lease, "end", Reason(Code.TERM_OVER))
-            self._book.note_news()
+            self._granted.changed(lease)
             self._granted.over(lease, Reason(Code.TERM_OVER))
-
-    def _why_expired(self, lease: BrokerLease) -> Reason:
-        if lease.group and lease.asked.op == NEW:
-            have, count = self._book.group_size(lease.id)
-            if have < count or not count:
-                return Reason(Code.GROUP_INCOMPLETE, what=lease.group, units=have, of=count or -1)
-        return Reason(Code.NOT_GRANTED).because(lease.defer_reason)
+        elif lease.ended < 0:
+            self._lapses.ask(lease)
 
 
 TRUNCATE = "truncate:"
@@ -180,6 +219,23 @@ class Preemption:
     _statements: Statements
     _notices: Notices
     _answers: Answers
+
+    @command("lease.evict")
+    def _evict(self, asked: EvictLease) -> dict[str, Any]:
+        lease = self._granted.leases.get(asked.lease)
+        if lease is None or lease.ended >= 0:
+            raise CommandError(f"lease: found {asked.lease!r:.80}, which is no lease here that goes on")
+        why = Reason(Code.EVICTED, detail=clip(asked.reason or "no reason given"))
+        at = max(asked.at, self._kernel.now)
+        if lease.state != br.TICKETED:
+            self._answers.reject(lease, why)
+        elif lease.claims[-1].preemptible:
+            self.preempt(lease.id, at, why)
+        else:
+            raise CommandError(
+                f"lease {lease.id} is firm: its broker can't end it. Its site can: `leasekit site evict {lease.id}`"
+            )
+        return {"lease": lease.id, "holder": lease.holder, "at": at}
 
     def preempt(self, lease_id: str, at: Instant, reason: Reason, *, suspend: bool = False) -> None:
         """End a preemptible lease at ``at``: the site is told until it accepts, and the guest hears of it now. With
@@ -197,7 +253,7 @@ class Preemption:
         # cut off, which the site may still go by.
         saving = self._granted.check_saved_by(lease, at) if suspend else 0
         going_on = [claim for claim in lease.claims if claim.booked_until > at]
-        notices = [(claim, *self._statements.truncated(lease, claim, at, saving)) for claim in going_on]
+        notices = [(claim, *self._statements.truncated(lease, claim, at, saving, reason)) for claim in going_on]
         if lease.request:
             self._answers.reject(lease, Reason(Code.PREEMPTED_BY).because(reason))
         lease.cut, lease.suspended = at, suspend

@@ -16,15 +16,19 @@ import attrs
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import REQUEST
 from leasekit.core.claims.claim import Ticket
+from leasekit.core.classes import Counts, attributes, in_common, minus
 from leasekit.core.errors import CommandError, RemoteError
+from leasekit.core.filters import FilterError
+from leasekit.core.filters.seen import seen, takes
 from leasekit.core.leases.records import BrokerLease, Granted, pack_body, unpack_body
 from leasekit.core.leases.relations import Delegation, Withheld
 from leasekit.core.mappers import Source
+from leasekit.core.properties import Properties
 from leasekit.core.reasons import Code, counted
 from leasekit.core.requests import Options
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import DAY, Duration, Instant, Term
-from leasekit.core.timetable import Shortfall, Timetable
+from leasekit.core.timetable import ClassedTimetable, Shortfall
 from leasekit.core.timetable.profile import Profile
 
 KEPT: Final[Duration] = 31 * DAY
@@ -224,7 +228,8 @@ class Book:
 
     def __init__(self) -> None:
         self._sources: dict[str, Delegation] = {}
-        self._tables: dict[str, Timetable] = {}
+        self._tables: dict[str, ClassedTimetable] = {}
+        self._attributes: dict[bytes, Properties] = {}
         self._lines: dict[str, list[Delegation]] = {}
         self._tickets: dict[str, Ticket] = {}
         self._by_type: dict[str, list[Delegation]] = {}
@@ -249,11 +254,13 @@ class Book:
     def add(self, source: Delegation, ticket: Ticket) -> None:
         """Take up a delegation."""
         line = self._lines.setdefault(source.base, [])
-        table = self._tables[line[0].id] if line else Timetable(0)
+        table = self._tables[line[0].id] if line else ClassedTimetable({})
         line.append(source)
         line.sort(key=lambda s: s.term)
         self._sources[source.id], self._tables[source.id], self._tickets[source.id] = source, table, ticket
+        self._attributes.update(attributes(source.properties, source.classes))
         self._count(source, 1)
+        table.sort(ticket.leaf.classes)
         self._by_type.setdefault(source.type, []).append(source)
         self._by_type[source.type].sort(key=lambda s: s.id)
 
@@ -261,7 +268,7 @@ class Book:
         """Leave units out of what can be granted over a maintenance window (``sign`` 1), or put them back (-1)."""
         start, end = max(window.term.start, source.term.start), min(window.term.end, source.grants_until)
         if start < end:
-            self.table(source.id).add_capacity(Term(start, end), -sign * window.units)
+            self.table(source.id).add_capacity(Term(start, end), window.of(self.ticket(source.id).leaf), -sign)
 
     @contextmanager
     def changing(self, source: Delegation, now: Instant) -> Iterator[None]:
@@ -276,8 +283,8 @@ class Book:
 
     def _count(self, source: Delegation, sign: int) -> None:
         if source.grants_until > source.term.start:
-            capacity = self._tickets[source.id].leaf.capacity
-            self._tables[source.id].add_capacity(Term(source.term.start, source.grants_until), sign * capacity)
+            capacities = self._tickets[source.id].leaf.capacities
+            self._tables[source.id].add_capacity(Term(source.term.start, source.grants_until), capacities, sign)
         for window in source.withheld:
             self.withhold(source, window, sign)
 
@@ -295,7 +302,13 @@ class Book:
         line.remove(source)
         if not line:
             del self._lines[source.base]
+        table = self._tables[id_]
         del self._sources[id_], self._tables[id_], self._tickets[id_]
+        table.close({class_ for other in line for class_, _ in self._tickets[other.id].leaf.classes})
+        known = {class_ for table in self._tables.values() for class_ in table.tables}
+        # One of which nothing more is granted may be of classes that have nothing in its line's timetable.
+        known.update(class_ for ticket in self._tickets.values() for class_, _ in ticket.leaf.classes)
+        self._attributes = {class_: one for class_, one in self._attributes.items() if class_ in known}
 
     def get(self, id_: str) -> Delegation | None:
         """The delegation, or None."""
@@ -326,15 +339,15 @@ class Book:
         """How many delegations of one giver are held."""
         return sum(source.peer == peer for source in self._sources.values())
 
-    def table(self, id_: str) -> Timetable:
+    def table(self, id_: str) -> ClassedTimetable:
         """The timetable of a delegation. Raises ``KeyError``."""
         return self._tables[id_]
 
-    def table_of(self, base: str) -> Timetable:
+    def table_of(self, base: str) -> ClassedTimetable:
         """The timetable of a line. Raises ``KeyError``."""
         return self._tables[self._lines[base][0].id]
 
-    def table_or_none(self, id_: str) -> Timetable | None:
+    def table_or_none(self, id_: str) -> ClassedTimetable | None:
         """The timetable of a delegation, None if it is over."""
         return self._tables.get(id_)
 
@@ -356,22 +369,49 @@ class Book:
         With ``snapshot`` they hold still while the book goes on, as a mapper in another thread needs it.
         """
         if snapshot:
-            made = {type_: self._views(type_, Timetable.copy) for type_ in self._by_type}
+            made = {type_: self._views(type_, ClassedTimetable.copy) for type_ in self._by_type}
             return lambda type_: made.get(type_, [])
         views: dict[str, list[Source]] = {}
 
         def sources(type_: str) -> list[Source]:
             if type_ not in views:
-                views[type_] = self._views(type_, Timetable.overlay)
+                views[type_] = self._views(type_, ClassedTimetable.overlay)
             return views[type_]
 
         return sources
 
-    def _views(self, type_: str, scratch: Callable[[Timetable], Timetable]) -> list[Source]:
-        return [
-            Source(first.base, first.site, type_, units, term, first.properties, scratch(self._tables[first.id]))
-            for first, units, term in self._runs(type_)
-        ]
+    def _views(self, type_: str, scratch: Callable[[ClassedTimetable], ClassedTimetable]) -> list[Source]:
+        return [self._view(*run, scratch(self._tables[run[0].id])) for run in self._runs(type_)]
+
+    def _view(self, first: Delegation, units: int, term: Term, free: ClassedTimetable) -> Source:
+        if len(free.tables) == 1:  # which is what most are, and costs nothing more
+            ((class_, only),) = free.tables.items()
+            classes = {class_: self._attributes[class_]}
+            return Source(first.base, first.site, first.type, units, term, classes[class_], only, classes)
+        classes = {class_: self._attributes[class_] for class_ in free.tables}
+        return Source(
+            first.base, first.site, first.type, units, term, in_common(list(classes.values()))[0], free, classes
+        )
+
+    def attributes_of(self, classes: Counts) -> tuple[Properties, tuple[Properties, ...]]:
+        """What units of these classes all have, and what each class has beside that."""
+        return in_common([self._attributes[class_] for class_, _ in classes])
+
+    def accepted(self, base: str, text: str) -> ClassedTimetable:
+        """The timetable of a line, of those classes that a filter takes. Raises ``CommandError`` for what is none."""
+        table, first = self.table_of(base), self._lines[base][0]
+        if not text:
+            return table
+        try:
+            return table.of(
+                frozenset(
+                    class_
+                    for class_ in table.tables
+                    if takes(text, seen(first.site, first.type, self._attributes[class_]))
+                )
+            )
+        except FilterError as error:
+            raise CommandError(f"properties.{error}") from error
 
     def _runs(self, type_: str) -> list[tuple[Delegation, int, Term]]:
         """Each line of a type: its first delegation, the most units, the term. In a gap, as a giver leaves that was
@@ -408,6 +448,7 @@ class Book:
                     "reservations": len(table),
                     "term": list(source.term),
                     "properties": dict(source.properties),
+                    "classes": self._describe_classes(source, table, now if begun else None),
                     "withheld": [
                         {"window": one.window, "units": one.units, "term": list(one.term), "reason": one.reason}
                         for one in source.withheld
@@ -416,6 +457,21 @@ class Book:
                 }
             )
         return rows
+
+    def _describe_classes(
+        self, source: Delegation, table: ClassedTimetable, now: Instant | None
+    ) -> list[dict[str, Any]]:
+        """Where its units are of several classes: how many of each, how many are free, and what they have."""
+        classes = self._tickets[source.id].leaf.classes
+        return [
+            {
+                "class": class_.hex(),
+                "units": units,
+                "free_now": table.open(class_).free_at(now) if now is not None else 0,
+                "properties": dict(self._attributes[class_]),
+            }
+            for class_, units in (classes if len(classes) > 1 else ())
+        ]
 
     # -- reservations ------------------------------------------------------------------------------------------
 
@@ -436,7 +492,7 @@ class Book:
             if claim.key in table:
                 table.change(claim.key, term=term, force=force)
             else:
-                table.reserve(claim.key, claim.units, term, force=force)
+                table.reserve(claim.key, self.classes_of(claim), term, force=force)
         except Shortfall:
             return False
         return True
@@ -447,7 +503,11 @@ class Book:
         """
         table = self._tables.get(claim.source)
         if table is not None and claim.until > claim.term.start:
-            table.reserve(claim.key, claim.units, Term(claim.term.start, claim.until), force=True)
+            table.reserve(claim.key, self.classes_of(claim), Term(claim.term.start, claim.until), force=True)
+
+    def classes_of(self, claim: Granted) -> Counts:
+        """How many units of each class a claim has, whose delegation is held."""
+        return claim.classes or ((self._tickets[claim.source].leaf.classes[0][0], claim.units),)
 
     def hold_rest(self, old: Granted, new: Granted) -> None:
         """Keep booked what ``new``, which replaces the rest of ``old``, leaves of it: until the site has confirmed that
@@ -455,7 +515,7 @@ class Book:
         """
         table = self._tables.get(old.source)
         if table is not None:
-            for key, units, term in rest_of(old, new):
+            for key, units, term in rest_of(old, new, self.classes_of(old), self.classes_of(new)):
                 table.reserve(key, units, term, force=True)
 
     def end_rest(self, old: Granted, at: Instant) -> None:
@@ -530,14 +590,16 @@ def _rest_keys(old: Granted) -> tuple[str, str]:
     return f"{old.key}/units", f"{old.key}/time"
 
 
-def rest_of(old: Granted, new: Granted) -> list[tuple[str, int, Term]]:
-    """What ``new`` leaves of ``old``'s term, as reservations: units that were given up, and time that was."""
+def rest_of(old: Granted, new: Granted, had: Counts, has: Counts) -> list[tuple[str, Counts, Term]]:
+    """What ``new`` leaves of ``old``'s term, as reservations: units that were given up of those that it had, and time
+    that was.
+    """
     start, end = new.term.start, old.term.end
     shared = Term(start, min(end, new.term.end))
     units, time = _rest_keys(old)
     pieces = []
-    if old.units > new.units:
-        pieces.append((units, old.units - new.units, shared))
+    if left := minus(had, has):
+        pieces.append((units, left, shared))
     if new.term.end < end:
-        pieces.append((time, old.units, Term(new.term.end, end)))
+        pieces.append((time, had, Term(new.term.end, end)))
     return pieces

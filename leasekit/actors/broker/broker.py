@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from leasekit.actors.base import Server
-from leasekit.actors.broker.answers import Answers, Introductions, LeaseTerms, Preemption
+from leasekit.actors.broker.answers import Answers, Introductions, Lapses, LeaseTerms, Preemption
 from leasekit.actors.broker.book import Book, RequestQueue, UsageBook
 from leasekit.actors.broker.claims import GrantedClaims, ReportsOfSites, ReturnedTickets, Statements
 from leasekit.actors.broker.delegations import (
@@ -24,14 +24,16 @@ from leasekit.actors.broker.delegations import (
 )
 from leasekit.actors.broker.grants import Cycles, GrantChecks, Grants, HeldParts, LeaseViews, TicketCutter
 from leasekit.actors.broker.planner import Holds, Planner, Quotes
-from leasekit.actors.broker.requests import Admission, DryRuns, Requests
+from leasekit.actors.broker.requests import Admission, DryRuns, Refusals, Requests
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import query
 from leasekit.actors.settings import BrokerSettings, Peer
 from leasekit.actors.turns import Carriers, MapperTurns, is_inline
 from leasekit.core.claims.keys import Scheme, Signer
+from leasekit.core.errors import RemoteError
 from leasekit.core.leases.records import BrokerLease, Granted
 from leasekit.core.mappers import BrokerMapper, Defer, Grant, GrantGroup, Preempt, Reject
+from leasekit.core.protocol.messages import Message, RequestTicket
 from leasekit.core.reasons import of_mapper, view
 from leasekit.core.schema import Row
 from leasekit.core.steps import Tick, Turn, TurnDone
@@ -78,6 +80,7 @@ class BrokerTurns:
     _dry_runs: DryRuns
     _planner: Planner
     mapper: BrokerMapper
+    _last: int = attrs.field(default=-1, init=False)
 
     def at(self) -> Instant | None:
         """See :class:`Turning`."""
@@ -86,16 +89,28 @@ class BrokerTurns:
         return self._cycles.due_at(self._turns.wake, asked=self._dry_runs.is_due() or self._planner.is_due())
 
     def turn(self) -> Turn | None:
-        """The mapper's turn, if requests wait and something has changed since it saw them; else a question's."""
+        """The mapper's turn, if requests wait and something has changed since it saw them, or a question's, or a
+        topology's: what had the last turn goes behind the others, so that none waits for ever behind what keeps coming.
+        """
         if self._turns.running:
             return None
-        if self._cycles.is_due(self._turns.wake):
-            self._turns.answer_wake()
-            cycle = self._cycles.show_news()
-            if cycle.requests or cycle.groups:
-                return self._turns.begin(lambda: self.mapper.allocate(cycle))
-        call: Any = self._dry_runs.next_call() or self._planner.next_call(snapshot=not is_inline(self.mapper))
-        return None if call is None else self._turns.begin(call)
+        kinds = (self._allocation, self._dry_runs.next_call, self._planned)
+        for number in range(self._last + 1, self._last + 1 + len(kinds)):
+            call = kinds[number % len(kinds)]()
+            if call is not None:
+                self._last = number % len(kinds)
+                return self._turns.begin(call)
+        return None
+
+    def _allocation(self) -> Callable[[], Any] | None:
+        if not self._cycles.is_due(self._turns.wake):
+            return None
+        self._turns.answer_wake()
+        cycle = self._cycles.show_news()
+        return (lambda: self.mapper.allocate(cycle)) if cycle.requests or cycle.groups else None
+
+    def _planned(self) -> Callable[[], Any] | None:
+        return self._planner.next_call(snapshot=not is_inline(self.mapper))
 
     def done(self, done: TurnDone) -> None:
         """See :class:`Turning`."""
@@ -128,7 +143,7 @@ class Broker(Server[BrokerLease]):
         super().__init__(name, signer, scheme, peers, self.settings, self._describe, BrokerLease.from_row)
         self.book = Book()
         self.queue = RequestQueue(self.keyring, self.settings.pending_max)
-        statements = Statements(self.kernel, self.keyring, self.book)
+        statements = Statements(self.kernel, self.keyring, self.book, self.settings.redeem_within)
         self.granted = GrantedClaims(self.kernel, self.served, self.queue, self.book, statements)
         self.subdelegation = Subdelegation(self.kernel, self.keyring, self.book, self.notices, self.settings)
         self._add_issued(self.issued)
@@ -141,7 +156,8 @@ class Broker(Server[BrokerLease]):
         returned = ReturnedTickets(self.kernel, self.served, self.granted, statements)
         self.notices.accepted += [returned.truncated, self.subdelegation.truncated]
         preemption = Preemption(self.kernel, self.granted, statements, self.notices, self.answers)
-        LeaseTerms(self.kernel, self.served, self.book, self.granted, self.answers)
+        lapses = Lapses(self.kernel, self.granted, statements, self.notices)
+        LeaseTerms(self.kernel, self.served, self.granted, self.answers, lapses)
 
         if getattr(mapper, "wants_usage", False):
             self.granted.count_usage(UsageBook(getattr(mapper, "usage_kept", 0)))
@@ -150,6 +166,7 @@ class Broker(Server[BrokerLease]):
         checks = GrantChecks(self.kernel, self.keyring, self.book, self.cycles, dependents)
         cutter = TicketCutter(self.kernel, self.book, self.granted, statements, self.answers)
         grants = Grants(self.queue, self.book, self.cycles, checks, cutter)
+        self.refusals = Refusals(self.kernel, self.book)
         self.admission = Admission(self.kernel, self.served, self.queue, self.book, self.settings)
         self.dry_runs = DryRuns(self.kernel, self.served, self.admission, grants, fresh)
         self.holds = Holds(self.kernel, self.keyring, self.served, self.book, self.settings)
@@ -166,6 +183,7 @@ class Broker(Server[BrokerLease]):
             Withholding(self.kernel, self.keyring, self.book, self.notices, self.issued),
             ReleasedSources(self.kernel, self.book, self.notices, dependents),
             returned,
+            preemption,
             ReportsOfSites(self.kernel, self.keyring, self.granted, statements, self.reports),
             Requests(self.kernel, self.served, self.admission, self.answers, held),
             self.dry_runs,
@@ -186,6 +204,11 @@ class Broker(Server[BrokerLease]):
         super()._tick(tick)
         self.subdelegation.begin()
 
+    def _refuse_message(self, peer: str, message: Message, error: RemoteError) -> None:
+        if isinstance(message, RequestTicket):
+            self.refusals.count(peer, message, error.reason)
+        super()._refuse_message(peer, message, error)
+
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         super()._restore(tables)
         rows = tables.get("delegations", ())
@@ -203,6 +226,7 @@ class Broker(Server[BrokerLease]):
             "holder": lease.holder,
             "slice": lease.slice,
             "type": lease.type,
+            "site": self._site_of(lease),
             "state": lease.state,
             "pending": lease.pending,
             "requested": {"op": lease.asked.op, "units": lease.asked.units, "term": list(lease.asked.term)},
@@ -212,6 +236,10 @@ class Broker(Server[BrokerLease]):
             ],
             **view(lease.defer_reason or lease.reason),
         }
+
+    def _site_of(self, lease: BrokerLease) -> str:
+        source = self.book.get(lease.claims[-1].source) if lease.claims else None
+        return source.site if source is not None else lease.asked.site
 
     def _until(self, claim: Granted) -> Instant:
         """When a claim ends: by its giver's deadline at the latest, if that takes back what it was cut from."""

@@ -16,7 +16,7 @@ from leasekit.actors.kernel import Kernel, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Reports, Served
 from leasekit.actors.settings import DELEGATE
-from leasekit.core.claims.claim import READY_AT, REPLACES, SAVING, Ticket, delegate
+from leasekit.core.claims.claim import READY_AT, REDEEM_BY, REPLACES, SAVING, Ticket, delegate
 from leasekit.core.claims.keys import Signer
 from leasekit.core.claims.statements import RECEIPT, TRUNCATION, Statement, check_statement, decode_statement, state
 from leasekit.core.drivers import saves
@@ -27,7 +27,7 @@ from leasekit.core.leases.relations import Notice
 from leasekit.core.mappers import Grant
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import MODIFY, NEW, Accepted, ClaimReport, ReturnTicket, TicketUpdate, Truncated
-from leasekit.core.reasons import Code, Reason, counted, mark, said
+from leasekit.core.reasons import Code, Reason, mark
 from leasekit.core.requests import Options
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Duration, Instant, Term, format_duration
@@ -69,13 +69,16 @@ RETURNED = "returned"
 
 def _constraints_of(claim: Granted) -> Properties:
     """What a claim says beside units and term: whether it can be ended early, by when its units are to be up, how long
-    before its end they are saved, where the lease is suspended then, and which claim of its lease it replaces.
+    before its end they are saved, where the lease is suspended then, until when it can be redeemed, and which claim of
+    its lease it replaces.
     """
     said = {"preemptible": "true"} if claim.preemptible else {}
     if claim.replaces:
         said[REPLACES] = claim.replaces
     if claim.saving:
         said[SAVING] = str(claim.saving)
+    if claim.redeem_by >= 0:
+        said[REDEEM_BY] = str(claim.redeem_by)
     if claim.prepare:
         said[READY_AT] = str(claim.term.start + claim.prepare)
     return said
@@ -102,12 +105,19 @@ class Statements:
     _kernel: Kernel
     _keyring: Keyring
     _book: Book
+    _redeem_within: Duration
+
+    def redeem_by(self, term: Term, prepare: Duration) -> Instant:
+        """Until when a claim over ``term``, whose units take ``prepare`` to be up, can be redeemed; -1: to its end."""
+        at = max(term.start + prepare, self._kernel.now) + self._redeem_within
+        return at if self._redeem_within and at < term.end else -1
 
     def cut(self, claim: Granted, holder: bytes) -> Ticket:
         """The ticket for ``claim``, whose digest is not known before, for the key ``holder``."""
         return delegate(
-            self._book.ticket(claim.source), self._signer_from(claim.source), holder=holder, units=claim.units,
-            term=claim.term, serial=claim.serial, constraints=_constraints_of(claim),
+            self._book.ticket(claim.source), self._signer_from(claim.source), holder=holder,
+            units=self._book.classes_of(claim), term=claim.term, serial=claim.serial,
+            constraints=_constraints_of(claim),
         )  # fmt: skip
 
     def cut_for(self, claim: Granted, holder: str) -> Ticket:
@@ -118,16 +128,27 @@ class Statements:
         """That a claim of ``lease`` ends at ``at``."""
         return state(self._signer_from(claim.source), TRUNCATION, claim.digest, at, lease.id).encode()
 
-    def truncated(self, lease: BrokerLease, claim: Granted, at: Instant, saving: Duration) -> tuple[str, Truncated]:
+    def truncated(
+        self, lease: BrokerLease, claim: Granted, at: Instant, saving: Duration, reason: Reason
+    ) -> tuple[str, Truncated]:
         """Which site a claim is of, and what that is told of its early end. Raises ``CommandError``."""
-        source = self._book.get(claim.source)
         if not claim.preemptible:
             raise CommandError(f"lease {lease.id} is not preemptible")
+        return self._told(lease, claim, max(at, claim.term.start), saving, reason)
+
+    def lapsed(self, lease: BrokerLease, claim: Granted) -> tuple[str, Truncated]:
+        """As :meth:`truncated`, of a claim that was to be redeemed by now: it ends as it begins, unless it was."""
+        return self._told(lease, claim, claim.term.start, 0, Reason(Code.LAPSED, at=claim.redeem_by))
+
+    def _told(
+        self, lease: BrokerLease, claim: Granted, at: Instant, saving: Duration, reason: Reason
+    ) -> tuple[str, Truncated]:
+        source = self._book.get(claim.source)
         if source is None or source.site not in self._keyring.peers:
             raise CommandError(f"lease {lease.id}: its site can't be told")
-        statement = self.early_end(lease, claim, max(at, claim.term.start))
+        statement = self.early_end(lease, claim, at)
         number = self._kernel.next("serial")
-        return source.site, Truncated(lease.id, number, self._ticket_again(lease, claim), statement, saving)
+        return source.site, Truncated(lease.id, number, self._ticket_again(lease, claim), statement, saving, reason)
 
     def _ticket_again(self, lease: BrokerLease, claim: Granted) -> bytes:
         """The ticket that was cut for ``claim``: the same bytes, since signatures are deterministic."""
@@ -335,19 +356,15 @@ class GrantedClaims:
         """The lease is over: nothing of it is booked, and it asks for nothing."""
         self.settle_cut(lease, len(lease.claims))
         lease.ended, lease.reason, lease.request = self._kernel.now, reason, 0
+        if self.usage is not None:  # now: after a restart its row is history, which is not read
+            self.usage.let_go(lease.holder, lease.type, lease.claims)
+            self._kernel.changes += self.usage.take_changes()
         self._queue.remove(lease)
         for tell in self.freed:
             tell()
         self._closings += 1
         if self._closings % 256 == 0:
             self._book.forget_before(self._kernel.now)
-
-    def drop(self, lease: BrokerLease) -> None:
-        """Forget the lease."""
-        if self.usage is not None:
-            self.usage.let_go(lease.holder, lease.type, lease.claims)
-            self._kernel.changes += self.usage.take_changes()
-        self._served.drop(lease)
 
     def restore(self, rows: Iterable[Row], usage: Iterable[Row]) -> None:
         """Take up the leases, and what was used, that a store kept."""
@@ -356,7 +373,7 @@ class GrantedClaims:
             self._kernel.changes += self.usage.take_changes()
         for row in rows:
             lease = BrokerLease.from_row(row)
-            self.leases[lease.id] = lease
+            self._served.restore(lease, row)
             if self.usage is not None:
                 self.usage.replace(lease.holder, lease.type, (), lease.claims, self._kernel.now)
             for claim in lease.claims:
@@ -393,7 +410,7 @@ class ReturnedTickets:
             self._take_back(lease, claim, message.receipt)
         self._kernel.send(peer, Accepted(message.lease, message.number))
 
-    def _take_back(self, lease: BrokerLease, claim: Granted, data: bytes) -> None:
+    def _take_back(self, lease: BrokerLease, claim: Granted, data: bytes, why: Code = Code.GIVEN_BACK) -> None:
         if not self._granted.is_held(claim):
             return
         receipt = self._statements.check_receipt(lease, claim, data)
@@ -409,20 +426,25 @@ class ReturnedTickets:
             self._granted.end(lease, claim, at)
         over = all(c.booked_until <= max(self._kernel.now, c.term.start) for c in lease.claims)
         if lease.state == br.TICKETED:
-            why = said(f"{counted(claim.units)} from {mark(receipt.at)} on")
-            self._kernel.fire(br.MACHINE, lease, "returned" if over else "return", why)
+            left = (Reason(Code.LEFT, units=one.units, at=one.term.start, until=one.until) for one in lease.claims)
+            told = Reason(Code.CAME_BACK, units=claim.units, at=receipt.at).because(*left)
+            self._kernel.fire(br.MACHINE, lease, "returned" if over else "return", told)
             if over:
-                self._granted.over(lease, Reason(Code.GIVEN_BACK))
+                self._granted.over(lease, Reason(why, at=claim.redeem_by if why == Code.LAPSED else -1))
         self._granted.changed(lease)
 
     def truncated(self, notice: Notice, receipt: bytes) -> None:
         """A site knows of the early end of a claim, and has given ``receipt``."""
         message, lease = notice.content(), self._granted.leases.get(notice.subject)
-        if not isinstance(message, Truncated) or lease is None:
+        if not isinstance(message, Truncated) or lease is None or not receipt:
             return
         subject = decode_statement(message.truncation).subject
         claim = next((one for one in lease.claims if one.digest == subject), None)
         if claim is None or not self._granted.is_held(claim):
+            return
+        if message.reason is not None and message.reason.code == Code.LAPSED:
+            self._granted.notice(lease, claim, claim.term.start, message.reason)
+            self._take_back(lease, claim, receipt, Code.LAPSED)
             return
         at = self._statements.check_receipt(lease, claim, receipt).at
         if at < claim.term.end:

@@ -16,20 +16,20 @@ from msgspec.structs import replace
 from leasekit.actors.broker.answers import TRUNCATE
 from leasekit.actors.broker.book import Book, rest_of
 from leasekit.actors.broker.claims import GrantedClaims, keep_receipt
-from leasekit.actors.issued import Issued, replaced_by, taken_back, withheld_shares
+from leasekit.actors.issued import Issued, in_order, replaced_by, taken_back, units_of_class, withheld_shares
 from leasekit.actors.kernel import Kernel, command, earliest, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Notices
 from leasekit.actors.settings import DELEGATE, BrokerSettings, DelegationSpec
 from leasekit.core.claims.claim import DEGREE_ONE, UNITS_MAX, Ticket, decode_ticket, delegate
 from leasekit.core.claims.statements import RECLAIM, TRUNCATION, check_statement, reclaim_deadline, state
+from leasekit.core.classes import NO_UNITS, Counts, check_named, chosen, count_of, counts
 from leasekit.core.commands import ReleaseSource
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.relations import Delegation, Notice, Withheld
 from leasekit.core.mappers import Grant
-from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.messages import (
     HELD_MAX,
     Accepted,
@@ -101,39 +101,42 @@ class Subdelegation:
             start, end = max(begin, source.term.start) if last is None else begin, min(wanted, source.term.end)
             if not source.term.start <= start < end:
                 continue
-            term, promised = Term(start, end), spec.units * spec.degree // DEGREE_ONE
-            same = (
-                instead
-                and last is not None
-                and (end, promised) == (last.term.end, decode_ticket(last.ticket).leaf.capacity)
-            )
-            if same or self._free_but_for_windows(source, term) < promised:
+            term, before = Term(start, end), decode_ticket(last.ticket).leaf if last is not None else None
+            same = instead and before is not None and (end, spec.units, spec.degree) == (
+                before.term.end, before.units, before.degree
+            )  # fmt: skip
+            units = self._units_for(source, spec, term, before.classes if before is not None else NO_UNITS)
+            if same or not units:
                 continue  # the site, and who gave this, count the old claim until nothing of it is in use
             whole = self._book.ticket(source.id)
             ticket = delegate(
                 whole, self._keyring.signer_of(whole.leaf.holder), holder=self._keyring.key_of(spec.broker),
-                units=spec.units, term=term, serial=self._kernel.next("serial"), degree=spec.degree,
+                units=units, term=term, serial=self._kernel.next("serial"), degree=spec.degree,
             )  # fmt: skip
             table, key = self._book.table(source.id), _key(id_)
             if key in table:  # a line that begins anew, under the name of what is over
                 table.release(key)
             # Over a maintenance window it may be more than there is: the taker hears of that when it has it.
-            table.reserve(key, ticket.leaf.capacity, term, force=True)
+            table.reserve(key, ticket.leaf.capacities, term, force=True)
             self.issued.offer(
-                id_, spec.broker, ticket, source.properties, line=self.issued.line_name(spec), site=source.site,
-                source=source.id,
+                id_, spec.broker, ticket, *self._book.attributes_of(units), line=self.issued.line_name(spec),
+                site=source.site, source=source.id,
             )  # fmt: skip
             return True
         return False
 
-    def _free_but_for_windows(self, source: Delegation, term: Term) -> int:
-        """What could be granted of a delegation over ``term`` if all of it were in service."""
+    def _units_for(self, source: Delegation, spec: DelegationSpec, term: Term, first: Counts) -> Counts:
+        """The units that can be given of a delegation over ``term``, of those that it had ``first``; none if there are
+        not so many, if all of it were in service.
+        """
         for window in source.withheld:
             self._book.withhold(source, window, -1)
-        free = self._book.table(source.id).available(term)
+        free = [(class_, table.available(term)) for class_, table in self._book.table(source.id).tables.items()]
         for window in source.withheld:
             self._book.withhold(source, window, 1)
-        return free
+        # What is given counts with its degree, rounded down.
+        most = {class_: (units * DEGREE_ONE + DEGREE_ONE - 1) // spec.degree for class_, units in free if units > 0}
+        return chosen(spec.units, most, first)
 
     def offer_taken(self, record: Delegation) -> None:
         """It may have been cut out of what a maintenance window takes: the taker is to leave that alone."""
@@ -143,10 +146,12 @@ class Subdelegation:
                 max(window.term.start, record.term.start, self._kernel.now),
                 min(window.term.end, record.term.end),
             )
-            lacking = -self._book.table(record.source).available(Term(begin, end)) if begin < end else 0
-            if lacking > 0 and window.units:
-                number, units = self._kernel.next("serial"), min(lacking, record.units)
-                message = Withhold(record.id, number, window.window, units, window.term, window.reason)
+            lacking = self._book.table(record.source).lacking(Term(begin, end)) if begin < end else NO_UNITS
+            claim = decode_ticket(record.ticket).leaf
+            each = tuple(min(count_of(lacking, class_), units) for class_, units in claim.classes)
+            if any(each) and window.units:
+                number = self._kernel.next("serial")
+                message = Withhold(record.id, number, window.window, sum(each), window.term, window.reason, each)
                 self._notices.owe(
                     f"{window.window}@{record.id}", record.peer, record.id, number, message, window.term.end
                 )
@@ -205,7 +210,7 @@ class Subdelegation:
         for given in self.issued:
             table = self._book.table_or_none(given.source)
             if table is not None and given.state != deleg.ENDED:  # one that was refused until its site knows: freed
-                table.reserve(_key(given.id), decode_ticket(given.ticket).leaf.capacity, given.term, force=True)
+                table.reserve(_key(given.id), decode_ticket(given.ticket).leaf.capacities, given.term, force=True)
                 if given.freed >= 0:
                     table.end(_key(given.id), given.freed)
 
@@ -220,34 +225,38 @@ class SourceDependents:
     _granted: GrantedClaims
     _issued: Issued
 
-    def check_own(self, parts: Sequence[tuple[Delegation, Term]], grant: Grant) -> None:
+    def check_own(self, parts: Sequence[tuple[Delegation, Term]], grant: Grant, units_of_grant: Counts) -> None:
         """Where a line has less than is in use, a modify that takes nothing more fits in; but of each claim no more can
         be cut than it has. Raises ``CommandError``.
         """
         for source, term in parts:
-            if self._book.table(source.id).available(term) >= 0:
-                continue
-            used = Profile()
-            for units, start, end in self._cut_from(source, but=grant.lease):
-                if start < end:
-                    used.add(start, end, units)
-            most = self._book.ticket(source.id).leaf.capacity - grant.units
-            if used.first_at_least(term.start, most + 1) < term.end:
-                raise CommandError(
-                    f"{source.id} has {source.units} units, and more are in use of what was there before"
-                )
+            lacking = self._book.table(source.id).lacking(term)
+            for class_, _ in lacking:
+                used = Profile()
+                for units, start, end in self._cut_from(source, but=grant.lease):
+                    if start < end:
+                        used.add(start, end, count_of(units, class_))
+                most = count_of(self._book.ticket(source.id).leaf.capacities, class_) - count_of(units_of_grant, class_)
+                if used.first_at_least(term.start, most + 1) < term.end:
+                    raise CommandError(
+                        f"{source.id} has {source.units} units, and more are in use of what was there before"
+                    )
 
-    def _cut_from(self, source: Delegation, *, but: str) -> Iterator[tuple[int, Instant, Instant]]:
+    def _cut_from(self, source: Delegation, *, but: str) -> Iterator[tuple[Counts, Instant, Instant]]:
         """What is cut from a delegation, but for the lease ``but``: units, from when, until when they are booked."""
         for lease in self._granted.leases.values():
             claims = lease.claims if lease.id != but else ()
-            yield from ((one.units, one.term.start, one.until) for one in claims if one.source == source.id)
+            for one in claims:
+                if one.source == source.id:
+                    yield self._book.classes_of(one), one.term.start, one.until
             for old, new in pairwise(claims):
                 if old.held and old.source == source.id:
-                    yield from ((units, *term) for _, units, term in rest_of(old, new))
-        for one in self._issued:
-            if one.source == source.id:
-                yield one.units, one.term.start, one.term.end if one.freed < 0 else one.freed
+                    left = rest_of(old, new, self._book.classes_of(old), self._book.classes_of(new))
+                    yield from ((units, *term) for _, units, term in left)
+        for given in self._issued:
+            if given.source == source.id:
+                units = decode_ticket(given.ticket).leaf.classes
+                yield units, given.term.start, given.term.end if given.freed < 0 else given.freed
 
     def busy_until(self, source: Delegation) -> Instant:
         """When the last thing ends that was cut from ``source`` and may go on, or may be cut yet: 0 if nothing is."""
@@ -367,19 +376,18 @@ class TakenDelegations:
     def _check_offer(self, peer: str, message: Offer) -> tuple[Delegation, Ticket]:
         ticket = self._check_given(peer, message.ticket)
         leaf = ticket.leaf
-        if leaf.properties != digest_properties(message.properties):
-            raise TicketError(Code.WRONG_PROPERTIES, "the resource properties are not those that the claim names")
+        check_named(leaf.classes, message.properties, message.classes)
         source = Delegation(
             message.delegation, peer, leaf.type, leaf.units, leaf.term, message.ticket, message.properties,
             message.number, self._site_of(peer, ticket, message.site), leaf.digest, deleg.HELD,
-            line="" if message.line == message.delegation else message.line,
+            line="" if message.line == message.delegation else message.line, classes=message.classes,
         )  # fmt: skip
         self._check_line(peer, source, ticket)
         return source, ticket
 
     def _check_line(self, peer: str, source: Delegation, ticket: Ticket) -> None:
-        """A delegation that goes on from others, or takes the place of the rest of one, is of the same kind of units.
-        Raises ``TicketError``.
+        """A delegation that goes on from others, or takes the place of the rest of one, is of the same type of units,
+        at the same site. Raises ``TicketError``.
         """
         if source.line:
             self._known(peer, source.line)
@@ -390,8 +398,8 @@ class TakenDelegations:
                 raise TicketError(
                     Code.WRONG_LINE, f"{other.id} is {other.type!r} of {other.site}: it can't go on from it"
                 )
-            if source.properties != other.properties:
-                raise TicketError(Code.WRONG_LINE, f"{other.id} has other resource properties, it can't go on from it")
+            if other.number > source.number:  # it was let go of, as another had taken its place
+                raise TicketError(Code.WRONG_LINE, f"{other.id} was offered after it")
             overlaps = source.term.start < other.grants_until and other.term.start < source.term.end
             if overlaps and (not source.line or source.term.start < other.term.start):
                 raise TicketError(Code.WRONG_LINE, f"{other.id} covers {marked(other.term)}, which it overlaps")
@@ -522,12 +530,26 @@ class Withholding:
             raise RemoteError(
                 Code.UNKNOWN_DELEGATION, f"{self._keyring.name} holds no delegation {message.delegation} of {peer}"
             )
-        known = next((one for one in source.withheld if one.window == message.window), None)
-        if known is None or message.number > known.number:  # else it is a repeat, or was overtaken
-            self._withhold(source, known, message)
+        heard = [one for other in self._line_of(source) for one in other.withheld if one.window == message.window]
+        if all(message.number > one.number for one in heard):  # else it is a repeat, or was overtaken
+            self._withhold(source, message)
         self._kernel.send(peer, Accepted(message.delegation, message.number))
 
-    def _withhold(self, source: Delegation, known: Withheld | None, message: Withhold) -> None:
+    def _line_of(self, source: Delegation) -> list[Delegation]:
+        """``source``, those in whose place it stands, as what was cut from them goes on, and that which stands in its
+        own.
+        """
+        line = self._book.line(source.base)
+        return [
+            one
+            for one in line
+            if one is source or (deleg.REPLACED in (one.state, source.state) and one.term.overlaps(source.term))
+        ]
+
+    def _withhold(self, source: Delegation, message: Withhold) -> None:
+        known = next((one for one in source.withheld if one.window == message.window), None)
+        line = self._line_of(source)
+        told_before = any(one.window == message.window for other in line for one in other.withheld)
         kept = [one for one in source.withheld if one is not known and one.term.end > self._kernel.now]
         heeded = sum(one.units > 0 for one in kept)
         if message.units and heeded >= WINDOWS_MAX:
@@ -536,18 +558,24 @@ class Withholding:
             )
         if len(kept) - heeded >= WINDOWS_MAX:  # those that were taken back are remembered for the order of messages
             kept.remove(next(one for one in kept if not one.units))
-        window = Withheld(message.window, message.units, message.term, message.reason, message.number)
+        window = Withheld(message.window, message.units, message.term, message.reason, message.number, message.by_class)
         if known is not None:
             self._book.withhold(source, known, -1)
-        takers = [d for d in self._issued if d.source == source.id and d.state in (deleg.OFFERING, deleg.HELD)]
+        sources = {one.id for one in line}
+        takers = [d for d in self._issued if d.source in sources and d.state in (deleg.OFFERING, deleg.HELD)]
         rest = Term(max(message.term.start, min(self._kernel.now, message.term.end - 1)), message.term.end)
-        told = withheld_shares(message.units, rest, self._book.table(source.id).available, takers)
+        told: dict[str, list[tuple[bytes, int]]] = {}
+        for class_, units in window.of(self._book.ticket(source.id).leaf):
+            spare = self._book.table(source.id).open(class_).available
+            for name, part in withheld_shares(units, rest, spare, units_of_class(takers, class_)).items():
+                told.setdefault(name, []).append((class_, part))
         self._book.withhold(source, window, 1)
         source.withheld = (*kept, window)
         for record in takers:
-            if record.id in told and (told[record.id] or known is not None):
+            share = in_order(decode_ticket(record.ticket).leaf, counts(told.get(record.id, ())))
+            if any(share) or told_before:
                 number = self._kernel.next("serial")
-                passed = replace(message, delegation=record.id, number=number, units=told[record.id])
+                passed = replace(message, delegation=record.id, number=number, units=sum(share), by_class=share)
                 until = message.term.end
                 self._notices.owe(f"{message.window}@{record.id}", record.peer, record.id, number, passed, until)
         self._book.note_news()

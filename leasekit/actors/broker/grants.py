@@ -27,6 +27,7 @@ from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import BrokerSettings
 from leasekit.core.claims.claim import JOINED_MAX, Ticket, join_tickets
+from leasekit.core.classes import NO_UNITS, Counts, chosen, first_of, fits, total
 from leasekit.core.drivers import saves
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import broker as br
@@ -35,10 +36,10 @@ from leasekit.core.leases.records import BrokerLease, Granted
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.mappers import BrokerCycle, Grant, GrantedLease, PendingRequest, Usage
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, TICKET_MAX
-from leasekit.core.reasons import Code, Reason, counted, mark, marked, said
+from leasekit.core.reasons import Code, Reason, mark, marked
 from leasekit.core.requests import Options
 from leasekit.core.time import Instant, Term
-from leasekit.core.timetable import Shortfall
+from leasekit.core.timetable import Shortfall, Timetable
 
 
 @attrs.define(eq=False)
@@ -56,6 +57,11 @@ class LeaseViews:
         """What each holder has been granted, if the mapper goes by it."""
         return self._granted.usage
 
+    @property
+    def booked_hours(self) -> int:
+        """How much a holder is to have booked ahead."""
+        return self._settings.booked_hours
+
     def granted(self, type_: str) -> Sequence[GrantedLease]:
         """The leases of a type that are not over. Records are read as they are when the mapper asks."""
         found = []
@@ -69,7 +75,7 @@ class LeaseViews:
             found.append(
                 GrantedLease(
                     lease.id, lease.holder, self._book.base(last.source), type_, last.units, Term(last.term.start, end),
-                    last.preemptible, priority, with_suspend(lease), last.until,
+                    last.preemptible, priority, with_suspend(lease), last.until, last.classes,
                 )
             )  # fmt: skip
         return found
@@ -102,7 +108,13 @@ class LeaseViews:
             preemptible=options.preemptible or _stays_preemptible(lease),
             properties=asked.properties,
             held_until=last.until if last is not None else 0,
+            classes=_goes_on_with(last, options) if last is not None else NO_UNITS,
         )
+
+
+def _goes_on_with(held: Granted, options: Options) -> Counts:
+    """The units that a lease goes on with: all of those that it holds, or those that its guest keeps."""
+    return options.keep if options.keep and fits(options.keep, held.classes) else held.classes
 
 
 def _stays_preemptible(lease: BrokerLease) -> bool:
@@ -172,7 +184,10 @@ class Cycles:
         self._shown = views if self._inline else {}
         sources = self._book.turn_sources(snapshot=not self._inline)
         usage = self._views.usage
-        return BrokerCycle(self._kernel.now, requests, groups, sources, self._views.granted, usage, self._suspends())
+        return BrokerCycle(
+            self._kernel.now, requests, groups, sources, self._views.granted, usage, self._suspends(),
+            self._views.booked_hours,
+        )  # fmt: skip
 
     def _suspends(self) -> bool:
         """Whether there is anything here that can be suspended: of some type, at some site."""
@@ -180,7 +195,8 @@ class Cycles:
 
 
 CLAIM_MAX = 512
-"""More bytes than a claim that a broker cuts for a guest has."""
+"""More bytes than a claim that a broker cuts for a guest has beside the classes that it names: those of the delegation,
+at most."""
 
 
 @attrs.define(eq=False)
@@ -192,6 +208,10 @@ class GrantChecks:
     _book: Book
     _cycles: Cycles
     _dependents: SourceDependents
+
+    def check_own(self, grant: Grant, units: Counts) -> None:
+        """Raises ``CommandError`` if more of a delegation is in use than it has, and ``units`` are too many then."""
+        self._dependents.check_own(self._book.cover(grant.source, grant.booked), grant, units)
 
     def check(self, lease: BrokerLease, options: Options, grant: Grant) -> None:
         """Raises ``CommandError`` if ``grant`` can't be carried out, units apart."""
@@ -225,6 +245,37 @@ class GrantChecks:
             )
         self._check_covered(source, grant)
 
+    def choose(self, lease: BrokerLease, options: Options, grant: Grant) -> Counts:
+        """The units of a grant by class: of those classes that the request's filter takes. A lease goes on with the
+        units that it has. Raises ``CommandError``, or ``Shortfall`` if there are not so many.
+        """
+        table = self._book.accepted(grant.source, options.filter)
+        if lease.asked.op == NEW:
+            return table.pick(grant.units, grant.booked)
+        old = concerned(lease)
+        held = self._book.classes_of(old)
+        named = total(options.keep) == grant.units and fits(options.keep, held)
+        kept = options.keep if named else first_of(held, grant.units)
+        whole, but = self._book.table_of(grant.source), old.key if lease.asked.op == MODIFY else None
+        if grant.units == total(kept):
+            return kept
+        more = chosen(
+            grant.units,
+            {name: self._free_of(whole.open(name), grant, but) for name in {**dict(kept), **table.tables}},
+            kept,
+        )
+        if not fits(kept, more):
+            raise Shortfall(grant.booked, total(more), grant.units)
+        return more
+
+    @staticmethod
+    def _free_of(table: Timetable, grant: Grant, but: str | None) -> int:
+        """The units free over a grant, those that its lease gives up for it among them."""
+        if but is not None and but in table:
+            table = table.overlay()
+            table.end(but, grant.booked.start)
+        return table.available(grant.booked)
+
     def _check_covered(self, source: Delegation, grant: Grant) -> None:
         """What is granted lies in one delegation, or in some that go on from each other. Raises ``CommandError``."""
         parts = self._book.cover(grant.source, grant.booked)
@@ -233,10 +284,9 @@ class GrantChecks:
             raise CommandError(f"the delegation covers {marked((source.term.start, end))}, not {marked(grant.booked)}")
         if parts[0][1].end <= self._kernel.now:
             raise CommandError(f"{parts[0][0].id}, in which it begins, was replaced meanwhile")
-        self._dependents.check_own(parts, grant)
         if grant.prepare and parts[0][1].end <= grant.term.start:
             raise CommandError(f"units can't be prepared in {parts[0][0].id}, which ends before the term begins")
-        if len(parts) > JOINED_MAX + 1 or sum(len(one.ticket) + CLAIM_MAX for one, _ in parts) > TICKET_MAX:
+        if len(parts) > JOINED_MAX + 1 or sum(2 * len(one.ticket) + CLAIM_MAX for one, _ in parts) > TICKET_MAX:
             raise CommandError(f"the term goes on over {len(parts)} delegations, too many for one grant")
 
 
@@ -255,17 +305,25 @@ class TicketCutter:
         # Not by the request's number: one whose record is long forgotten may come again.
         return f"{lease.id}#{self._kernel.next('serial')}"
 
-    def reserve(self, lease: BrokerLease, grant: Grant) -> str:
-        """Book the grant, that of a modify in place of the rest of the claim it replaces. Raises ``Shortfall`` with
-        nothing changed.
+    def reserve(self, lease: BrokerLease, grant: Grant, units: Counts) -> str:
+        """Book the grant of these units, that of a modify in place of the rest of the claim it replaces. Raises
+        ``Shortfall`` with nothing changed.
         """
         table = self._book.table_of(grant.source)
         key = self.new_key(lease)
         if lease.asked.op == MODIFY:
-            table.replace(concerned(lease).key, key, grant.units, grant.booked)
+            table.replace(concerned(lease).key, key, units, grant.booked)
         else:
-            table.reserve(key, grant.units, grant.booked)
+            table.reserve(key, units, grant.booked)
         return key
+
+    def try_reserve(self, lease: BrokerLease, grant: Grant, units: Counts) -> None:
+        """Raises ``Shortfall`` if these units could not be booked. Nothing is changed."""
+        table = self._book.table_of(grant.source).overlay()
+        if lease.asked.op == MODIFY:
+            table.replace(concerned(lease).key, "", units, grant.booked)
+        else:
+            table.reserve("", units, grant.booked)
 
     def cut(self, lease: BrokerLease, grant: Grant, options: Options, key: str) -> None:
         """Cut the tickets of a grant, which is reserved under ``key``, and answer with them."""
@@ -280,12 +338,8 @@ class TicketCutter:
         start, end = grant.booked
         source = self._book.get(parts[-1][1].source)
         assert source is not None, "checked before"
-        self._kernel.fire(
-            br.MACHINE,
-            lease,
-            "grant",
-            said(f"{counted(grant.units)} of {source.site} over [{mark(start)}, {mark(end)})"),
-        )
+        granted = Reason(Code.GRANTED, source.site, lease.type, units=grant.units, at=start, until=end)
+        self._kernel.fire(br.MACHINE, lease, "grant", granted)
         self._answers.settle(
             lease, "granted", None, ticket=first.encode(), source=source, truncation=truncation, further=further
         )
@@ -294,6 +348,7 @@ class TicketCutter:
         """The claims of a grant, which is reserved under ``key``: one for each delegation that its term lies in."""
         parts = self._book.cover(grant.source, grant.booked)
         table = self._book.table_of(grant.source)
+        units = table.booked(key)
         if len(parts) > 1:
             table.release(key)
         made: list[tuple[Ticket, Granted]] = []
@@ -303,10 +358,10 @@ class TicketCutter:
             part_key, serial = f"{key}.{number}" if number else key, self._kernel.next("serial")
             replaces = concerned(lease).digest.hex() if lease.asked.op == MODIFY and number == 0 else ""
             if len(parts) > 1:
-                table.reserve(part_key, grant.units, term, force=True)
+                table.reserve(part_key, units, term, force=True)
             claim = Granted(
                 b"", source.id, part_key, grant.units, term, term.end, False, serial, grant.preemptible, prepare,
-                saving, replaces,
+                saving, replaces, units, self._statements.redeem_by(term, prepare),
             )  # fmt: skip
             ticket = self._statements.cut_for(claim, lease.holder)
             made.append((ticket, claim._replace(digest=ticket.leaf.digest)))
@@ -331,14 +386,24 @@ class Grants:
             self._checks.check(lease, self._queue.options[lease.id], grant)
         reserved: list[tuple[BrokerLease, Grant, str]] = []
         try:
-            for lease, grant in zip(leases, grants, strict=True):
-                reserved.append((lease, grant, self._cutter.reserve(lease, grant)))
-        except Shortfall as short:
+            # Who takes any class of units leaves to the others of its group what these need.
+            pairs = zip(leases, grants, strict=True)
+            for lease, grant in sorted(pairs, key=self._pickiness) if len(grants) > 1 else pairs:
+                units = self._checks.choose(lease, self._queue.options[lease.id], grant)
+                self._checks.check_own(grant, units)
+                reserved.append((lease, grant, self._cutter.reserve(lease, grant, units)))
+        except (CommandError, Shortfall) as error:
             for _, grant, key in reserved:
                 self._book.table_of(grant.source).release(key)
-            raise CommandError(f"it would overbook: {short.free} units are free over {marked(short.term)}") from short
+            if isinstance(error, CommandError):
+                raise
+            raise CommandError(f"it would overbook: {error.free} units are free over {marked(error.term)}") from error
         for lease, grant, key in reserved:
             self._cutter.cut(lease, grant, self._queue.options[lease.id], key)
+
+    def _pickiness(self, pair: tuple[BrokerLease, Grant]) -> int:
+        lease, grant = pair
+        return len(self._book.accepted(grant.source, self._queue.options[lease.id].filter).tables)
 
     def _check_group(self, leases: Sequence[BrokerLease], grants: Sequence[Grant]) -> None:
         group = {lease.group for lease in leases if lease.asked.op == NEW}
@@ -347,7 +412,9 @@ class Grants:
                 raise CommandError("only the members of a request group are granted together")
             return
         whole = self._book.group_of(leases[0].id)
-        if sorted(lease.id for lease in leases) != sorted(whole) or len({grant.term for grant in grants}) != 1:
+        fixed = all(self._queue.options[lease.id].latest_start == lease.asked.term.start for lease in leases)
+        one_term = fixed or len({grant.term for grant in grants}) == 1
+        if sorted(lease.id for lease in leases) != sorted(whole) or not one_term:
             raise CommandError(f"request group {leases[0].group!r} is granted whole and over one term, or not at all")
 
     def show(self, lease: BrokerLease) -> BrokerCycle:
@@ -357,13 +424,12 @@ class Grants:
     def try_grant(self, lease: BrokerLease, grant: Grant) -> Delegation:
         """See :class:`.dry_runs.Decider`."""
         self._checks.check(lease, self._queue.options[lease.id], grant)
-        table = self._book.table_of(grant.source)
-        if lease.asked.op == MODIFY:  # it gives up the rest of what it holds
-            table = table.overlay()
-            table.end(concerned(lease).key, grant.booked.start)
-        free = table.available(grant.booked)
-        if free < grant.units:
-            raise CommandError(f"it would overbook: {free} units are free over {marked(grant.booked)}")
+        try:
+            units = self._checks.choose(lease, self._queue.options[lease.id], grant)
+            self._cutter.try_reserve(lease, grant, units)
+        except Shortfall as short:
+            raise CommandError(f"it would overbook: {short.free} units are free over {marked(short.term)}") from short
+        self._checks.check_own(grant, units)
         return self._book.cover(grant.source, grant.booked)[0][0]
 
 

@@ -182,9 +182,10 @@ class Holds:
 
     def reserve(self, hold: PlanHold, part: PlanPart, key: str) -> None:
         """Book a part of ``hold`` under ``key`` instead, for a lease."""
-        table = self._book.table_of(part.source)
-        table.release(_key(hold.id, part.part))
-        table.reserve(key, part.units, hold.term, force=True)  # what was just released
+        table, held = self._book.table_of(part.source), _key(hold.id, part.part)
+        units = table.booked(held)
+        table.release(held)
+        table.reserve(key, units, hold.term, force=True)  # what was just released
 
     def use(self, hold: PlanHold, holder: str) -> None:
         """All parts of ``hold`` are leases of ``holder`` now: nothing is held any more."""
@@ -211,7 +212,7 @@ class Holds:
             table = self._book.table_of(part.source)
             if _key(hold.id, part.part) not in table:
                 return Reason(Code.OTHER_DELEGATION, part.site, part.source)
-            if table.available(hold.term) < 0:  # what is held itself counts
+            if table.lacking(hold.term):  # what is held itself counts
                 return Reason(Code.UNITS_OUT, part.site, part.type)
         return None if holder in self._keyring.peers else Reason(Code.NO_PEER, holder)
 
@@ -426,7 +427,9 @@ class Planner:
     plannings: dict[str, _Planning] = attrs.field(factory=dict, init=False)
     in_turn: _Planning | None = attrs.field(default=None, init=False)
     """The request that the mapper plans now."""
-    _ready: deque[_Planning] = attrs.field(factory=deque, init=False)
+    _ready: list[_Planning] = attrs.field(factory=list, init=False)
+    _turns: list[str] = attrs.field(factory=list, init=False)
+    """The peers that had turns and have more requests, the last one at the end."""
 
     def __attrs_post_init__(self) -> None:
         self._kernel.register_unkept(_Planning, on_due=self._due)
@@ -514,14 +517,19 @@ class Planner:
         return bool(self._ready)
 
     def next_call(self, *, snapshot: bool) -> Callable[[], Any] | None:
-        """What has the mapper plan the next request."""
-        while self._ready and self._ready[0].peer not in self._keyring.peers:
-            self._end(self._ready.popleft())
+        """What has the mapper plan the next request: of the peer that has not had a turn for the longest time."""
+        for gone in [one for one in self._ready if one.peer not in self._keyring.peers]:
+            self._ready.remove(gone)
+            self._end(gone)
         if not self._ready:
             return None
         plan = self._plan
         assert plan is not None, "no request is taken without"
-        self.in_turn = planning = self._ready.popleft()
+        self.in_turn = planning = min(
+            self._ready, key=lambda one: self._turns.index(one.peer) if one.peer in self._turns else -1
+        )
+        self._ready.remove(planning)
+        self._turns = [*(peer for peer in self._turns if peer != planning.peer), planning.peer]
         types = {site.type for site in planning.request.sites}
         sources = self._quotes.offered(types, snapshot=snapshot)
         sources += [source_of(id_, offer) for id_, offer in planning.offers.items()]
@@ -694,6 +702,8 @@ class Planner:
 
     def _end(self, planning: _Planning) -> None:
         self.plannings.pop(planning.id, None)
+        asking = {one.peer for one in self.plannings.values()}
+        self._turns = [peer for peer in self._turns if peer in asking]
         self._kernel.schedule(planning, None)
 
     # -- time and state ----------------------------------------------------------------------------------------

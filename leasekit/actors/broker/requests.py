@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import attrs
+from msgspec.structs import replace
 
 from leasekit.actors.broker.answers import Answers
 from leasekit.actors.broker.book import Book, RequestQueue
@@ -18,6 +19,7 @@ from leasekit.actors.kernel import Kernel, takes
 from leasekit.actors.served import OLD, Served
 from leasekit.actors.settings import REQUEST, BrokerSettings
 from leasekit.actors.turns import FAILED, NOT_CARRIED_OUT, check_decision
+from leasekit.core.accounts import NOT_TAKEN
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases.machine import NONE
@@ -26,10 +28,10 @@ from leasekit.core.leases.relations import Delegation
 from leasekit.core.mappers import BrokerCycle, BrokerMapper, Defer, Grant, Reject, Wake
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, Probe, ProbeAnswer, RequestTicket, Withdraw
-from leasekit.core.reasons import Code, Reason, mark, of_mapper, said
+from leasekit.core.reasons import Code, Reason, mark, of_mapper
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.steps import TurnDone
-from leasekit.core.time import INSTANT_MAX, Instant, Term
+from leasekit.core.time import INSTANT_MAX, MINUTE, Duration, Instant, Term
 
 
 @attrs.define(eq=False, slots=False)
@@ -146,6 +148,57 @@ class Admission:
 _OPS = {NEW: br.TICKETING, EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
 
 
+REFUSALS_EVERY: Final[Duration] = MINUTE
+"""How often requests of one kind that are not taken are noted."""
+
+
+@attrs.define(eq=False)
+class RefusedKind:
+    """Requests of one holder and type that were not taken for one cause: ``more`` came since that was last noted."""
+
+    id: str
+    why: Reason
+    more: int = 1
+    timer: Instant | None = None
+
+
+@attrs.define(eq=False, slots=False)
+class Refusals:
+    """Requests that are not taken, and leave no record: how many is noted in the log, of each kind no more often than
+    once in a while, so that a flood of them does not fill it.
+    """
+
+    _kernel: Kernel
+    _book: Book
+    _kinds: dict[str, RefusedKind] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._kernel.register_unkept(RefusedKind, on_due=self._due)
+
+    def count(self, peer: str, message: RequestTicket, reason: Reason) -> None:
+        """One more."""
+        type_ = message.type if self._book.of_type(message.type) else ""
+        key = f"{peer}/{type_}/{reason.code}"
+        kind = self._kinds.get(key)
+        if kind is None:
+            why = Reason(Code.TURNED_AWAY, peer, type_).because(Reason(reason.code))
+            kind = self._kinds[key] = RefusedKind(key, why)
+            self._note(kind)
+        else:
+            kind.more += 1
+
+    def _note(self, kind: RefusedKind) -> None:
+        self._kernel.note(NOT_TAKEN, NOT_TAKEN, "", "", replace(kind.why, units=kind.more))
+        kind.more = 0
+        self._kernel.schedule(kind, self._kernel.now + REFUSALS_EVERY)
+
+    def _due(self, kind: RefusedKind) -> None:
+        if kind.more:
+            self._note(kind)
+        else:
+            del self._kinds[kind.id]
+
+
 @attrs.define(eq=False)
 class Requests:
     """The requests of guests."""
@@ -159,7 +212,7 @@ class Requests:
     @takes(RequestTicket, REQUEST)
     def _on_request(self, peer: str, message: RequestTicket) -> None:
         lease = self._served.leases.get(message.lease)
-        if not self._served.is_news(lease, peer, message.number):
+        if not self._served.is_news(lease, peer, message):
             return
         if message.op not in _OPS:
             raise RemoteError(Code.BAD_OP, f"op: found {message.op!r}, allowed are {', '.join(_OPS)}")
@@ -179,7 +232,7 @@ class Requests:
         else:
             lease = self._reopen(lease, message, asked)
         self._admission.enqueue(lease, options)
-        self._served.accept(lease, message.number)
+        self._served.accept(lease, message)
         self._kernel.touch(lease)
         if hold is not None:
             self._held.use(hold, lease)
@@ -194,9 +247,7 @@ class Requests:
             key=self._served.key_of(peer),
         )  # fmt: skip
         self._served.leases[lease.id] = lease
-        self._kernel.note(
-            lease.id, "request", "", f"{lease.state}/{lease.pending}", said(f"{peer}: {asked.units} {lease.type}")
-        )
+        self._kernel.note(lease.id, "request", "", f"{lease.state}/{lease.pending}", _asked(lease, asked))
         self._admission.note(lease, options)
         if options.group:
             self._admission.join_group(lease, options)
@@ -213,13 +264,9 @@ class Requests:
         if lease.request:  # or it would not ask for something else
             self._kernel.fire(br.MACHINE, lease, "withdraw", Reason(Code.WITHDRAWN))
             self._answers.settle(lease, "closed", Reason(Code.REQUEST_REPLACED))
-        self._kernel.fire(br.MACHINE, lease, message.op)
-        lease.asked, lease.number, lease.request, lease.arrived = (
-            asked,
-            message.number,
-            message.number,
-            self._kernel.now,
-        )
+        self._kernel.fire(br.MACHINE, lease, message.op, _asked(lease, asked))
+        lease.asked, lease.number, lease.request = asked, message.number, message.number
+        lease.arrived = self._kernel.now
         lease.deadline = deadline
         return lease
 
@@ -252,6 +299,12 @@ class Requests:
         before.suspended = False
         self._kernel.touch(before)
         return before.arrived
+
+
+def _asked(lease: BrokerLease, asked: Asked) -> Reason:
+    """What is asked for a lease, as it is written down."""
+    start, end = asked.term
+    return Reason(Code.ASKED, lease.holder, lease.type, units=asked.units, at=start, until=end)
 
 
 PROBES_MAX: Final = 64

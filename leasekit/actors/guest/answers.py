@@ -31,6 +31,7 @@ from leasekit.core.protocol.messages import (
     LeaseUpdate,
     TicketUpdate,
     acknowledge,
+    comes_early,
 )
 from leasekit.core.reasons import Code, Reason, counted, said
 from leasekit.core.time import Instant
@@ -115,7 +116,7 @@ class BrokerUpdates:
             if lease is None:
                 self._tickets.give_back_strays(peer, message)
             return
-        if message.update > lease.broker_seen + 1:
+        if comes_early(message.update, lease.broker_seen):
             return  # an earlier one is on its way and due until it arrives
         self._kernel.send(peer, acknowledge(message))
         if message.update <= lease.broker_seen:
@@ -277,7 +278,7 @@ class SiteUpdates:
             return
         if lease.site != peer:
             raise RemoteError(Code.WRONG_SITE, f"lease {lease.id} is at {lease.site or 'no site yet'}, not at {peer}")
-        if message.update > lease.site_seen + 1:
+        if comes_early(message.update, lease.site_seen):
             return
         if message.update > lease.site_seen:
             self._take(lease, message)
@@ -301,9 +302,9 @@ class SiteUpdates:
         elif message.state == "noticed":
             lease.noticed, lease.reason = message.term.end, message.reason
             lease.suspends = lease.suspends if lease.operation.op == CLOSE else message.saved >= 0
-        elif message.state == "waiting":
+        elif message.state in ("waiting", "told"):
             lease.reason = message.reason
-            self._kernel.note(lease.id, "waiting", "", "", message.reason)
+            self._kernel.note(lease.id, message.state, "", "", message.reason)
         elif settles:
             self._answers.answered(lease, message)
         elif message.state not in ("refused", "undone"):

@@ -21,10 +21,21 @@ from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import NO_OPERATION, GuestLease, Held, Operation, Slice
 from leasekit.core.mappers import GuestUnitView, LeaseView
-from leasekit.core.protocol.messages import EXTEND, NEW, Accepted, CloseLease, Message, Redeem, RequestTicket, Withdraw
+from leasekit.core.properties import Properties, check_properties
+from leasekit.core.protocol.messages import (
+    EXTEND,
+    NEW,
+    UNKNOWN,
+    Accepted,
+    CloseLease,
+    Message,
+    Redeem,
+    RequestTicket,
+    Withdraw,
+)
 from leasekit.core.reasons import view, words
 from leasekit.core.schema import Change, Row
-from leasekit.core.time import Instant, Term
+from leasekit.core.time import SECOND, Instant, Term
 
 NAME_MAX = 128
 T = TypeVar("T")
@@ -59,6 +70,14 @@ def check_units(units: Any) -> None:
         raise CommandError(f"units: found {units!r}, expected a whole number of at least 1")
 
 
+def with_more(configuration: Properties, more: Properties) -> dict[str, str]:
+    """A lease's configuration with ``more``. Raises ``CommandError`` for more than a message can say."""
+    try:
+        return check_properties({**configuration, **more}, "configuration")
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+
+
 def joint(lease: GuestLease) -> str:
     """Its state, and what is pending in it, for an operator."""
     return lease.state if lease.pending == NONE else f"{lease.state}, {lease.pending}"
@@ -90,6 +109,11 @@ class Leases:
             self.slices[record.id] = record
         for row in sorted(leases, key=lambda row: _order(row[0])):
             lease = GuestLease.from_row(row)
+            if copied := self._kernel.copied:
+                # What was asked, and heard, after the copy was made is not known.
+                lease.number = max(lease.number, copied // SECOND)
+                lease.broker_seen = lease.site_seen = UNKNOWN
+                self._kernel.touch(lease)
             self.adopt(lease)
             self._kernel.schedule(lease, self._kernel.now)
 
@@ -210,6 +234,7 @@ class Leases:
             "renewal": following[0] if following else None,
             "further": following[1:],
             "granted": None if lease.granted is None else {"term": list(lease.granted), "units": len(lease.units)},
+            "start": lease.runs.start,
             "end": _end(lease),
             "configuration": dict(lease.configuration),
             "resource": dict(lease.resource),
@@ -278,6 +303,7 @@ def _summary(lease: GuestLease) -> dict[str, Any]:
         "pending": lease.pending,
         "join": lease.join,
         "units": len(lease.units) or (held.units if held is not None else lease.asked.units),
+        "start": lease.runs.start,
         "end": _end(lease),
         **view(lease.reason),
     }

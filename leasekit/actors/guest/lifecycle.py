@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.guest.leases import CLOSE, GuestOperations, Leases, Limits, joint, structure
+from leasekit.actors.guest.leases import CLOSE, GuestOperations, Leases, Limits, joint, structure, with_more
 from leasekit.actors.guest.membership import Membership
 from leasekit.actors.guest.tickets import Returns
 from leasekit.actors.kernel import Kernel, command
@@ -380,11 +380,19 @@ class Predecessors:
             self._kernel.touch(lease)
             return WAIT
         if answer.configuration:
-            lease.configuration = {**lease.configuration, **answer.configuration}
-            if lease.next_configuration is not None:
-                lease.next_configuration = {**lease.next_configuration, **answer.configuration}
-            self._kernel.touch(lease)
+            self._configure(lease, answer.configuration)
         return READY
+
+    def _configure(self, lease: GuestLease, more: Properties) -> None:
+        """Add what the mapper says to what the lease's units are set up with."""
+        try:
+            configuration = with_more(lease.configuration, more)
+            after = None if lease.next_configuration is None else with_more(lease.next_configuration, more)
+        except CommandError as error:
+            self._kernel.complain(f"lease {lease.id} does not get what its mapper says: {error}")
+            return
+        lease.configuration, lease.next_configuration = configuration, after
+        self._kernel.touch(lease)
 
     def _what_became_of(self, code: Code, name: str) -> Reason:
         other = self._records.by_id.get(name)
@@ -405,15 +413,22 @@ class SliceKeys:
         key = record.key if record is not None else ""
         if not key or lease.key_tried == key or lease.configuration.get(SLICE_KEY) == key:
             return
+        try:
+            configuration = with_more(lease.configuration, {SLICE_KEY: key})
+        except CommandError as error:
+            lease.key_tried = key
+            self._kernel.complain(f"lease {lease.id} does not get the key of slice {lease.slice}: {error}")
+            self._kernel.touch(lease)
+            return
         if lease.state == sm.TICKETED:
-            lease.configuration = {**lease.configuration, SLICE_KEY: key}
+            lease.configuration = configuration
         elif (
             sm.MACHINE.allows((lease.state, lease.pending), "modify")
             and not lease.closing
             and lease.end > self._kernel.now
         ):
             lease.key_tried = key
-            self._redeems.change(lease, {**lease.configuration, SLICE_KEY: key}, ())
+            self._redeems.change(lease, configuration, ())
             self._redeems.reconfigure(lease, said("the slice's key"))
         self._kernel.touch(lease)
 

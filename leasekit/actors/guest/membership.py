@@ -59,7 +59,9 @@ class Membership:
         for name, state in given.items():
             unit = lease.units.get(name)
             if unit is None:
-                unit = lease.units[name] = GuestUnit(f"{lease.id}/{name}", lease.id, name, lease.type)
+                unit = lease.units[name] = GuestUnit(
+                    f"{lease.id}/{name}", lease.id, name, lease.type, unit_class=state.unit_class
+                )
             elif unit.properties == state.properties and unit.state != mb.LEFT:
                 continue
             if unit.state == mb.LEFT:

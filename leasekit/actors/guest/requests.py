@@ -6,6 +6,7 @@ A request is checked before anything happens; one that can't be carried out chan
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from leasekit.actors.guest.leases import (
     check_units,
     joint,
     structure,
+    with_more,
 )
 from leasekit.actors.guest.lifecycle import Endings, Redeems, Transitions
 from leasekit.actors.guest.tickets import Tickets
@@ -27,8 +29,10 @@ from leasekit.actors.kernel import Kernel, command, deferred, takes
 from leasekit.actors.peering import Calls, Keyring
 from leasekit.actors.settings import GuestSettings
 from leasekit.core.claims.claim import begin_of, decode_ticket, saving_of
+from leasekit.core.classes import counts, first_of, minus
 from leasekit.core.commands import CloseSlice, CreateSlice, SetSliceKey, UndoExtend
 from leasekit.core.errors import CommandError
+from leasekit.core.filters import FilterError, parse_filter
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.plans import HOLD
 from leasekit.core.leases.records import After, Asked, GuestLease, Resumed, Slice
@@ -37,9 +41,11 @@ from leasekit.core.mappers import ExtendLease, ModifyLease, RequestLease
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, Probe, ProbeAnswer
 from leasekit.core.reasons import Code, Reason, mark, said, view
-from leasekit.core.requests import TRUE, Options, parse_options
+from leasekit.core.requests import KEEP, TRUE, Options, kept_words, parse_options
 from leasekit.core.steps import Command, Reply
 from leasekit.core.time import SECOND, Duration, Instant, Term
+
+FILTER: Final = "filter"
 
 
 class LeaseRequests:
@@ -91,7 +97,7 @@ class LeaseRequests:
             slice=slice_,
             type=wish.type,
             broker=broker,
-            asked=Asked(NEW, wish.units, wish.term, wish.site, dict(wish.properties)),
+            asked=Asked(NEW, wish.units, wish.term, wish.site, _with_filter(wish)),
             configuration=dict(wish.configuration),
             after=after,
         )
@@ -201,17 +207,17 @@ class LeaseChanges:
         if give_up <= self._kernel.now:
             raise CommandError(f"lease {lease.id} ends at {mark(end)}: too late to extend it")
         self._tickets.check_returned(lease)
-        return lease, Asked(EXTEND, units, Term(end, wish.end), lease.site, dict(wish.properties)), give_up
+        properties = {**wish.properties, **_kept(lease, units, wish.victims)}
+        return lease, Asked(EXTEND, units, Term(end, wish.end), lease.site, properties), give_up
 
     def modify(self, wish: ModifyLease) -> GuestLease:
         """Change a lease in mid-term: by a replacement ticket if units or end change, at the site alone otherwise. What
         was granted to go on from its term stands. Raises ``CommandError``.
         """
         lease, asked = self.modification(wish)
+        configuration = None if wish.configuration is None else with_more(lease.configuration, wish.configuration)
         self._redeems.take_in_hand(lease)
-        self._redeems.change(
-            lease, None if wish.configuration is None else {**lease.configuration, **wish.configuration}, wish.victims
-        )
+        self._redeems.change(lease, configuration, wish.victims)
         if asked is None:
             self._redeems.reconfigure(lease, said("configuration"))
         else:
@@ -249,7 +255,7 @@ class LeaseChanges:
             raise CommandError("nothing to modify: give configuration, units or end")
         if units == held.units and end == lease.end:
             return lease, None
-        return lease, Asked(MODIFY, units, Term(start, end), lease.site, {})
+        return lease, Asked(MODIFY, units, Term(start, end), lease.site, _kept(lease, units, wish.victims))
 
     @staticmethod
     def _must_allow(lease: GuestLease, event: str) -> None:
@@ -292,6 +298,17 @@ def _new_units(lease: GuestLease, units: int | None, victims: tuple[str, ...], *
     return units
 
 
+def _kept(lease: GuestLease, units: int, victims: tuple[str, ...]) -> dict[str, str]:
+    """What a request says of the classes of the units that are left when ``victims`` are given up."""
+    last = lease.following[-1] if lease.following else lease.approved
+    assert last is not None, "an active lease has a ticket"
+    has = decode_ticket(last.ticket).leaf.classes
+    if not victims or len(has) < 2:
+        return {}
+    gone = counts(Counter(lease.units[name].unit_class for name in victims))
+    return {KEEP: kept_words(first_of(minus(has, gone), units))}
+
+
 PROBE_TIMEOUT: Final[Duration] = 20 * SECOND
 """How long a broker's answer is waited for where it is only asked what it would say."""
 
@@ -313,7 +330,7 @@ class Probes:
         broker = self._requests.broker(wish.broker)
         if parse_options(wish.properties, wish.term).group:
             raise CommandError("properties.group_id: a group is answered whole, one request of it can't be tried")
-        self._send(command, broker, wish.type, Asked(NEW, wish.units, wish.term, wish.site, wish.properties))
+        self._send(command, broker, wish.type, Asked(NEW, wish.units, wish.term, wish.site, _with_filter(wish)))
 
     @deferred("lease.probe_extend")
     def _probe_extend(self, command: Command) -> None:
@@ -476,12 +493,12 @@ class Rests:
         left = _whole_end(lease, begin + asked.term.length) - stopped
         if left <= 0:
             return
-        wish = RequestLease(
-            lease.type, held.units, Term(self._kernel.now, self._kernel.now + left), lease.slice, lease.name,
-            lease.broker, lease.site, self._rest_properties(lease.id, asked, stopped - begin),
-            {**lease.configuration, RESUMES: lease.id},
-        )  # fmt: skip
         try:
+            wish = RequestLease(
+                lease.type, held.units, Term(self._kernel.now, self._kernel.now + left), lease.slice, lease.name,
+                lease.broker, lease.site, self._rest_properties(lease.id, asked, stopped - begin),
+                with_more(lease.configuration, {RESUMES: lease.id}),
+            )  # fmt: skip
             rest = self._requests.request(wish)
         except CommandError as error:
             self._kernel.complain(f"the rest of lease {lease.id}, which was suspended, can't be asked for: {error}")
@@ -507,3 +524,15 @@ def _whole_end(lease: GuestLease, asked: Instant) -> Instant:
     if any(saving_of(decode_ticket(one.ticket).leaf) for one in tickets):
         return asked
     return max(one.term.end for one in tickets)
+
+
+def _with_filter(wish: RequestLease) -> dict[str, str]:
+    """The request properties, with the configuration's filter where they have none: what the site is to choose by must
+    be reserved. One that names units can't be: brokers know classes of units.
+    """
+    text = wish.configuration.get(FILTER, "")
+    try:
+        copied = bool(text) and FILTER not in wish.properties and "unit" not in parse_filter(text).names
+    except FilterError:
+        copied = False  # its site says what is wrong with it
+    return {**wish.properties, FILTER: text} if copied else dict(wish.properties)

@@ -13,11 +13,11 @@ from leasekit.actors.peering import Keyring, Peering
 from leasekit.actors.settings import ENDORSE, Peer
 from leasekit.core.claims.claim import decode_ticket, split_tickets
 from leasekit.core.claims.statements import CONTRACT, RELINQUISHMENT, check_statement, decode_statement, state
+from leasekit.core.classes import check_named
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import returns
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.records import GuestLease, Held, Return
-from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,
@@ -276,8 +276,7 @@ class Tickets:
         asked, running = lease.asked, lease.approved
         if leaf.type != lease.type:
             raise TicketError(Code.WRONG_TYPE, f"it is for {leaf.type!r}, not {lease.type!r}")
-        if leaf.properties != digest_properties(message.properties):
-            raise TicketError(Code.WRONG_PROPERTIES, "the resource properties are not those that its claims name")
+        check_named(leaf.classes, message.properties, message.classes)
         if asked.op != NEW and running is not None and (leaf.units > asked.units or site != lease.site):
             raise TicketError(Code.WRONG_TERMS, f"{leaf.units} units at {site} were not asked for")
         if asked.op == EXTEND and leaf.term.start != asked.term.start:
@@ -307,7 +306,7 @@ class Tickets:
             if self._sites.name_of(ticket.root.issuer) != self._sites.name_of(first.root.issuer):
                 raise TicketError(Code.WRONG_SITE, "the tickets are of different sites")
             end = found[-1].term.end if found else held.term.end
-            same = (leaf.type, leaf.properties, leaf.units) == (first.leaf.type, first.leaf.properties, held.units)
+            same = (leaf.type, leaf.classes) == (first.leaf.type, first.leaf.classes)
             if not same or leaf.term.start != end:
                 raise TicketError(
                     Code.WRONG_TERMS,

@@ -12,7 +12,7 @@ from leasekit.actors.base import Server
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import query, shown
 from leasekit.actors.settings import AuthoritySettings, Peer
-from leasekit.actors.site.calendars import Calendars, Maintenance, WithheldShares
+from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.claims import (
     Accusations,
     ClaimReports,
@@ -31,6 +31,7 @@ from leasekit.actors.site.leases import (
     SiteLeases,
     SiteTurns,
 )
+from leasekit.actors.site.maintenance import Maintenance, WithheldShares
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
@@ -82,7 +83,7 @@ class Authority(Server[SiteLease]):
         # What is known of claims, and who is to blame.
         self.claims = claims = SiteClaims(kernel, keyring, self.leases, settings)
         updates = LeaseUpdates(kernel, served, units, saved, claims.root_signer)
-        self.delegations = SiteDelegations(kernel, keyring, inventory, claims, settings)
+        self.delegations = SiteDelegations(kernel, keyring, units, claims, settings)
         issued = self.issued
         self._add_issued(issued)
         self.incidents = Incidents(kernel, keyring, self.reports, settings)
@@ -102,7 +103,7 @@ class Authority(Server[SiteLease]):
         replacements = Replacements(kernel, leases, demands, updates, settings)
         failures = UnitFailures(leases, units, calendars, outages, replacements)
         self._unit_ends = UnitEnds(kernel, leases, units, demands, failures)
-        self.turns.declare(Assignment(kernel, leases, units, demands).carriers, demands.waiting)
+        self.turns.declare(Assignment(kernel, leases, units, demands, calendars).carriers, demands.waiting)
         self.turning = SiteTurns(kernel, self.turns, mapper, demands, units)
         withheld = WithheldShares(kernel, inventory, calendars, issued, self.notices)
 
@@ -112,15 +113,16 @@ class Authority(Server[SiteLease]):
         self.closes = Closes(kernel, served, updates, ends, claims)
         early_ends = EarlyEnds(kernel, keyring, claims, leases, ends)
         voids = ClaimVoids(claims, leases, ends, accusations, updates.contract)
+        self._maintenance = maintenance = Maintenance(kernel, leases, units, calendars, withheld)
         for part in (
             saved, claims, self.incidents, outages, failures, calendars, self.closes, early_ends,
             UnitCommands(leases, units, calendars, demands, saved.context),
-            Maintenance(kernel, self.leases, leases.notice, calendars, withheld),
+            maintenance,
             Redemptions(served, leases, terms, tickets),
             Relinquishments(kernel, keyring, claims, voids),
         ):  # fmt: skip
             self.dispatch.add(part)
-        units.moved += (outages.unit_moved, saved.unit_moved)
+        units.moved += (outages.unit_moved, saved.unit_moved, calendars.unit_moved)
         leases.settled.append(outages.lease_settled)
         issued.taken.append(withheld.offer_taken)
         self.delegations.reclaimed.append(early_ends.taken_back)
@@ -154,12 +156,13 @@ class Authority(Server[SiteLease]):
         self.saved.restore(tables.get(SavedUnit.table, ()))
         self.units.restore(tables.get("units", ()))
         self.calendars.reset()
-        self.units.retire_gone()
+        changed = self.units.retire_gone()
         self._times.restore(tables.get("leases", ()))
         self.units.resume()
         self.outages.link()
         self.closes.restore()
         self.calendars.restore_windows(tables.get("maintenance", ()))
+        self._maintenance.tell_of_gone(changed)
 
     @query("status")
     def _query_status(self) -> dict[str, Any]:

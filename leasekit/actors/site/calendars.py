@@ -3,33 +3,27 @@ maintenance windows take over their time.
 
 From the moment that a window is announced its units are missing from the calendar over its time, and brokers are told
 how many of what they hold they had better not grant then. When it begins its units go out of service (one that a
-lease has, as soon as the lease gives it up; with ``close`` leases are ended for it), and when it ends they come back.
+lease has, as soon as the lease gives it up), and when it ends they come back. A window without an end drains its units.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.issued import Issued, withheld_shares
-from leasekit.actors.kernel import Kernel, command, query, shown
-from leasekit.actors.served import Notices
+from leasekit.actors.kernel import Kernel
 from leasekit.actors.site.units import Inventory, Units
-from leasekit.core.commands import AddMaintenance, RemoveMaintenance
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
-from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import SiteLease, SiteUnit
-from leasekit.core.leases.relations import Delegation, Window
-from leasekit.core.protocol.messages import Withhold
-from leasekit.core.reasons import Code, Reason, clip, counted, mark, marked, said
+from leasekit.core.leases.relations import Window
+from leasekit.core.reasons import Code, Reason, counted, mark, marked, said
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term
-from leasekit.core.timetable import Timetable
+from leasekit.core.timetable import ClassedTimetable, Timetable
 
 TIDY_EVERY: Final = 256
 """After how many leases that are over calendars forget what is past."""
@@ -37,30 +31,34 @@ TIDY_EVERY: Final = 256
 
 @attrs.define(eq=False, slots=False)
 class Calendars:
-    """A calendar for each type of units, and the windows over whose time units are missing in it."""
+    """A calendar for each type of units, by class, and the windows over whose time units are missing in it. Units that
+    were of another class are in both as long as claims count them as that.
+    """
 
     _kernel: Kernel
     _inventory: Inventory
     _units: Units
     _look_again: Callable[[], None]
     """Have the mapper see that units are there again."""
-    _tables: dict[str, Timetable] = attrs.field(factory=dict, init=False)
+    _tables: dict[str, ClassedTimetable] = attrs.field(factory=dict, init=False)
     windows: dict[str, Window] = attrs.field(factory=dict, init=False)
-    _dips: dict[tuple[str, str], int] = attrs.field(factory=dict, init=False)
+    _dips: dict[tuple[str, str, bytes], int] = attrs.field(factory=dict, init=False)
     _endings: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._kernel.register(Window, due_at=lambda one: one.end if one.begun else one.start, on_due=self._due)
+        self._kernel.register(Window, due_at=_due_at, on_due=self._due)
         self.reset()
 
     def reset(self) -> None:
         """Begin with the units that are in service, of all types that the settings name."""
         for type_ in self._inventory.types:
-            self._tables[type_] = Timetable(self._units.in_service(type_))
+            there = self._units.in_service(type_)
+            classes = dict.fromkeys((*self._inventory.counts(type_), *there))
+            self._tables[type_] = ClassedTimetable({class_: Timetable(there[class_]) for class_ in classes})
 
-    def of(self, type_: str) -> Timetable:
+    def of(self, type_: str) -> ClassedTimetable:
         """How many units of a type are spoken for."""
-        return self._tables.setdefault(type_, Timetable(0))  # leases may have one that is out of the inventory
+        return self._tables.setdefault(type_, ClassedTimetable({}))  # leases may have one that is out of the inventory
 
     # -- leases ------------------------------------------------------------------------------------------------
 
@@ -73,6 +71,18 @@ class Calendars:
         table = self.of(lease.type)
         if claim in table:
             table.release(claim)
+
+    def stand_in(self, unit: SiteUnit) -> None:
+        """A unit of one class is given as one of another, of which there was none: its own class lacks it."""
+        table, key = self.of(unit.type), f"for {unit.id}"
+        if key in table:
+            table.release(key)
+        table.reserve(key, ((unit.classes[0], 1),), Term(self._kernel.now, INSTANT_MAX), force=True)
+
+    def unit_moved(self, unit: SiteUnit, *_: object) -> None:
+        """A unit that has left its lease stands in for none."""
+        if not unit.promised and unit.state not in (au.SETUP, au.UP, au.CHANGE):
+            self.of(unit.type).end(f"for {unit.id}", self._kernel.now)
 
     def count_ended(self) -> None:
         """Another lease is over: from time to time what is past is forgotten."""
@@ -88,33 +98,45 @@ class Calendars:
         if end > max(self._kernel.now, lease.term.start):
             if lease.claim in table:
                 table.release(lease.claim)
-            table.reserve(lease.claim, lease.wanted, Term(lease.term.start, end), force=True)
+            table.reserve(lease.claim, lease.classes, Term(lease.term.start, end), force=True)
 
     def restore(self, lease: SiteLease) -> None:
         """Book what a lease had before a restart."""
         if lease.pending == au.CLOSING or not lease.type:
             return
-        table = self.of(lease.type)
-        table.reserve(lease.claim, lease.wanted, lease.term, force=True)
+        table, units = self.of(lease.type), [self._units[name] for name in lease.units]
+        if not lease.classes:  # a row of before: its units were of the class of their type
+            class_ = self._inventory.class_of_type(lease.type)
+            lease.classes = ((class_, lease.wanted),)
+            for unit in units:
+                unit.given_as = class_
+        for unit in units:
+            if unit.given_as not in unit.classes:
+                self.stand_in(unit)
+        table.reserve(lease.claim, lease.classes, lease.term, force=True)
         for later in lease.accepted:
             if later.term.start < lease.term.end:
                 table.change(lease.claim, term=Term(lease.term.start, later.term.start))
-            table.reserve(later.claim, later.units, later.term, force=True)
+            classes = later.classes or ((lease.classes[0][0], later.units),)
+            table.reserve(later.claim, classes, later.term, force=True)
         for claim in (lease.claim, *(later.claim for later in lease.accepted)) if lease.noticed >= 0 else ():
             table.end(claim, lease.noticed)
 
     # -- units, and windows ------------------------------------------------------------------------------------
 
     def count(self, type_: str) -> None:
-        """Make the calendar's capacity, from now on, the number of units that are in service. Over the time of a window
-        its units are missing: those that would be there without it.
+        """Make the calendar's capacity, from now on, the number of units of each class that are in service. Over the
+        time of a window its units are missing: those that would be there without it.
         """
         for window in self.windows.values():
             self._dip(window, type_, self._taken_by(window, type_))
-        table = self.of(type_)
-        more = self._units.in_service(type_) + self._missing(type_) - table.capacity_at(self._kernel.now)
-        if more:
-            table.add_capacity(Term(self._kernel.now, INSTANT_MAX), more)
+        table, there = self.of(type_), self._units.in_service(type_)
+        there.update(self._missing(type_))
+        for class_ in {*table.tables, *there}:
+            of_class = table.open(class_)
+            more = there[class_] - of_class.capacity_at(self._kernel.now)
+            if more:
+                of_class.add_capacity(Term(self._kernel.now, INSTANT_MAX), more)
 
     def count_all(self, window: Window) -> None:
         """As :meth:`count`, of all types that a window has units of."""
@@ -125,30 +147,43 @@ class Calendars:
         """How many units of each type a window has."""
         return Counter(unit.type for unit in self._units_of(window))
 
+    def classes_in(self, window: Window, type_: str) -> Counter[bytes]:
+        """How many units of each class of a type a window has."""
+        return _classes(unit for unit in self._units_of(window) if unit.type == type_)
+
+    def classes_of(self, type_: str) -> Counter[bytes]:
+        """How many units of each class of a type there are, in service or not."""
+        return _classes(unit for unit in self._units if unit.type == type_)
+
     def _units_of(self, window: Window) -> list[SiteUnit]:
         return [self._units[name] for name in window.units if name in self._units]
 
-    def _dip(self, window: Window, type_: str, count: int) -> None:
-        """Have ``count`` units missing in the calendar over what is left of the window."""
-        more = self._dips.get((window.id, type_), 0) - count
-        start = max(window.start, self._kernel.now)
-        if more and start < window.end:
-            self.of(type_).add_capacity(Term(start, window.end), more)
-            self._dips[window.id, type_] = count
+    def _dip(self, window: Window, type_: str, missing: Counter[bytes]) -> None:
+        """Have units missing in the calendar over what is left of the window."""
+        start, table = max(window.start, self._kernel.now), self.of(type_)
+        for class_ in list(table.tables):
+            key, count = (window.id, type_, class_), missing[class_]
+            more = self._dips.get(key, 0) - count
+            if more and start < window.end:
+                table.open(class_).add_capacity(Term(start, window.end), more)
+                self._dips[key] = count
 
-    def _taken_by(self, window: Window, type_: str) -> int:
+    def _taken_by(self, window: Window, type_: str) -> Counter[bytes]:
         """How many units are out because of the window; or will be: all but those that are out for good."""
         passing = {retired_for(window)} if window.begun else {None, *map(retired_for, self.windows.values())}
-        return sum(unit.type == type_ and unit.retire in passing for unit in self._units_of(window))
+        return _classes(one for one in self._units_of(window) if one.type == type_ and one.retire in passing)
 
-    def _missing(self, type_: str) -> int:
+    def _missing(self, type_: str) -> Counter[bytes]:
         """How many units, more than are in service, the calendar has beside what is missing in it for a while: units
         that are out of service come back at the end of a window, until which they are missing in the calendar.
         """
         windows = {retired_for(window) for window in self.windows.values() if window.begun}
-        back = sum(unit.retire in windows for unit in self._units if unit.type == type_)
-        running = [window for window in self.windows.values() if window.start <= self._kernel.now < window.end]
-        return back - sum(self._dips.get((window.id, type_), 0) for window in running)
+        found = _classes(unit for unit in self._units if unit.type == type_ and unit.retire in windows)
+        for window in self.windows.values():
+            if window.start <= self._kernel.now < window.end:
+                classes = self.of(type_).tables
+                found.subtract({class_: self._dips.get((window.id, type_, class_), 0) for class_ in classes})
+        return found
 
     # -- windows ---------------------------------------------------------------------------------------------
 
@@ -180,10 +215,8 @@ class Calendars:
         for other in self.windows.values():
             shared = set(units) & set(other.units)
             if shared and start < other.end and other.start < end:
-                raise CommandError(
-                    f"units: {min(shared)} is in {other.id} already, over {marked((other.start, other.end))}: "
-                    f"remove it first"
-                )
+                how = "drained" if other.is_open else f"out over {marked((other.start, other.end))}"
+                raise CommandError(f"units: {min(shared)} is {how} already ({other.id}): remove that window first")
 
     def whole_types(self, window: Window) -> set[str]:
         """The types of which a window has all units."""
@@ -217,8 +250,9 @@ class Calendars:
                     if other.begun and other is not window and unit.id in other.units:  # it begins as this one ends
                         self._units.retire(unit.id, retired_for(other))
         for type_ in self.units_in(window):
-            self._dip(window, type_, 0)
-            self._dips.pop((window.id, type_), None)
+            self._dip(window, type_, Counter())
+            for class_ in self.of(type_).tables:
+                self._dips.pop((window.id, type_, class_), None)
         del self.windows[window.id]
         self.count_all(window)
         self._kernel.erase(window)
@@ -235,99 +269,23 @@ class Calendars:
         for row in rows:
             window = Window.from_row(row)
             self.windows[window.id] = window
-            self._kernel.schedule(window, window.end if window.begun else window.start)
+            self._kernel.schedule(window, _due_at(window))
         for type_ in self._inventory.types:
             self.count(type_)
 
-    @query("maintenance")
-    def _query_windows(self) -> list[dict[str, Any]]:
-        fields = ("start", "end", "units", "reason", "begun")
-        return [{"window": one.id, **shown(one, *fields)} for one in self.windows.values()]
+
+def _classes(units: Iterable[SiteUnit]) -> Counter[bytes]:
+    return Counter(class_ for unit in units for class_ in unit.classes)
 
 
 def retired_for(window: Window) -> Reason:
     """Why a unit is out of service that a window has."""
+    if window.is_open:
+        return Reason(Code.DRAINED, window.id, detail=window.reason)
     return Reason(Code.MAINTENANCE, window.id, until=window.end, detail=window.reason)
 
 
-@attrs.define(eq=False)
-class WithheldShares:
-    """What brokers are told of windows."""
-
-    _kernel: Kernel
-    _inventory: Inventory
-    _calendars: Calendars
-    _issued: Issued
-    _notices: Notices
-
-    def tell(self, window: Window, *, give_back: bool, again: bool = False) -> None:
-        """How many units of its delegation each broker had better not grant: its share of what the site can't spare of
-        its own. ``again``: who has which share may be another by now, so that all hear it.
-        """
-        term = Term(window.start, window.end)
-        for type_, count in self._calendars.units_in(window).items():
-            held = [d for d in self._issued if d.type == type_ and d.state in (deleg.OFFERING, deleg.HELD)]
-            told = withheld_shares(count, term, partial(self._spare, type_, held, window), held)
-            for record in held:
-                units = told.get(record.id, 0)
-                if record.id in told and (units or give_back or again):
-                    number = self._kernel.next("serial")
-                    message = Withhold(record.id, number, window.id, 0 if give_back else units, term, window.reason)
-                    self._notices.owe(f"{window.id}@{record.id}", record.peer, record.id, number, message, window.end)
-
-    def _spare(self, type_: str, held: Sequence[Delegation], window: Window, part: Term) -> int:
-        """The units that the site has given to nobody over ``part``, and that no other window takes."""
-        given = sum(record.units for record in held if record.term.overlaps(part))
-        others = (one for one in self._calendars.windows.values() if one is not window)
-        taken = (self._calendars.units_in(one)[type_] for one in others if Term(one.start, one.end).overlaps(part))
-        return self._inventory.total(type_) - given - sum(taken)
-
-    def offer_taken(self, record: Delegation) -> None:
-        """One that has just taken its delegation hears of the windows that there are."""
-        for window in self._calendars.windows.values():
-            self.tell(window, give_back=False, again=True)
-
-
-@attrs.define(eq=False)
-class Maintenance:
-    """An operator's windows."""
-
-    _kernel: Kernel
-    _leases: Mapping[str, SiteLease]
-    _end_at: Callable[[SiteLease, Instant, Reason | None], None]
-    _calendars: Calendars
-    _withheld: WithheldShares
-
-    @command("maintenance.add")
-    def _add(self, asked: AddMaintenance) -> dict[str, Any]:
-        start, end = asked.start, asked.end
-        if not max(start, self._kernel.now) < end <= INSTANT_MAX:
-            raise CommandError(
-                f"window: found {start!r:.40} to {end!r:.40}, it must end after it begins, later than "
-                f"{mark(self._kernel.now)} and by {INSTANT_MAX}"
-            )
-        reason = clip(asked.reason or "maintenance")
-        window = self._calendars.announce(asked.units, asked.type, start, end, reason=reason, close=asked.close)
-        self._withheld.tell(window, give_back=False)
-        if window.close:
-            self._end_leases(window)
-        if window.start <= self._kernel.now:
-            self._calendars.begin_window(window)
-        self._kernel.touch(window)
-        return {"window": window.id, "units": list(window.units), "start": window.start, "end": end}
-
-    @command("maintenance.remove")
-    def _remove(self, asked: RemoveMaintenance) -> dict[str, Any]:
-        window = self._calendars.find(asked.window)
-        self._withheld.tell(window, give_back=True)
-        self._calendars.end_window(window)
-        return {"window": window.id}
-
-    def _end_leases(self, window: Window) -> None:
-        """Those that may have one of the window's units when it begins: all of a type if all of it goes."""
-        gone = self._calendars.whole_types(window)
-        for lease in list(self._leases.values()):
-            if lease.term.start >= window.end or lease.ended >= 0:
-                continue
-            if lease.type in gone or set(lease.units) & set(window.units):
-                self._end_at(lease, max(window.start, lease.term.start), retired_for(window))
+def _due_at(window: Window) -> Instant | None:
+    if not window.begun:
+        return window.start
+    return None if window.is_open else window.end

@@ -21,7 +21,8 @@ from leasekit.actors.kernel import Kernel, command, query, shown
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Notices, Reports
 from leasekit.actors.settings import AuthoritySettings, DelegationSpec
-from leasekit.actors.site.units import Inventory
+from leasekit.actors.site.units import Units
+from leasekit.core.accounts import INVENTORY
 from leasekit.core.claims.claim import (
     DEGREE_ONE,
     Claim,
@@ -45,13 +46,13 @@ from leasekit.core.claims.evidence import (
 from leasekit.core.claims.keys import Signer, fingerprint
 from leasekit.core.claims.statements import RECEIPT, RELINQUISHMENT, Statement, check_statement, standing, state
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Overdelegation, Standing
+from leasekit.core.classes import NO_UNITS, Counts, chosen, count_of, in_common
 from leasekit.core.commands import GiveWord, ListEvidence
 from leasekit.core.errors import CommandError, LeasekitError, TicketError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import SiteClaim, SiteLease
 from leasekit.core.leases.relations import Delegation, Incident
-from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.messages import ClaimReport, CloseLease
 from leasekit.core.reasons import Code, Reason, mark, marked
 from leasekit.core.schema import Row
@@ -140,6 +141,10 @@ class SiteClaims:
         self._unused[known.issuer] += bool(known.lease)
         known.lease = ""
         self._kernel.touch(known)
+
+    def going_on(self) -> list[SiteLease]:
+        """The leases that are not over."""
+        return [lease for lease in self._leases.values() if lease.ended < 0]
 
     def leases_of(self, claim: bytes) -> list[SiteLease]:
         """The leases that use a claim, or one below it, now or in a renewal."""
@@ -436,7 +441,9 @@ class Accusations:
     def overdelegated(self, found: Overdelegation, root: bytes) -> None:
         """Keep evidence of one who gave away more than it had, and tell those who ought to know."""
         id_ = f"{fingerprint(found.guilty)}-{found.parent.id[:16]}"
-        words = overdelegated(found.parent, found.units, len(found.claims), found.instant, self._keyring.called)
+        words = overdelegated(
+            found.parent, found.units, found.capacity, len(found.claims), found.instant, self._keyring.called
+        )
         try:
             word = self._claims.vouch(found.claims, found.instant)
         except LeasekitError as error:
@@ -466,7 +473,7 @@ class SiteDelegations:
 
     _kernel: Kernel
     _keyring: Keyring
-    _inventory: Inventory
+    _units: Units
     _claims: SiteClaims
     _settings: AuthoritySettings
     issued: Issued = attrs.field(init=False)
@@ -484,13 +491,25 @@ class SiteDelegations:
         if self._begun:
             return False
         self._begun = True
+        for type_ in self._units.inventory.types:
+            there = self._units.inventory.total(type_)
+            self._kernel.note(INVENTORY, INVENTORY, "", "", Reason(Code.INVENTORY, what=type_, units=there))
+        self._forget_classes()
         self.issued.give(again=True)
         for record in list(self.issued):
-            if record.state in (deleg.HELD, deleg.OFFERING) and record.type not in self._inventory.types:
+            if record.state in (deleg.HELD, deleg.OFFERING) and record.type not in self._units.inventory.types:
                 self.issued.take_back(
                     record, self._kernel.now, -1, Reason(Code.TYPE_GONE, self._keyring.name, record.type)
                 )
         return True
+
+    def _forget_classes(self) -> None:
+        """Units are not counted any more as of what they were, unless there are claims that do."""
+        used = (deleg.OFFERING, deleg.HELD, deleg.RECLAIMING)
+        there = [one for one in self.issued if one.state in used or one.freed > self._kernel.now]
+        live = {class_ for one in there for class_, _ in decode_ticket(one.ticket).leaf.classes}
+        live.update(class_ for lease in self._claims.going_on() for class_, _ in lease.classes)
+        self._units.keep_classes(live)
 
     def delegation_specs(self) -> Sequence[DelegationSpec]:
         """What the settings say is to be given."""
@@ -498,12 +517,14 @@ class SiteDelegations:
 
     def most_of(self, spec: DelegationSpec) -> int:
         """How many units there are to give."""
-        return self._inventory.total(spec.type) * spec.degree // DEGREE_ONE
+        return self._units.inventory.total(spec.type) * spec.degree // DEGREE_ONE
 
     def check_wish(self, line: str, type_: str, units: int) -> None:
         """It must be of a type that there is."""
-        if type_ not in self._inventory.types:
-            raise CommandError(f"type: found {type_!r}, {self._keyring.name} has {', '.join(self._inventory.types)}")
+        if type_ not in self._units.inventory.types:
+            raise CommandError(
+                f"type: found {type_!r}, {self._keyring.name} has {', '.join(self._units.inventory.types)}"
+            )
 
     def check_given_in_all(self, type_: str) -> None:
         """No more than there is."""
@@ -515,37 +536,52 @@ class SiteDelegations:
                 f"units: {wanted} of {type_!r} in all ({shares}), {self._keyring.name} has {most} to give"
             )
 
-    def _room(self, spec: DelegationSpec, line: str, term: Term) -> int:
-        """How many units nobody else has been given over ``term``, or goes on to use of what was taken from it."""
-        others: dict[str, int] = {}
+    def _room(self, spec: DelegationSpec, line: str, term: Term) -> dict[bytes, int]:
+        """How many units of each class nobody else has been given over ``term``, or goes on to use of what was taken
+        from it. What was given of a class that there is not any more is missing where its units are now.
+        """
+        there = self._units.inventory.counts(spec.type)
+        others: dict[str, Counter[bytes]] = {}
         enough = {one.base for one in self.issued if one.state == deleg.HELD and one.beyond <= self._kernel.now}
         for one in self.issued:
             goes_on = one.freed > self._kernel.now and one.base not in enough
             used = one.state in (deleg.OFFERING, deleg.HELD, deleg.RECLAIMING) or goes_on
-            if one.type == spec.type and one.base != line and used and one.term.overlaps(term):
-                others[one.base] = max(others.get(one.base, 0), one.units)
-        return self.most_of(spec) - sum(others.values())
+            if one.type == spec.type and used and one.term.overlaps(term):
+                given = Counter(dict(decode_ticket(one.ticket).leaf.classes))
+                if one.base == line:  # it gives way to what is given now, but for classes that are gone
+                    given = Counter({class_: units for class_, units in given.items() if class_ not in there})
+                others[one.base] = others.get(one.base, Counter()) | given
+        all_given = sum(others.values(), Counter[bytes]())
+        room = {class_: units * spec.degree // DEGREE_ONE - all_given[class_] for class_, units in there.items()}
+        for unit in self._units:
+            past = next((class_ for class_ in unit.classes[1:] if all_given[class_] > there[class_]), None)
+            if past is not None and unit.type == spec.type:
+                all_given[past] -= 1
+                room[unit.classes[0]] = room.get(unit.classes[0], 0) - 1
+        return room
 
     def delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
         """See :class:`Issuer`."""
-        properties = self._inventory.properties(spec.type)
         start, end = self.issued.stretch(spec, last, instead=instead)
         if instead and last is not None:
             start = last.term.start  # nothing that was asked for before it was taken falls between two claims
+        before = decode_ticket(last.ticket).leaf.classes if last is not None else NO_UNITS
         shrinks = instead and last is not None and spec.units <= last.units
-        if not shrinks and self._room(spec, self.issued.line_name(spec), Term(start, end)) < spec.units:
+        room = dict(before) if shrinks else self._room(spec, self.issued.line_name(spec), Term(start, end))
+        units = chosen(spec.units, room, before)
+        if not units:
             return False  # until others have given back what they go on to use
         ticket = delegate_root(
             self._keyring.signer,
             holder=self._keyring.key_of(spec.broker),
             type=spec.type,
-            units=spec.units,
+            units=units,
             term=Term(start, end),
             serial=self._kernel.next("serial"),
             degree=spec.degree,
-            properties=digest_properties(properties),
         )
-        self.issued.offer(id_, spec.broker, ticket, properties, line=self.issued.line_name(spec))
+        attributes = (self._units.inventory.attributes_of(class_, spec.type) for class_, _ in units)
+        self.issued.offer(id_, spec.broker, ticket, *in_common(list(attributes)), line=self.issued.line_name(spec))
         return True
 
     def let_go(self, record: Delegation, until: Instant) -> None:
@@ -608,19 +644,20 @@ class DelegationLimits:
         claims = {one.digest: one for one in live if one.term.overlaps(leaf.term)}
         if len(claims) < 2:
             return
-        most = max(decode_ticket(one.ticket).leaf.capacity for one in claims.values())
-        used = Profile(0, self._kernel.now)
-        for lease in self._leases.values():
-            if lease.ended < 0 and lease.pending != au.CLOSING and lease.origin in claims:
-                for units, start, end in _held_by(lease):
-                    if max(start, self._kernel.now) < end:
-                        used.add(max(start, self._kernel.now), end, units)
-        at = used.first_at_least(max(leaf.term.start, self._kernel.now), most - leaf.units + 1)
-        if at < leaf.term.end:
-            giver = self._keyring.called(ticket.root.holder)
-            text = f"{giver} gives more than the {most} units of {leaf.type!r} that it has"
-            self._reports.keep(leaf.id, Reason(Code.OVERDELEGATED, detail=text))
-            raise TicketError(Code.OVERDELEGATED, f"{text}: {used.value(at)} are in use at {in_words(at)}")
+        given = [decode_ticket(one.ticket).leaf.capacities for one in claims.values()]
+        there = [lease for lease in self._leases.values() if lease.ended < 0 and lease.pending != au.CLOSING]
+        held = [each for lease in there if lease.origin in claims for each in _held_by(lease)]
+        for class_, units in leaf.classes:
+            most, used = max(count_of(each, class_) for each in given), Profile(0, self._kernel.now)
+            for classes, start, end in held:
+                if max(start, self._kernel.now) < end:
+                    used.add(max(start, self._kernel.now), end, count_of(classes, class_))
+            at = used.first_at_least(max(leaf.term.start, self._kernel.now), most - units + 1)
+            if at < leaf.term.end:
+                giver = self._keyring.called(ticket.root.holder)
+                text = f"{giver} gives more than the {most} units of {leaf.type!r} that it has"
+                self._reports.keep(leaf.id, Reason(Code.OVERDELEGATED, detail=text))
+                raise TicketError(Code.OVERDELEGATED, f"{text}: {used.value(at)} are in use at {in_words(at)}")
 
     def deadline(self, ticket: Ticket) -> Instant:
         """When leases from a ticket's delegation are over at the latest, if it was taken back."""
@@ -629,9 +666,10 @@ class DelegationLimits:
         return min((deadline for deadline in given if deadline >= 0), default=root.term.end)
 
 
-def _held_by(lease: SiteLease) -> list[tuple[int, Instant, Instant]]:
-    """How many units a lease has when: units, from, until."""
+def _held_by(lease: SiteLease) -> list[tuple[Counts, Instant, Instant]]:
+    """How many units a lease has when: of each class, from, until."""
     last = FOREVER if lease.noticed < 0 else lease.noticed
     starts = [one.term.start for one in lease.accepted]
-    own = (lease.wanted, lease.term.start, min(lease.term.end, last, *starts))
-    return [own, *((one.units, one.term.start, min(one.term.end, last)) for one in lease.accepted)]
+    own = (lease.classes, lease.term.start, min(lease.term.end, last, *starts))
+    later = ((one.classes or lease.classes, one.term.start, min(one.term.end, last)) for one in lease.accepted)
+    return [own, *later]

@@ -24,7 +24,7 @@ from leasekit.actors.settings import AuthoritySettings
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.leases import REPLACE, DemandQueue, LeaseUpdates, SiteLeases
 from leasekit.actors.site.units import Units
-from leasekit.core.commands import DisableUnit, EnableUnit, FailUnit
+from leasekit.core.commands import DisableUnit, EnableUnit, FailUnit, MoveUnit
 from leasekit.core.drivers import LEASE, SITE, Blame
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
@@ -32,7 +32,7 @@ from leasekit.core.leases import outage as out
 from leasekit.core.leases.outage import Outage
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.properties import EMPTY, Properties
-from leasekit.core.reasons import Code, Reason, said, view
+from leasekit.core.reasons import Code, Reason, clip, said, view
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant
@@ -180,8 +180,8 @@ class Replacements:
     _updates: LeaseUpdates
     _settings: AuthoritySettings
 
-    def go_on_without(self, lease: SiteLease, unit: SiteUnit) -> None:
-        """The lease has lost a unit that was up."""
+    def go_on_without(self, lease: SiteLease, unit: SiteUnit, *, count: bool = True) -> None:
+        """The lease has lost a unit that was up; ``count`` the one that it gets among those that may be replaced."""
         lease.units.remove(unit.id)
         lease.reason = Reason(Code.UNIT, unit.id).because(unit.reason)
         self._kernel.touch(lease)
@@ -189,7 +189,7 @@ class Replacements:
         if settled:
             lease.settles = 0  # nobody asked for what comes of it
             self._kernel.fire(au.MACHINE, lease, "replace", lease.reason)
-        if not self._seek_another(lease):
+        if not self._seek_another(lease, count=count):
             self._leases.check_primed(lease)
         elif settled and lease.state == au.ACTIVE:
             # Else there may be units that are not up yet, and its guest hears when all of them are.
@@ -267,13 +267,14 @@ class UnitFailures:
         self._calendars.count(unit.type)
         if unit.promised:
             promised, unit.promised = self._leases.by_id.get(unit.promised), ""
+            self._calendars.unit_moved(unit)
             if promised is not None and unit.id in promised.units:
                 self._replacements.replace(promised, unit)
 
     @command("unit.fail")
     def _fail_unit(self, asked: FailUnit) -> dict[str, Any]:
         """``unit`` is down, for ``reason``. With ``lease`` and ``setup``, as ``watched`` told them, only if it is
-        still that one's, from that setup.
+        still that one's, from that setup; without, an operator says so, and it stays out until it is enabled.
         """
         unit = self._units.find(asked.unit)
         name, lease = unit.id, unit.lease if asked.lease is None else asked.lease
@@ -281,11 +282,28 @@ class UnitFailures:
             raise CommandError(f"unit {name} is {unit.state}: only one that is {au.UP} can be said to have failed")
         if unit.lease != lease or asked.setup not in (None, unit.setup):
             raise CommandError(f"unit {name} has another lease by now, or was set up anew")
-        self._units.lose(unit, _reason(asked.reason, Code.DOWN))
+        why = _reason(asked.reason, Code.DOWN)
+        if asked.setup is None and not unit.retire:
+            self._units.retire(name, why)
+        self._units.lose(unit, why)
         if unit.retire:
             self._calendars.count(unit.type)
         self._replacements.go_on_without(self._leases.by_id[lease], unit)
         return {"unit": name, "state": unit.state, **view(unit.reason)}
+
+    @command("unit.move")
+    def _move_unit(self, asked: MoveUnit) -> dict[str, Any]:
+        unit = self._units.find(asked.unit)
+        lease = self._leases.by_id.get(unit.lease)
+        if unit.state != au.UP or lease is None:
+            raise CommandError(f"unit {unit.id} is {unit.state}: only one that is {au.UP} can be moved")
+        if next(self._units.free(unit.type), None) is None:
+            raise CommandError(f"unit {unit.id}: no other unit of type {unit.type!r} is free for lease {lease.id}")
+        if lease.properties.get("deficit") == "accept":
+            raise CommandError(f"unit {unit.id}: lease {lease.id} takes no other in its place (deficit=accept)")
+        self._units.lose(unit, Reason(Code.MOVED, detail=clip(asked.reason or "no reason given")), SITE)
+        self._replacements.go_on_without(lease, unit, count=False)
+        return {"unit": unit.id, "state": unit.state, "lease": lease.id}
 
 
 @attrs.define(eq=False)

@@ -8,6 +8,7 @@ before the turn (:mod:`.kinds`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from leasekit.actors.site.units import Inventory, Units
 from leasekit.actors.turns import MapperTurns, is_inline
 from leasekit.core.claims.keys import Signer
 from leasekit.core.claims.statements import CONTRACT, Statement, state
+from leasekit.core.classes import Counts, count_of, counts, minus, total
 from leasekit.core.drivers import saves
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
@@ -111,26 +113,32 @@ class DemandQueue:
             self.ops.update({lease: self.ops.pop(lease) for lease in left})
 
 
-def demand_of(lease: SiteLease, op: str) -> Demand:
+def held_classes(lease: SiteLease, units: Units) -> Counts:
+    """As how many units of each class those count that a lease has."""
+    return counts(Counter(units[name].given_as for name in lease.units))
+
+
+def demand_of(lease: SiteLease, op: str, units: Units) -> Demand:
     """What a lease lacks now, or has too many of."""
+    has, wants = held_classes(lease, units), lease.classes
     return Demand(
         lease.id, lease.holder, op, lease.type, lease.wanted - len(lease.units), tuple(lease.units), (), lease.term,
-        lease.properties,
+        lease.properties, minus(has, wants) if op == SHRINK else minus(wants, has),
     )  # fmt: skip
 
 
-def booked(queue: DemandQueue, shown: Container[str]) -> dict[str, list[Demand]]:
+def booked(queue: DemandQueue, shown: Container[str], units: Units) -> dict[str, list[Demand]]:
     """What leases have and will need, by type, beside the demands of those that are ``shown``."""
     found: dict[str, list[Demand]] = {}
     for lease in queue.leases.values():
-        for demand in _later(lease, queue.ops.get(lease.id), lease.id in shown):
+        for demand in _later(lease, queue.ops.get(lease.id), lease.id in shown, units):
             found.setdefault(demand.type, []).append(demand)
     for demands in found.values():
         demands.sort(key=lambda demand: (demand.term.start, demand.lease))
     return found
 
 
-def _later(lease: SiteLease, op: str | None, is_shown: bool) -> Iterable[Demand]:
+def _later(lease: SiteLease, op: str | None, is_shown: bool, units: Units) -> Iterable[Demand]:
     """What a lease has, and what it will need more of than it has, or than it is shown to wait for."""
     if lease.ended >= 0 or lease.pending == au.CLOSING:
         return
@@ -142,16 +150,18 @@ def _later(lease: SiteLease, op: str | None, is_shown: bool) -> Iterable[Demand]
     if is_shown:
         return
     if op is not None and op != SHRINK:  # its turn is the next one, at this same instant
-        yield demand_of(lease, op)
+        yield demand_of(lease, op, units)
         return
     if lease.pending == au.REDEEMING and end > lease.term.start:
         term = Term(lease.term.start, end)
-        yield Demand(lease.id, lease.holder, NEW, lease.type, lease.wanted, (), (), term, lease.properties)
+        yield Demand(
+            lease.id, lease.holder, NEW, lease.type, lease.wanted, (), (), term, lease.properties, lease.classes
+        )
     for later in lease.accepted:
         if later.units > lease.wanted and end > later.term.start:
             term = Term(later.term.start, min(end, later.term.end))
-            more = later.units - lease.wanted
-            yield Demand(lease.id, lease.holder, GROW, lease.type, more, held, (), term, later.properties)
+            more = minus(later.classes, lease.classes)
+            yield Demand(lease.id, lease.holder, GROW, lease.type, total(more), held, (), term, later.properties, more)
 
 
 def filters_of(leases: Iterable[SiteLease], field: str) -> Iterator[tuple[str, str]]:
@@ -207,12 +217,12 @@ class SiteTurns:
             asking = live if queue.watches else (lease for lease, _ in shown)
             if not units.kinds.ask(dict.fromkeys(filters_of(asking, self._filtered_by))):
                 return _SLICE
-        demands = [demand_of(lease, op) for lease, op in shown]
+        demands = [demand_of(lease, op, units) for lease, op in shown]
         queue.show(demands, alone=alone)
         self._turns.answer_wake()
         seen = units if self._inline else units.snapshot()
         # Looked up once a turn, and only if the mapper watches.
-        later = booked(queue, {lease.id for lease, _ in shown}) if queue.watches else {}
+        later = booked(queue, {lease.id for lease, _ in shown}, units) if queue.watches else {}
         cycle = AuthorityCycle(
             self._kernel.now, demands, seen.free, seen.view, seen.all, lambda type_: later.get(type_, ())
         )
@@ -252,10 +262,10 @@ class LeaseUpdates:
         """
         units: tuple[UnitState, ...] = ()
         contract = b""
-        if word in ("active", "waiting"):
+        if word in ("active", "waiting", "told"):
             held = [self._units[name] for name in lease.units]
             up = [unit for unit in held if unit.state in (au.UP, au.CHANGE)]
-            units = tuple(UnitState(unit.id, "active", unit.given, unit.reason) for unit in up)
+            units = tuple(UnitState(unit.id, "active", unit.given, unit.reason, unit.given_as) for unit in up)
             if word == "active" and lease.properties.get(RESUMES):
                 anew = (Reason(Code.UNIT, unit.id).because(unit.reason) for unit in held if unit.reason)
                 reason = all_of(reason or lease.reason, *anew)
@@ -325,6 +335,7 @@ class SiteLeases:
         if not modified:
             self._calendars.end(lease, later.term.start)
         lease.claim, lease.wanted, lease.settles = later.claim, later.units, later.number
+        lease.classes = later.classes or lease.classes
         lease.term = Term(lease.term.start, later.term.end)
         changed = later.properties != lease.properties
         lease.properties = later.properties
@@ -334,7 +345,8 @@ class SiteLeases:
                 self._units.change(self._units[name]) for name in lease.units if name not in later.victims
             )
         for name in later.victims:
-            if name in lease.units and len(lease.units) > lease.wanted:
+            spare = minus(held_classes(lease, self._units), lease.classes)
+            if name in lease.units and count_of(spare, self._units[name].given_as):
                 self.take(lease, name)
         self._demand(lease)
 
@@ -396,6 +408,12 @@ class SiteLeases:
         else:
             self._updates.publish(lease, "noticed", 0, why)
 
+    def tell(self, lease: SiteLease, reason: Reason | None) -> None:
+        """Have the guest of a lease that goes on hear of something that concerns it."""
+        lease.reason = reason
+        self._kernel.touch(lease)
+        self._updates.publish(lease, "told", 0)
+
     def take(self, lease: SiteLease, name: str) -> None:
         """Take a unit from the lease."""
         unit = self._units[name]
@@ -430,10 +448,13 @@ class SiteLeases:
         self._calendars.end(lease, self._kernel.now)
         self._finish(lease, "failed")
 
-    @staticmethod
-    def _short(lease: SiteLease) -> Reason | None:
+    def _short(self, lease: SiteLease) -> Reason | None:
+        """What the lease's guest had better know: that units are missing, or are of another class than its ticket's."""
         short = lease.wanted - len(lease.units)
-        return Reason(Code.UNITS_MISSING, units=short, of=lease.wanted).because(lease.reason) if short else None
+        if short:
+            return Reason(Code.UNITS_MISSING, units=short, of=lease.wanted).because(lease.reason)
+        held = map(self._units.__getitem__, lease.units)
+        return all_of(*(Reason(Code.OTHER_CLASS, unit.id) for unit in held if unit.given_as not in unit.classes))
 
     def check_down(self, lease: SiteLease) -> None:
         """A lease that closes is closed when the last unit that it held has been torn down."""
@@ -487,16 +508,16 @@ class LeaseEnds:
             reason = lease.notice if plain else reason
         self._leases.end(lease, event, reason)
 
-    def suspend(self, lease: SiteLease, at: Instant, saving: Duration, by: str) -> None:
+    def suspend(self, lease: SiteLease, at: Instant, saving: Duration, by: str, why: Reason | None) -> None:
         """Have the lease end so early that its units are saved by ``at``, in ``saving`` ms; tell its guest now."""
         if not saves(self._inventory.properties(lease.type)):
-            self._leases.notice(lease, at, Reason(Code.ENDED_BY, by))
+            self._leases.notice(lease, at, Reason(Code.ENDED_BY, by).because(why))
             return
         if lease.ended >= 0 or lease.pending == au.CLOSING:
             return  # its guest has closed it, and may have said that nothing is to be kept
         before, begin = lease.saves, max(at - saving, self._kernel.now)
         lease.saves = True
-        self._leases.notice(lease, begin, Reason(Code.SUSPENDED_BY, by))
+        self._leases.notice(lease, begin, Reason(Code.SUSPENDED_BY, by).because(why))
         lease.saves = before if lease.noticed != begin else lease.ended < 0
         self._kernel.touch(lease)
 
@@ -552,7 +573,7 @@ class LeaseTimes:
         """Leases as a store kept them, after their units; what was under way goes on under the same action numbers."""
         for row in rows:
             lease = SiteLease.from_row(row)
-            self._served.leases[lease.id] = lease
+            self._served.restore(lease, row)
             if lease.ended < 0:
                 self._leases.resume(lease)
             if lease.unacked:
@@ -568,6 +589,7 @@ class Assignment:
     _leases: SiteLeases
     _units: Units
     _demands: DemandQueue
+    _calendars: Calendars
 
     @property
     def carriers(self) -> dict[type, Callable[[Any], None]]:
@@ -596,6 +618,7 @@ class Assignment:
             is_of_type = name in self._units and self._units[name].type == lease.type
             if not is_of_type or not self._units.is_available(self._units[name]):
                 raise CommandError(f"unit {name!r} is not a free unit of type {lease.type!r}")
+        given_as = self._given_as(lease, op, names)
         self._demands.remove(lease)
         missing = lease.wanted - len(lease.units)
         if missing > self._demands.shown_units(lease, missing):  # more have failed than the mapper knew of
@@ -604,11 +627,33 @@ class Assignment:
             lease.reason = lease.reason or Reason(Code.FEWER_FREE, units=len(names))
         if op == NEW:
             self._kernel.fire(au.MACHINE, lease, "assign", said(counted(len(names))))
-        for name in names:
+        for name, class_ in zip(names, given_as, strict=True):
+            unit = self._units[name]
             lease.units.append(name)
             lease.waiting += 1
-            self._units.give(self._units[name], lease.id)
+            self._units.give(unit, lease.id, class_)
+            if class_ not in unit.classes:
+                self._calendars.stand_in(unit)
         self._kernel.touch(lease)
+
+    def _given_as(self, lease: SiteLease, op: str, names: Sequence[str]) -> list[bytes]:
+        """The class that each unit is to count as. One of another class may stand in for a unit that failed, if there
+        is none of its own. Raises ``CommandError``.
+        """
+        lacking = Counter(dict(minus(lease.classes, held_classes(lease, self._units))))
+        found: list[bytes] = []
+        for name in names:
+            fitting = next((class_ for class_ in self._units[name].classes if lacking[class_] > 0), None)
+            if fitting is None and op == REPLACE:
+                fitting = next((class_ for class_ in +lacking if not self._has_free(lease.type, class_, names)), None)
+            if fitting is None:
+                raise CommandError(f"unit {name!r} is of another class than those that lease {lease.id} needs")
+            lacking[fitting] -= 1
+            found.append(fitting)
+        return found
+
+    def _has_free(self, type_: str, class_: bytes, but: Sequence[str]) -> bool:
+        return any(class_ in view.classes and view.id not in but for view in self._units.free(type_))
 
     def _release(self, lease: SiteLease, op: str, names: tuple[str, ...]) -> None:
         if op != SHRINK or len(set(names)) != len(names) or len(names) != len(lease.units) - lease.wanted:
@@ -618,6 +663,9 @@ class Assignment:
         for name in names:
             if name not in lease.units:
                 raise CommandError(f"unit {name!r} is not one of lease {lease.id}")
+        gone = counts(Counter(self._units[name].given_as for name in names))
+        if gone != minus(held_classes(lease, self._units), lease.classes):
+            raise CommandError(f"units of other classes are to be given up by lease {lease.id}: got {names!r:.120}")
         self._demands.remove(lease)
         for name in names:
             self._leases.take(lease, name)

@@ -30,7 +30,7 @@ from leasekit.actors.site.claims import (
 )
 from leasekit.actors.site.leases import LeaseEnds, LeaseUpdates, SiteLeases
 from leasekit.actors.site.units import Inventory
-from leasekit.core.claims.claim import REPLACES, Claim, Ticket, decode_claim, decode_ticket, saving_of
+from leasekit.core.claims.claim import REPLACES, Claim, Ticket, decode_claim, decode_ticket, redeem_by, saving_of
 from leasekit.core.claims.evidence import in_words
 from leasekit.core.claims.keys import fingerprint
 from leasekit.core.claims.statements import (
@@ -43,13 +43,14 @@ from leasekit.core.claims.statements import (
     state,
 )
 from leasekit.core.claims.tree import Surplus
+from leasekit.core.classes import minus
 from leasekit.core.errors import RemoteError, TicketError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import AcceptedChange as Later
 from leasekit.core.leases.records import SiteClaim, SiteLease
 from leasekit.core.leases.relations import Delegation
-from leasekit.core.properties import Properties, check_plain, digest_properties, is_plain
+from leasekit.core.properties import Properties, check_plain, is_plain
 from leasekit.core.protocol.messages import (
     EXTEND,
     LIST_MAX,
@@ -91,8 +92,8 @@ class TicketChecks:
         if leaf.term.end <= now:
             text = f"claim ended at {mark(leaf.term.end)}, it is {mark(now)} at {me}"
             raise TicketError(Code.EXPIRED, text, who=me, at=leaf.term.end, now=now)
-        if leaf.properties != digest_properties(resource):
-            raise TicketError(Code.WRONG_PROPERTIES, "the resource properties are not those that the claims name")
+        if redeem_by(leaf) < now:
+            raise TicketError(Code.LAPSED, at=redeem_by(leaf))
         if leaf.type not in self._inventory.types:
             raise TicketError(
                 Code.UNKNOWN_TYPE, f"type: found {leaf.type!r}, {me} has {', '.join(self._inventory.types)}"
@@ -162,7 +163,7 @@ class ClaimAccounts:
         claim = surplus.claim
         return (
             f"what {self._keyring.called(claim.holder)} may give from its claim {claim.id[:16]} is given already: "
-            f"{max(surplus.free, 0)} of {claim.capacity} units are left at {in_words(surplus.instant)}"
+            f"{max(surplus.free, 0)} of {surplus.capacity} units are left at {in_words(surplus.instant)}"
         )
 
 
@@ -190,7 +191,7 @@ class TicketAdmission:
             if booked:
                 table.end(leaf.digest, until)
             else:
-                table.reserve(leaf.digest, leaf.units, self._rest(leaf, until))
+                table.reserve(leaf.digest, leaf.classes, self._rest(leaf, until))
         except Shortfall as short:
             self._claims.tree.withdraw(leaf.digest)
             raise self._told.no_room(ticket, short) from short
@@ -205,7 +206,7 @@ class TicketAdmission:
         leaf, table, old = ticket.leaf, self._calendars.of(lease.type), lease.claim
         standing = self._claims.tree.standing(old)
         try:  # before the tree hears of it: units that are missing are nobody's guilt
-            table.replace(old, leaf.digest, leaf.units, self._rest(leaf, leaf.term.end))
+            table.replace(old, leaf.digest, leaf.classes, self._rest(leaf, leaf.term.end))
         except Shortfall as short:
             raise self._told.no_room(ticket, short) from short
         try:
@@ -220,7 +221,7 @@ class TicketAdmission:
         if lease.noticed >= 0:
             table.end(leaf.digest, lease.noticed)
         self._claims.refresh(old)
-        if leaf.units < lease.wanted or leaf.term.end < lease.term.end:
+        if minus(lease.classes, leaf.classes) or leaf.term.end < lease.term.end:
             record = self._claims.get(old)
             if record is not None:
                 claim = decode_claim(record.body, record.signature)
@@ -249,7 +250,7 @@ class AcceptedTerms:
     def begin(self, lease: SiteLease, leaf: Claim, until: Instant) -> None:
         """A new lease goes by its first ticket, which is good up to ``until``."""
         self._claims.remember(leaf, lease.id, REDEEMED, self._kernel.now)
-        to, why = f"{au.TICKETED}/{au.REDEEMING}", said(f"{lease.holder}: {leaf.units} {leaf.type}")
+        to, why = f"{au.TICKETED}/{au.REDEEMING}", Reason(Code.ASKED, lease.holder, leaf.type, units=leaf.units)
         self._kernel.note(lease.id, "redeem", "", to, why)
         self._end_with(lease, leaf, until)
         if lease.term.start <= self._kernel.now and lease.ended < 0:
@@ -304,8 +305,9 @@ class AcceptedTerms:
     def accept(self, lease: SiteLease, message: Redeem, leaf: Claim, until: Instant) -> None:
         """The extend or modify of ``message`` is good, up to ``until``: it is applied when its term begins."""
         later = Later(
-            message.op, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties
-        )
+            message.op, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties,
+            leaf.classes,
+        )  # fmt: skip
         self._take(lease, later, f"{counted(leaf.units)} to {mark(leaf.term.end)}")
         self._claims.remember(leaf, lease.id, REDEEMED, self._kernel.now)
         self._end_with(lease, leaf, until)
@@ -315,7 +317,7 @@ class AcceptedTerms:
     def accept_configuration(self, lease: SiteLease, message: Redeem) -> None:
         """A modify without a ticket: only the configuration changes, now."""
         term = Term(self._kernel.now, lease.term.end) if lease.term.end > self._kernel.now else lease.term
-        later = Later(MODIFY, message.number, lease.claim, lease.wanted, term, (), message.properties)
+        later = Later(MODIFY, message.number, lease.claim, lease.wanted, term, (), message.properties, lease.classes)
         self._take(lease, later, "configuration")
         self._leases.apply_next(lease)
 
@@ -327,7 +329,7 @@ class AcceptedTerms:
         if until < leaf.term.end:
             self._leases.notice(lease, until, Reason(Code.ENDED_ABOVE))
         elif saving := saving_of(leaf):
-            self._ends.suspend(lease, leaf.term.end, saving, "its broker")
+            self._ends.suspend(lease, leaf.term.end, saving, "its broker", None)
 
     def refuse(self, lease: SiteLease, number: int, reason: Reason) -> None:
         """Refuse a request about a lease. Written down, unlike other refusals: a repeat that comes late must not be
@@ -355,7 +357,7 @@ class RedeemedTickets:
             message.lease, peer, message.slice, leaf.type, au.TICKETED, au.REDEEMING, leaf.digest, leaf.term,
             leaf.units, message.number, message.resource, message.properties, settles=message.number,
             root=leaf.issuer, preemptible=leaf.constraints.get("preemptible") == "true", origin=ticket.root.digest,
-            key=self._keyring.key_of(peer),
+            key=self._keyring.key_of(peer), classes=leaf.classes,
         )  # fmt: skip
         return lease, leaf, until
 
@@ -412,7 +414,7 @@ class Redemptions:
     @takes(Redeem, REDEEM)
     def _on_redeem(self, peer: str, message: Redeem) -> None:
         lease = self._leases.by_id.get(message.lease)
-        if not self._served.is_news(lease, peer, message.number):
+        if not self._served.is_news(lease, peer, message):
             return
         if message.op not in (NEW, EXTEND, MODIFY, UNDO):
             raise RemoteError(Code.BAD_OP, f"op: found {message.op!r}, allowed are {NEW}, {EXTEND}, {MODIFY}, {UNDO}")
@@ -426,7 +428,7 @@ class Redemptions:
             except RemoteError as error:
                 self._terms.refuse(lease, message.number, error.reason)
                 return
-        self._served.accept(lease, message.number)
+        self._served.accept(lease, message)
         self._leases.touch(lease)
 
     def _new(self, peer: str, message: Redeem) -> SiteLease:
@@ -502,7 +504,7 @@ class Closes:
             lease.receipt = receipt
         lease.settles, lease.saves = message.number, lease.saves and message.save
         self._ends.close(lease, "close", self._why_closed(lease))
-        self._served.accept(lease, message.number)
+        self._served.accept(lease, message)
 
     @staticmethod
     def _why_closed(lease: SiteLease) -> Reason | None:
@@ -643,7 +645,9 @@ class EarlyEnds:
 
     @takes(Truncated, DELEGATE)
     def _on_truncated(self, peer: str, message: Truncated) -> None:
-        """An issuer ends a claim of its own early: a lease that it was redeemed for ends with it."""
+        """An issuer ends a claim of its own early: a lease that it was redeemed for ends with it. A claim that was not
+        redeemed in time may end as it begins; of one that was there is no receipt.
+        """
         statement = decode_statement(message.truncation)
         key = self._keyring.key_among(peer, statement.signer)
         known = self._claims.get(statement.subject)
@@ -659,7 +663,12 @@ class EarlyEnds:
                 Code.UNKNOWN_CLAIM, f"{self._keyring.name} has seen no claim of {peer} that this is about"
             )
         check_statement(self._keyring.scheme, message.truncation, TRUNCATION, signer=key, subject=claim.digest)
-        self._check_firm(claim, known)
+        lapsed = redeem_by(claim) < self._kernel.now and statement.at <= claim.term.start
+        if lapsed and known is not None and known.state == REDEEMED:
+            self._kernel.send(peer, Accepted(message.lease, message.number))
+            return
+        if not lapsed:
+            self._check_firm(claim, known)
         if known is None:
             self._claims.remember_unused(claim, HEARD)
         ended = self._claims.end_claim(claim.digest, statement.at)
@@ -668,10 +677,11 @@ class EarlyEnds:
             own = claim.digest in (lease.claim, *(one.claim for one in lease.accepted))
             at = self._claims.end_under(lease, claim.digest, max(ended, self._kernel.now))
             if at >= 0 and message.saving > 0:
-                self._ends.suspend(lease, at, message.saving, peer)
+                self._ends.suspend(lease, at, message.saving, peer, message.reason)
             elif at >= 0:
-                self._leases.notice(lease, at, Reason(Code.ENDED_BY, peer) if own else taken_back(peer, taker))
-        receipt = self._claims.receipt(claim.digest, ended, message.lease)
+                why = Reason(Code.ENDED_BY, peer).because(message.reason) if own else taken_back(peer, taker)
+                self._leases.notice(lease, at, why)
+        receipt = self._claims.receipt(claim.digest, ended, "" if lapsed else message.lease)
         self._kernel.send(peer, Accepted(message.lease, message.number, receipt))
 
     def _check_firm(self, claim: Claim, known: SiteClaim | None) -> None:

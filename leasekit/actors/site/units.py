@@ -7,7 +7,7 @@ with switching on and off as well. What a settled unit means for its lease is fo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -16,15 +16,16 @@ from sortedcontainers import SortedList
 from leasekit.actors.kernel import Kernel, shown
 from leasekit.actors.settings import UnitGroup
 from leasekit.actors.site.kinds import Kinds
+from leasekit.core.classes import CLASSES_MAX
 from leasekit.core.drivers import SITE, UNIT, Blame
-from leasekit.core.errors import CommandError
+from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.filters import parse_filter
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import power as pw
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.mappers import UnitView
-from leasekit.core.properties import EMPTY, Properties
+from leasekit.core.properties import EMPTY, Properties, digest_properties
 from leasekit.core.reasons import Code, Reason, clip, view, words
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
@@ -32,13 +33,16 @@ from leasekit.core.steps import ActionDone
 
 @attrs.define(eq=False, slots=False)
 class Inventory:
-    """The units that the settings name, in groups. Raises ``ValueError`` for a name used twice."""
+    """The units that the settings name, in groups. Raises ``LeasekitError`` for a name used twice."""
 
     groups: Sequence[UnitGroup]
     types: dict[str, Properties] = attrs.field(factory=dict, init=False)
     """The resource properties of each type."""
     _of: dict[str, tuple[str, Properties]] = attrs.field(factory=dict, init=False)
-    _count: Counter[str] = attrs.field(factory=Counter, init=False)
+    _count: dict[str, Counter[bytes]] = attrs.field(factory=dict, init=False)
+    attributes: dict[bytes, Properties] = attrs.field(factory=dict, init=False)
+    """What the units of each class have."""
+    _classes: dict[str, bytes] = attrs.field(factory=dict, init=False)
     _switched: frozenset[str] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -48,14 +52,27 @@ class Inventory:
             all_ = {**group.properties, **group.own} if group.own else group.properties
             for name in group.names:
                 self.check(name, self._of.get(name, (group.type,))[0], group.type)
-                self._count[group.type] += name not in self._of
                 self._of[name] = (group.type, all_)
+        for type_, properties in self.types.items():
+            self._count[type_] = self._sort(type_, properties)
+
+    def _sort(self, type_: str, properties: Properties) -> Counter[bytes]:
+        """Put the units of a type in classes. Where too many of them differ, all are of one, whatever else they have:
+        claims can't tell them apart then.
+        """
+        each = {name: all_ for name, (of, all_) in self._of.items() if of == type_}
+        found = {name: digest_properties(all_) for name, all_ in each.items()}
+        if len(set(found.values())) > CLASSES_MAX:
+            each, found = dict.fromkeys(each, properties), dict.fromkeys(found, digest_properties(properties))
+        self._classes.update(found)
+        self.attributes.update((class_, each[name]) for name, class_ in found.items())
+        return Counter(found.values())
 
     @staticmethod
     def check(name: str, known: str, type_: str) -> None:
-        """Raises ``ValueError`` for a unit that is known as of another type."""
+        """Raises ``LeasekitError`` for a unit that is known as of another type."""
         if known != type_:
-            raise ValueError(
+            raise LeasekitError(
                 f"unit {name!r} is of type {known!r} and of type {type_!r}: unit names are unique at a site"
             )
 
@@ -71,9 +88,25 @@ class Inventory:
         found = self._of.get(unit)
         return self.properties(type_) if found is None else found[1]
 
+    def class_of(self, unit: str, type_: str) -> bytes:
+        """The class of a unit."""
+        return self._classes.get(unit) or self.class_of_type(type_)
+
+    def class_of_type(self, type_: str) -> bytes:
+        """The class of units that have the resource properties of their type, and no others."""
+        return digest_properties(self.properties(type_))
+
+    def attributes_of(self, class_: bytes, type_: str) -> Properties:
+        """What units of a class have; what all of their type have, if there is no such class any more."""
+        return self.attributes.get(class_, self.properties(type_))
+
     def total(self, type_: str) -> int:
         """How many units of the type there are, in service or not."""
-        return self._count[type_]
+        return self.counts(type_).total()
+
+    def counts(self, type_: str) -> Counter[bytes]:
+        """How many units of each class of the type there are, in service or not, in the order of the inventory."""
+        return self._count.get(type_, Counter())
 
     def is_switched(self, type_: str) -> bool:
         """Whether a driver can switch units of the type on and off."""
@@ -152,7 +185,7 @@ class Units:
     """All units of a site, by id and by type; free ones in the order in which they are best given out."""
 
     _kernel: Kernel
-    _inventory: Inventory
+    inventory: Inventory
     _failures_max: int
     _act: Act
     _waits: Callable[[SiteUnit], bool]
@@ -183,17 +216,18 @@ class Units:
     def _declare(self) -> list[SiteUnit]:
         """Units that the site's settings name; returns those that were not known before."""
         new = []
-        for group in self._inventory.groups:
+        for group in self.inventory.groups:
             self._free.setdefault(group.type, SortedList())
             self._tearing.setdefault(group.type, {})
             for name in group.names:
                 unit = self._units.get(name)
                 if unit is None:
-                    unit = self._units[name] = SiteUnit(name, group.type, index=len(self._units))
+                    class_ = self.inventory.class_of(name, group.type)
+                    unit = self._units[name] = SiteUnit(name, group.type, index=len(self._units), classes=(class_,))
                     self._put_free(unit)
                     self._sort(unit)
                     new.append(unit)
-                self._inventory.check(name, unit.type, group.type)
+                self.inventory.check(name, unit.type, group.type)
         return new
 
     def restore(self, rows: Iterable[Row]) -> None:
@@ -217,10 +251,15 @@ class Units:
         for unit in self._declare():
             self._kernel.touch(unit)
 
-    def retire_gone(self) -> None:
-        """Take units out of service that the settings name no more; one that they name again is back."""
+    def retire_gone(self) -> list[SiteUnit]:
+        """Take units out of service that the settings name no more; one that they name again is back. Returns those of
+        which it is news.
+        """
+        changed = []
         for unit in list(self._units.values()):
-            gone = unit.id not in self._inventory
+            gone = unit.id not in self.inventory
+            if gone != (unit.retire == GONE):
+                changed.append(unit)
             if gone and (unit.state == au.OUT or unit.retire) and not unit.left:
                 unit.retire = unit.reason = GONE  # whatever it was out of service for: no end of that brings it back
                 self._fire_nothing(unit)
@@ -228,6 +267,7 @@ class Units:
                 self.retire(unit.id, GONE)
             elif not gone and unit.retire == GONE:
                 self.bring_back(unit.id)
+        return changed
 
     def __contains__(self, name: object) -> bool:
         return name in self._units
@@ -238,13 +278,25 @@ class Units:
     def __iter__(self) -> Iterator[SiteUnit]:
         return iter(self._units.values())
 
-    def in_service(self, type_: str) -> int:
-        """How many units of the type aren't out of service."""
-        return sum(unit.state != au.OUT and not unit.retire for unit in self._units.values() if unit.type == type_)
+    def in_service(self, type_: str) -> Counter[bytes]:
+        """How many units of the type aren't out of service, by class: one counts as each that it may be given as."""
+        return Counter(
+            class_
+            for unit in self._units.values()
+            if unit.type == type_ and unit.state != au.OUT and not unit.retire
+            for class_ in unit.classes
+        )
+
+    def keep_classes(self, live: Container[bytes]) -> None:
+        """Forget the classes that units were of, but for those that are ``live``."""
+        for unit in self._units.values():
+            if any(class_ not in live for class_ in unit.classes[1:]):
+                unit.classes = (unit.classes[0], *(class_ for class_ in unit.classes[1:] if class_ in live))
+                self._kernel.touch(unit)
 
     def power(self, unit: SiteUnit) -> str:
         """The unit's power. One that no driver switches (any more) is its operator's to switch on: it counts as on."""
-        return unit.power if self._inventory.is_switched(unit.type) else pw.ON
+        return unit.power if self.inventory.is_switched(unit.type) else pw.ON
 
     # -- what mappers see --------------------------------------------------------------------------------------
 
@@ -255,12 +307,19 @@ class Units:
     def _view(self, unit: SiteUnit) -> UnitView:
         return UnitView(
             unit.id, unit.type, unit.state, unit.lease or unit.promised, unit.failures, self.kinds.properties(unit.id),
-            self.power(unit),
+            self.power(unit), unit.classes if self.is_available(unit) else (unit.given_as,),
         )  # fmt: skip
 
     def _sort(self, unit: SiteUnit) -> None:
         """Put a unit among those like it: its properties may be others now."""
-        properties = self._inventory.properties_of(unit.id, unit.type)
+        properties = self.inventory.properties_of(unit.id, unit.type)
+        before, now = unit.classes, self.inventory.class_of(unit.id, unit.type)
+        if not before or (unit.id in self.inventory and now != before[0]):
+            # A row of before names none: what was given then was of the class of its type.
+            past = before or (self.inventory.class_of_type(unit.type),)
+            unit.classes = tuple(dict.fromkeys((now, *past)))
+        if unit.id not in self.inventory:
+            properties = self.inventory.attributes_of(unit.classes[0], unit.type)
         self.kinds.put(unit.id, unit.type, {**properties, **unit.metered} if unit.metered else properties)
 
     def free(self, type_: str, filter: str = "", /) -> Iterator[UnitView]:
@@ -293,7 +352,7 @@ class Units:
 
     def snapshot(self) -> UnitsSnapshot:
         """The same views, which hold still while the units go on."""
-        free = {type_: list(self.free(type_)) for type_ in self._inventory.types}
+        free = {type_: list(self.free(type_)) for type_ in self.inventory.types}
         views = {name: self.view(name) for name in self._units}
         return UnitsSnapshot(free, views)
 
@@ -303,8 +362,11 @@ class Units:
 
     # -- what happens to units ---------------------------------------------------------------------------------
 
-    def give(self, unit: SiteUnit, lease: str) -> None:
-        """Give an available unit to a lease: set it up now, or when its teardown has ended, or it is on."""
+    def give(self, unit: SiteUnit, lease: str, class_: bytes) -> None:
+        """Give an available unit to a lease, as one of a class: set it up now, or when its teardown has ended, or it is
+        on.
+        """
+        unit.given_as = class_
         if unit.state == au.FREE:
             self._take_free(unit)
             unit.promised = lease
@@ -392,9 +454,9 @@ class Units:
             return self._is_up(unit, "changed", why), unit, lease
         return self._went_down(unit, done, lease)
 
-    def lose(self, unit: SiteUnit, reason: Reason) -> None:
+    def lose(self, unit: SiteUnit, reason: Reason, blame: Blame = UNIT) -> None:
         """A unit that was up is down: what is left of it goes, and it is free again."""
-        self._failed(unit, reason)
+        self._failed(unit, reason, blame)
         self._tear_down(unit, "failed", unit.reason)
 
     def _tear_down(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
@@ -440,7 +502,7 @@ class Units:
         if to not in SWITCHES:
             raise CommandError(f"unit {name}: found {to!r}, it can be switched to one of: {', '.join(SWITCHES)}")
         unit = self._units[name]
-        if not self._inventory.is_switched(unit.type):
+        if not self.inventory.is_switched(unit.type):
             raise CommandError(f"unit {name}: no driver switches units of type {unit.type!r}")
         if unit.state != au.FREE or unit.promised:
             holder = unit.lease or unit.promised
@@ -535,7 +597,7 @@ class Units:
     def bring_back(self, name: str) -> SiteUnit:
         """Put a unit into service again, after its teardown where that failed before. Raises ``CommandError``."""
         unit = self.find(name)
-        named = name in self._inventory
+        named = name in self.inventory
         if not named and not unit.left:
             raise CommandError(f"unit {name} is {words(GONE)}")
         if unit.state == au.OUT and unit.left:

@@ -18,6 +18,7 @@ import attrs
 import msgpack
 
 from leasekit.core.claims.keys import KEY_BYTES, SIGNATURE_BYTES, Scheme, Signer, fingerprint
+from leasekit.core.classes import CLASSES_MAX, Counts, count_of, total
 from leasekit.core.errors import TicketError
 from leasekit.core.properties import EMPTY, Properties, check_plain, check_properties, is_plain
 from leasekit.core.reasons import Code, mark
@@ -40,20 +41,20 @@ pack: Final[Callable[[Any], bytes]] = msgpack.Packer().pack
 class Claim:
     """Issuer gives holder ``units`` of ``type`` over ``term``.
 
-    ``degree`` is what the issuer allows the holder's children to add up to, in thousandths of ``units``;
-    ``properties`` the digest of the site-defined resource properties (empty for none); ``parent`` the digest of the
-    parent claim (empty at the root); ``serial`` the issuer's counter, which keeps equal claims apart;
-    ``constraints`` what else binds the holder (``preemptible``, ``units``: named ones).
+    ``classes`` says how many they are of each class (:mod:`leasekit.core.classes`), which add up to ``units``;
+    ``degree`` is what the issuer allows the holder's children to add up to, in thousandths of each class;
+    ``parent`` the digest of the parent claim (empty at the root); ``serial`` the issuer's counter, which keeps equal
+    claims apart; ``constraints`` what else binds the holder (``preemptible``, ``units``: named ones).
     """
 
     issuer: bytes
     holder: bytes
     type: str
     units: int
+    classes: Counts
     term: Term
     serial: int
     degree: int
-    properties: bytes
     parent: bytes
     constraints: Properties
     body: bytes = attrs.field(repr=False)
@@ -67,8 +68,15 @@ class Claim:
 
     @property
     def capacity(self) -> int:
-        """The most units that children may hold at any instant: ``units`` times the degree, rounded down."""
-        return self.units * self.degree // DEGREE_ONE
+        """The most units that children may hold at any instant, of all classes."""
+        return total(self.capacities)
+
+    @property
+    def capacities(self) -> Counts:
+        """The most units of each class that children may hold at any instant: times the degree, rounded down."""
+        if self.degree == DEGREE_ONE:
+            return self.classes
+        return tuple([(class_, units * self.degree // DEGREE_ONE) for class_, units in self.classes])
 
 
 def issue(
@@ -76,7 +84,7 @@ def issue(
     *,
     holder: bytes,
     type: str,
-    units: int,
+    units: int | Counts,
     term: Term,
     serial: int,
     degree: int = DEGREE_ONE,
@@ -84,13 +92,23 @@ def issue(
     parent: bytes = b"",
     constraints: Properties = EMPTY,
 ) -> Claim:
-    """A new claim, signed by ``signer``. Raises ``TicketError`` if a field is outside its limits."""
+    """A new claim, signed by ``signer``: for so many units of each class, or of the one with the digest ``properties``
+    (empty: units without attributes). Raises ``TicketError`` if a field is outside its limits.
+    """
+    number, digests = (units, properties) if isinstance(units, int) else _in_body(units)
     fields = (
-        TAG, signer.public, holder, type, units, term.start, term.end, serial, degree, properties, parent,
+        TAG, signer.public, holder, type, number, term.start, term.end, serial, degree, digests, parent,
         tuple(sorted(constraints.items())),
     )  # fmt: skip
     body = pack(fields)
     return _build(fields, body, signer.sign(body))
+
+
+def _in_body(classes: Counts) -> tuple[int | tuple[int, ...], bytes | tuple[bytes, ...]]:
+    """Numbers of units, and the digests of their classes, as a body has them: bare where there is one class."""
+    if len(classes) == 1:
+        return classes[0][1], classes[0][0]
+    return tuple(units for _, units in classes), tuple(class_ for class_, _ in classes)
 
 
 @lru_cache(maxsize=4096)
@@ -118,6 +136,7 @@ def _build(fields: Any, body: bytes, signature: bytes) -> Claim:
     if type(fields) is not tuple or len(fields) != 12 or fields[0] != TAG:
         raise TicketError(Code.MALFORMED, f"not a claim: expected an array of 12 fields that begins with {TAG!r}")
     _, issuer, holder, type_, units, start, end, serial, degree, properties, parent, constraints = fields
+    several = type(units) is tuple
     fine = (
         type(issuer) is bytes
         and len(issuer) == KEY_BYTES
@@ -126,14 +145,12 @@ def _build(fields: Any, body: bytes, signature: bytes) -> Claim:
         and type(type_) is str
         and 0 < len(type_) <= TYPE_MAX
         and is_plain(type_)
-        and type(units) is int
-        and 0 < units <= UNITS_MAX
+        and ((several and _is_several(units, properties)) or (type(units) is int and 0 < units <= UNITS_MAX))
         and type(serial) is int
         and 0 <= serial < 2**63
         and type(degree) is int
         and DEGREE_ONE <= degree <= DEGREE_MAX
-        and type(properties) is bytes
-        and len(properties) in (0, DIGEST_BYTES)
+        and (several or (type(properties) is bytes and len(properties) in (0, DIGEST_BYTES)))
         and type(parent) is bytes
         and len(parent) in (0, DIGEST_BYTES)
         and type(start) is int
@@ -145,9 +162,23 @@ def _build(fields: Any, body: bytes, signature: bytes) -> Claim:
     pairs = EMPTY if constraints == () else _constraints(constraints)
     digest = sha256(body + signature).digest()
     term = Term(start, end)
+    classes = tuple(zip(properties, units, strict=True)) if several else ((properties, units),)
     return Claim(
-        issuer, holder, type_, units, term, serial, degree, properties, parent, pairs, body, signature, digest
-    )  # fmt: skip
+        issuer, holder, type_, total(classes), classes, term, serial, degree, parent, pairs, body, signature, digest
+    )
+
+
+def _is_several(units: tuple[Any, ...], digests: Any) -> bool:
+    """Whether a body has as many numbers of units as classes: more than one, in order, none of them twice."""
+    return (
+        type(digests) is tuple
+        and 1 < len(digests) <= CLASSES_MAX
+        and len(units) == len(digests)
+        and all(type(one) is bytes and len(one) in (0, DIGEST_BYTES) for one in digests)
+        and all(before < after for before, after in pairwise(digests))
+        and all(type(number) is int and number > 0 for number in units)
+        and sum(units) <= UNITS_MAX
+    )
 
 
 def _fault(fields: tuple[Any, ...]) -> TicketError:
@@ -158,12 +189,16 @@ def _fault(fields: tuple[Any, ...]) -> TicketError:
             return _outside(name, key)
     if type(type_) is not str or not 0 < len(type_) <= TYPE_MAX or not is_plain(type_):
         return _outside("type", type_)
+    if type(units) is tuple and not _is_several(units, properties):
+        return _outside("classes", (units, properties))
     for name, number, least, most in (
         ("units", units, 1, UNITS_MAX), ("serial", serial, 0, 2**63 - 1), ("degree", degree, DEGREE_ONE, DEGREE_MAX)
     ):  # fmt: skip
-        if type(number) is not int or not least <= number <= most:
+        if type(number) is not tuple and (type(number) is not int or not least <= number <= most):
             return _outside(name, number)
     for name, digest in (("properties", properties), ("parent", parent)):
+        if type(digest) is tuple and type(units) is tuple:
+            continue
         if type(digest) is not bytes or len(digest) not in (0, DIGEST_BYTES):
             return _outside(name, digest)
     if type(start) is not int or type(end) is not int:
@@ -197,6 +232,8 @@ DEPTH_MAX: Final = 32
 
 READY_AT, SAVING = "ready_at", "saving"
 """Constraints of a claim: by when its units are to be up, and how long before its end they are saved, both in ms."""
+REDEEM_BY = "redeem_by"
+"""A constraint of a claim: until when its site takes it, in ms. A claim that nobody redeemed by then gives nothing."""
 REPLACES = "replaces"
 """A constraint of a claim: the digest, in hex, of the claim of the same lease that ends where it begins."""
 JOINED_MAX: Final = 8
@@ -232,6 +269,11 @@ def saving_of(claim: Claim) -> Duration:
 def begin_of(claim: Claim) -> Instant:
     """When the term begins that was asked for: a claim may begin earlier, for its units to be prepared."""
     return _number(claim, READY_AT, claim.term.start)
+
+
+def redeem_by(claim: Claim) -> Instant:
+    """Until when a claim can be redeemed."""
+    return _number(claim, REDEEM_BY, claim.term.end)
 
 
 def replaced_by(claim: Claim, others: Iterable[Claim]) -> bool:
@@ -294,13 +336,14 @@ def delegate(
     signer: Signer,
     *,
     holder: bytes,
-    units: int,
+    units: int | Counts,
     term: Term,
     serial: int,
     degree: int = DEGREE_ONE,
     constraints: Properties = EMPTY,
 ) -> Ticket:
-    """A child of ``ticket``, signed by its holder: the same type and properties, fewer units, a term inside.
+    """A child of ``ticket``, signed by its holder: the same type, fewer units of its classes, a term inside. ``units``
+    is a number where the ticket has one class.
 
     The caller keeps the book of what else it has given from ``ticket``, in which a child counts with its capacity
     (units times ``degree``). Raises ``TicketError`` when the child could not be valid whatever the book says.
@@ -308,15 +351,21 @@ def delegate(
     parent = ticket.leaf
     if signer.public != parent.holder:
         raise TicketError(Code.NOT_HOLDER, "only the holder of a claim can delegate it")
-    if not parent.term.contains(term) or units * max(degree, DEGREE_ONE) // DEGREE_ONE > parent.capacity:
+    if isinstance(units, int):
+        ((only, _),) = parent.classes
+        units = ((only, units),)
+    allowed, times = parent.capacities, max(degree, DEGREE_ONE)
+    if not parent.term.contains(term) or any(
+        number * times // DEGREE_ONE > count_of(allowed, class_) for class_, number in units
+    ):
         raise TicketError(
             Code.EXCEEDS_PARENT,
-            f"{units} units at degree {degree / DEGREE_ONE:g} over {term} do not fit in {parent.units} over "
+            f"{total(units)} units at degree {degree / DEGREE_ONE:g} over {term} do not fit in {parent.units} over "
             f"{parent.term}, of which {parent.capacity} can be given away",
         )
     child = issue(
         signer, holder=holder, type=parent.type, units=units, term=term, serial=serial, degree=degree,
-        properties=parent.properties, parent=parent.digest, constraints=constraints,
+        parent=parent.digest, constraints=constraints,
     )  # fmt: skip
     return Ticket((*ticket.chain, child))
 
@@ -326,7 +375,7 @@ def delegate_root(
     *,
     holder: bytes,
     type: str,
-    units: int,
+    units: int | Counts,
     term: Term,
     serial: int,
     degree: int = DEGREE_ONE,
@@ -436,16 +485,21 @@ def _check_link(parent: Claim, child: Claim) -> None:
         raise TicketError(Code.BROKEN_CHAIN, "a claim's issuer is not the holder of its parent")
     if child.type != parent.type:
         raise TicketError(Code.TYPE_CHANGED, f"type {child.type!r} was delegated from {parent.type!r}")
-    if child.properties != parent.properties:
-        raise TicketError(Code.PROPERTIES_CHANGED, "the digest of the resource properties differs from the parent's")
-    allowed = parent.capacity
-    if child.units > allowed:
-        raise TicketError(Code.EXCEEDS_UNITS, f"{child.units} units were delegated from {parent.units}")
-    if child.degree != DEGREE_ONE and child.capacity > allowed:
-        raise TicketError(
-            Code.EXCEEDS_DEGREE,
-            f"{child.units} units at degree {child.degree / DEGREE_ONE:g} were delegated, {child.capacity} in all; the "
-            f"parent can give away {allowed}",
-        )
+    allowed = parent.capacities
+    for class_, units in child.classes:
+        most = count_of(allowed, class_)
+        if not most:
+            raise TicketError(Code.PROPERTIES_CHANGED, "units of a class were delegated that the parent has none of")
+        if units > most:
+            raise TicketError(
+                Code.EXCEEDS_UNITS, f"{units} units were delegated from {count_of(parent.classes, class_)}"
+            )
+        given = units * child.degree // DEGREE_ONE
+        if given > most:
+            raise TicketError(
+                Code.EXCEEDS_DEGREE,
+                f"{units} units at degree {child.degree / DEGREE_ONE:g} were delegated, {given} in all; the parent can "
+                f"give away {most}",
+            )
     if not parent.term.contains(child.term):
         raise TicketError(Code.EXCEEDS_TERM, f"term {tuple(child.term)} is outside the parent's {tuple(parent.term)}")

@@ -49,6 +49,7 @@ from leasekit.core.claims.statements import (
     stands_at,
 )
 from leasekit.core.claims.tree import Overdelegation
+from leasekit.core.classes import count_of
 from leasekit.core.errors import TicketError
 from leasekit.core.json_text import JsonError, read_json
 from leasekit.core.reasons import Code
@@ -175,21 +176,26 @@ def _overdelegation(case: _Case) -> Verdict:
         _holds(child, child.term, instant)
         _signature(case.scheme, child)
     counted = [child for child in children if not replaced_by(child, children)]
-    total = sum(child.capacity for child in counted)
-    if total <= parent.capacity:
+    sums = [(sum(count_of(child.capacities, one) for child in counted), most) for one, most in parent.capacities]
+    units, capacity = max(sums, key=lambda found: found[0] - found[1])
+    if units <= capacity:
         raise TicketError(
-            Code.NOT_EXCEEDING,
-            f"the claims add up to {total} units, {parent.capacity} could be given away: that is fine",
+            Code.NOT_EXCEEDING, f"the claims add up to {units} units, {capacity} could be given away: that is fine"
         )
-    words = overdelegated(parent, total, len(counted), instant, case.name)
+    words = overdelegated(parent, units, capacity, len(counted), instant, case.name)
     return _weighed(case, parent, children, words)
 
 
-def overdelegated(parent: Claim, total: int, claims: int, instant: Instant, name: Callable[[bytes], str]) -> str:
-    """In words: who held ``parent`` has given away ``total`` units of it at ``instant``, in so many ``claims``."""
+def overdelegated(
+    parent: Claim, units: int, capacity: int, claims: int, instant: Instant, name: Callable[[bytes], str]
+) -> str:
+    """In words: who held ``parent`` has given away ``units`` of it at ``instant``, of ``capacity`` that it could, in so
+    many ``claims``. Where it has several classes of units, these are those of one.
+    """
+    of = "them" if len(parent.classes) == 1 else "one class of them"
     return (
         f"{name(parent.holder)} held {parent.units} units of {parent.type!r} from {name(parent.issuer)} "
-        f"{span_in_words(parent.term)}, could give away {parent.capacity} of them, and gave away {total} at "
+        f"{span_in_words(parent.term)}, could give away {capacity} of {of}, and gave away {units} at "
         f"{in_words(instant)}, in {claims} claims that it signed"
     )
 

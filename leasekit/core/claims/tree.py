@@ -10,6 +10,9 @@ truncation or a receipt ended it early; touching terms do not collide. It counts
 degree), since that is what its holder may hand on in turn. So oversubscription is what a parent's degree says and is
 never multiplied: under a root of 10 units at degree 1.2, what leaves hold adds up to 12 at most, however deep.
 
+**By class.** A claim counts its units by class (:mod:`leasekit.core.classes`), and so does all of this: each class of a
+parent has calendars of its own, is exceeded by itself, and is proved to be.
+
 **Two calendars.** One claim too many must neither be forgotten, or nobody could be held to account, nor stand in the
 way of the honest ones that come after it. So a parent has two calendars:
 
@@ -46,6 +49,7 @@ import attrs
 from sortedcontainers import SortedList
 
 from leasekit.core.claims.claim import Claim, Ticket, decode_claim
+from leasekit.core.classes import Counts, count_of
 from leasekit.core.errors import TicketError
 from leasekit.core.reasons import Code
 from leasekit.core.time import Instant
@@ -64,10 +68,10 @@ SWEEP_SHARE: Final = 16
 
 @attrs.frozen(slots=True)
 class Overdelegation:
-    """``guilty`` held ``parent`` and signed ``claims``, its children, which at ``instant`` add up to more.
+    """``guilty`` held ``parent`` and signed ``claims``, its children, which at ``instant`` add up to more of one class.
 
-    ``claims`` are the fewest that do, over all instants: the largest first. ``units`` is what they add up to (each
-    with its capacity), ``capacity`` what the parent allowed.
+    ``claims`` are the fewest that do, over all instants: the largest first. ``units`` is what they add up to of that
+    class (each with its capacity), ``capacity`` what the parent allowed.
     """
 
     guilty: bytes
@@ -80,11 +84,14 @@ class Overdelegation:
 
 @attrs.frozen(slots=True)
 class Surplus:
-    """A claim was not honoured because ``claim``, above it or itself, has only ``free`` units left at ``instant``."""
+    """A claim was not honoured because ``claim``, above it or itself, has only ``free`` units of a class left at
+    ``instant``, of ``capacity``.
+    """
 
     claim: Claim
     instant: Instant
     free: int
+    capacity: int
 
 
 @attrs.frozen(slots=True)
@@ -118,18 +125,19 @@ class _Node:
     """A claim that was seen. Its bytes are those of the claim, so that an authority that keeps them shares them."""
 
     __slots__ = (
-        "body", "book", "digest", "end", "honoured", "parent", "signature", "start", "units", "until", "used", "weight"
+        "body", "books", "digest", "end", "honoured", "parent", "signature", "start", "units", "until", "used",
+        "weights",
     )  # fmt: skip
 
     def __init__(self, claim: Claim, parent: _Node | None) -> None:
         self.digest, self.body, self.signature = claim.digest, claim.body, claim.signature
         self.parent = parent
-        self.units, self.weight = claim.units, claim.capacity
+        self.units, self.weights = claim.classes, claim.capacities
         self.start, self.end = claim.term
         self.until = self.end
         self.honoured = parent is None  # what the site itself gives away is its own affair
         self.used = False
-        self.book: _Book | None = None
+        self.books: dict[bytes, _Book] = _NO_BOOKS
 
     @property
     def claim(self) -> Claim:
@@ -138,14 +146,17 @@ class _Node:
 
 @final
 class _Book:
-    """The children of a claim, and its two calendars.
+    """The children of a claim that have units of one class, and its two calendars.
 
     ``given`` is None as long as it would equal ``seen``: BY_DELEGATION, every child honoured, and no own use.
     """
 
-    __slots__ = ("capacity", "changes", "children", "credit", "given", "limit", "proof", "proved_at", "seen")
+    __slots__ = (
+        "capacity", "changes", "children", "credit", "given", "limit", "proof", "proved_at", "seen", "unit_class"
+    )  # fmt: skip
 
-    def __init__(self, capacity: int, horizon: Instant) -> None:
+    def __init__(self, class_: bytes, capacity: int, horizon: Instant) -> None:
+        self.unit_class = class_
         self.capacity = capacity
         self.children: list[_Node] = []
         self.seen = Profile(0, horizon)
@@ -179,6 +190,17 @@ class _Book:
     def may_sweep(self) -> bool:
         """Whether enough has changed since the last sweep to pay for another one."""
         return self.credit < 0 or self.credit * SWEEP_SHARE >= len(self.children)
+
+    def count(self, start: Instant, end: Instant, units: int, *, given: bool) -> None:
+        """A child has so many units more over a term; ``given`` says whether it is honoured."""
+        if start < end:
+            self.seen.add(start, end, units)
+            if given and self.given is not None:
+                self.given.add(start, end, units)
+
+
+_NO_BOOKS: Final[dict[bytes, _Book]] = {}
+"""Those of a claim that has no children, which most are."""
 
 
 class ClaimTree:
@@ -230,8 +252,7 @@ class ClaimTree:
             if node is None:
                 node = self._insert(claim, parent)
                 fresh.append(node)
-                if parent is not None and (finding := self._detect(parent, node)):
-                    found.append(finding)
+                found += self._detect(parent, node) if parent is not None else ()
             if parent is not None and not node.honoured and not self._by_use:
                 surplus = surplus or self._short(parent, node)
                 self._settle(node, surplus is None)
@@ -277,39 +298,33 @@ class ClaimTree:
         together would look like guilt. It stays if it proves guilt by itself, or is used, or others are below it.
         """
         node, gone = self._nodes.get(digest), self._nodes.get(instead)
-        if gone is not None and not gone.used and gone.book is None and gone.parent is not None:
-            book = gone.parent.book
-            assert book is not None, "it has a child"
-            if not any(one is gone for one in book.proof):
+        if gone is not None and not gone.used and not gone.books and gone.parent is not None:
+            proved = any(one is gone for book, _ in _books_above(gone) for one in book.proof)
+            if not proved:
                 self._remove(gone)
         if node is not None and node.until < min(until, node.end):
             self._go_on(node, min(until, node.end))
 
     def _remove(self, node: _Node) -> None:
         """Forget a claim that nobody uses, with none below it."""
-        assert node.parent is not None and node.parent.book is not None, "a root stays"
-        book = node.parent.book
-        if node.start < node.until:
-            book.seen.add(node.start, node.until, -node.weight)
-            if node.honoured and not self._by_use and book.given is not None:
-                book.given.add(node.start, node.until, -node.weight)
-        place = next((at for at in range(len(book.children) - 1, -1, -1) if book.children[at] is node), -1)
-        if place >= 0:  # else it is over, and was tidied away
-            del book.children[place]
+        for book, weight in _books_above(node):
+            book.count(node.start, node.until, -weight, given=self._counts(node))
+            place = next((at for at in range(len(book.children) - 1, -1, -1) if book.children[at] is node), -1)
+            if place >= 0:  # else it is over, and was tidied away
+                del book.children[place]
         del self._nodes[node.digest], self._bodies[node.body]
         self._refused -= not node.honoured
 
     def _go_on(self, node: _Node, until: Instant) -> None:
-        if node.parent is not None and (book := node.parent.book) is not None:
-            book.seen.add(node.until, until, node.weight)
-            if node.honoured and not self._by_use and book.given is not None:
-                book.given.add(node.until, until, node.weight)
+        for book, weight in _books_above(node):
+            book.count(node.until, until, weight, given=self._counts(node))
             book.changed(self._horizon)
-        if node.used:
-            for payer in self._payers(node):
-                if payer.book is not None:
-                    payer.book.own_given().add(node.until, until, node.units)
+        self._count_own(node, node.until, until, 1)
         node.until = until
+
+    def _counts(self, node: _Node) -> bool:
+        """BY_DELEGATION: whether a node counts in what its parent has given."""
+        return node.honoured and not self._by_use
 
     def forget_before(self, now: Instant) -> None:
         """Drop the claims whose terms ended at or before ``now`` (less the skew for which a redeem may be late)."""
@@ -320,8 +335,8 @@ class ClaimTree:
                 continue  # a modify brought it, and was refused
             del self._bodies[node.body]
             self._refused -= not node.honoured
-            if node.parent is not None and node.parent.book is not None:
-                node.parent.book.changed(self._horizon)
+            for book, _ in _books_above(node):
+                book.changed(self._horizon)
 
     # -- what is known -------------------------------------------------------------------------------------------------
 
@@ -333,10 +348,11 @@ class ClaimTree:
     def prove(self, digest: bytes) -> Overdelegation | None:
         """The fewest children of a claim that exceed it, by what is known now; None if none do. O(n log n)."""
         node = self._nodes.get(digest)
-        if node is None or node.book is None:
+        if node is None:
             return None
-        smallest = _smallest_set(node.book.children, node.book.capacity, self._horizon, FOREVER)
-        return None if smallest is None else _finding(node, *smallest)
+        proofs = ((book, _smallest_set(book, self._horizon, FOREVER)) for book in node.books.values())
+        found = [_finding(node, book, *smallest) for book, smallest in proofs if smallest is not None]
+        return min(found, key=lambda one: len(one.claims), default=None)
 
     def restore(self, claim: Claim, standing: Standing) -> None:
         """Put back a claim as it stood, parents before children; judges nothing and finds no guilt.
@@ -378,51 +394,56 @@ class ClaimTree:
                 until = min(until, self._early.get((node.digest, by), FOREVER))
         node.until = max(min(node.until, until), node.start)
         if parent is not None:
-            book = parent.book or self._open(parent)
-            book.children.append(node)
-            if node.start < node.until:
-                book.seen.add(node.start, node.until, node.weight)
-            book.changed(self._horizon)
+            for class_, weight in node.weights:
+                book = parent.books.get(class_) or self._open(parent, class_)
+                book.children.append(node)
+                book.count(node.start, node.until, weight, given=False)
+                book.changed(self._horizon)
         return node
 
-    def _open(self, node: _Node) -> _Book:
-        book = node.book = _Book(node.weight, self._horizon)
+    def _open(self, node: _Node, class_: bytes) -> _Book:
+        book = _Book(class_, count_of(node.weights, class_), self._horizon)
+        node.books = {**node.books, class_: book}
         if self._by_use or node.used:
             book.given = Profile(0, self._horizon)
             if node.used and node.start < node.until:
-                book.given.add(node.start, node.until, node.units)
+                book.given.add(node.start, node.until, count_of(node.units, class_))
         return book
 
     def _short(self, parent: _Node, node: _Node) -> Surplus | None:
         """BY_DELEGATION: what stands in the way of a child that is not honoured."""
-        book = parent.book
-        assert book is not None, "it has a child"
-        if book.given is None:  # all that was seen is given, this child included
-            return self._shortage(parent, book.seen, node, 0, node.weight)
-        return self._shortage(parent, book.given, node, node.weight, 0)
+        for book, weight in _books_above(node):
+            if book.given is None:  # all that was seen is given, this child included
+                short = self._shortage(parent, book, book.seen, node, 0, weight)
+            else:
+                short = self._shortage(parent, book, book.given, node, weight, 0)
+            if short is not None:
+                return short
+        return None
 
-    def _shortage(self, owner: _Node, table: Profile, node: _Node, more: int, counted: int) -> Surplus | None:
+    def _shortage(
+        self, owner: _Node, book: _Book, table: Profile, node: _Node, more: int, counted: int
+    ) -> Surplus | None:
         """Where ``owner`` has not ``more`` units left for ``node``, of which ``counted`` are in the table already.
 
         From the horizon on: what was before is over, and forgotten here and there.
         """
-        at = table.first_at_least(max(node.start, self._horizon), owner.weight - more + 1)
+        at = table.first_at_least(max(node.start, self._horizon), book.capacity - more + 1)
         if at >= node.until:
             return None
-        return Surplus(owner.claim, at, owner.weight - table.value(at) + counted)
+        return Surplus(owner.claim, at, book.capacity - table.value(at) + counted, book.capacity)
 
     def _settle(self, node: _Node, honoured: bool) -> None:
         """Judge a node that is not honoured so far; BY_DELEGATION, what is honoured is given."""
         if honoured:
             self._honour(node)
-        if node.parent is None or self._by_use or node.start >= node.until:
+        if self._by_use or node.start >= node.until:
             return
-        book = node.parent.book
-        assert book is not None, "it has a child"
-        if honoured and book.given is not None:
-            book.given.add(node.start, node.until, node.weight)
-        elif not honoured and book.given is None:
-            book.own_given().add(node.start, node.until, -node.weight)
+        for book, weight in _books_above(node):
+            if honoured and book.given is not None:
+                book.given.add(node.start, node.until, weight)
+            elif not honoured and book.given is None:
+                book.own_given().add(node.start, node.until, -weight)
 
     def _honour(self, node: _Node) -> None:
         self._refused -= not node.honoured
@@ -432,9 +453,9 @@ class ClaimTree:
         """What stands in the way of using the last claim; it is used if nothing does."""
         leaf = path[-1]
         for node in self._payers(leaf):  # the nearest that is short is named
-            if node.book is not None:
-                table = node.book.given if node.book.given is not None else node.book.seen
-                if surplus := self._shortage(node, table, leaf, leaf.units, 0):
+            for book, units in _books_of(node, leaf.units):
+                table = book.given if book.given is not None else book.seen
+                if surplus := self._shortage(node, book, table, leaf, units, 0):
                     return surplus
         self._count_use(leaf, 1)
         return None
@@ -444,9 +465,16 @@ class ClaimTree:
         for node in self._payers(leaf):
             if leaf.used and self._by_use:
                 self._honour(node)
-            if node.book is not None and leaf.start < leaf.until:
-                node.book.own_given().add(leaf.start, leaf.until, sign * leaf.units)
-                node.book.changed(self._horizon)
+            for book, units in _books_of(node, leaf.units):
+                if leaf.start < leaf.until:
+                    book.own_given().add(leaf.start, leaf.until, sign * units)
+                    book.changed(self._horizon)
+
+    def _count_own(self, leaf: _Node, start: Instant, end: Instant, sign: int) -> None:
+        """A claim that is used counts for longer, or for less long."""
+        for node in self._payers(leaf) if leaf.used else ():
+            for book, units in _books_of(node, leaf.units):
+                book.own_given().add(start, end, sign * units)
 
     def _payers(self, leaf: _Node) -> Iterator[_Node]:
         """The claims out of whose units the use of one is taken: its own; BY_USE, all above it too."""
@@ -459,33 +487,27 @@ class ClaimTree:
         at = max(at, node.start)
         if at >= node.until:
             return
-        if node.parent is not None and (book := node.parent.book) is not None:
-            book.seen.add(at, node.until, -node.weight)
-            if node.honoured and not self._by_use and book.given is not None:
-                book.given.add(at, node.until, -node.weight)
+        for book, weight in _books_above(node):
+            book.count(at, node.until, -weight, given=self._counts(node))
             if at <= book.proved_at and any(one is node for one in book.proof):
                 book.proof = ()
             book.changed(self._horizon)
-        if node.used:
-            for payer in self._payers(node):
-                if payer.book is not None:
-                    payer.book.own_given().add(at, node.until, -node.units)
+        self._count_own(node, at, node.until, -1)
         node.until = at
 
-    def _detect(self, parent: _Node, node: _Node) -> Overdelegation | None:
+    def _detect(self, parent: _Node, node: _Node) -> Iterator[Overdelegation]:
         """The guilt that a new child of ``parent`` shows: none while a proof of it is at hand or can't be paid for."""
-        book = parent.book
-        assert book is not None, "it has a child"
-        at = book.seen.first_at_least(max(node.start, self._horizon), book.capacity + 1)
-        if at >= node.until or (book.proof and book.proved_at >= self._horizon) or not book.may_sweep():
-            return None
-        first = book.seen.first_at_least(self._horizon, book.capacity + 1)
-        later = book.seen.first_at_least(node.until, book.capacity + 1)
-        smallest = _smallest_set(book.children, book.capacity, first, node.until if later == FOREVER else FOREVER)
-        assert smallest is not None, "the calendar says that they exceed"
-        book.credit = 0
-        book.proved_at, book.proof = smallest
-        return _finding(parent, *smallest)
+        for book, _ in _books_above(node):
+            at = book.seen.first_at_least(max(node.start, self._horizon), book.capacity + 1)
+            if at >= node.until or (book.proof and book.proved_at >= self._horizon) or not book.may_sweep():
+                continue
+            first = book.seen.first_at_least(self._horizon, book.capacity + 1)
+            later = book.seen.first_at_least(node.until, book.capacity + 1)
+            smallest = _smallest_set(book, first, node.until if later == FOREVER else FOREVER)
+            assert smallest is not None, "the calendar says that they exceed"
+            book.credit = 0
+            book.proved_at, book.proof = smallest
+            yield _finding(parent, book, *smallest)
 
     def _kept(self, fresh: list[_Node], spare: bool) -> list[_Node]:
         """Note when new nodes end; to ``spare`` memory, those that are not honoured are dropped if there are many."""
@@ -493,12 +515,10 @@ class ClaimTree:
             node = fresh.pop()
             del self._nodes[node.digest], self._bodies[node.body]
             self._refused -= 1
-            assert node.parent is not None and node.parent.book is not None, "roots are always honoured"
-            book = node.parent.book
-            if node.start < node.until:
-                book.seen.add(node.start, node.until, -node.weight)
-            if book.children and book.children[-1] is node:
-                book.children.pop()
+            for book, weight in _books_above(node):
+                book.count(node.start, node.until, -weight, given=False)
+                if book.children and book.children[-1] is node:
+                    book.children.pop()
         for node in fresh:
             heapq.heappush(self._ends, (node.end, node.digest))
         return fresh
@@ -510,23 +530,33 @@ def _site_of(node: _Node) -> bytes:
     return node.claim.issuer
 
 
-def _finding(parent: _Node, instant: Instant, proof: tuple[_Node, ...]) -> Overdelegation:
+def _books_of(owner: _Node, of: Counts) -> list[tuple[_Book, int]]:
+    """The books that a claim keeps of the classes of some units, and how many these are of each."""
+    books = owner.books
+    return [(books[class_], units) for class_, units in of if class_ in books]
+
+
+def _books_above(node: _Node) -> list[tuple[_Book, int]]:
+    """The books in which a claim counts, and with how many units."""
+    return _books_of(node.parent, node.weights) if node.parent is not None else []
+
+
+def _finding(parent: _Node, book: _Book, instant: Instant, proof: tuple[_Node, ...]) -> Overdelegation:
     claim = parent.claim
-    units = sum(node.weight for node in proof)
-    return Overdelegation(claim.holder, claim, tuple([node.claim for node in proof]), instant, units, parent.weight)
+    units = sum(count_of(node.weights, book.unit_class) for node in proof)
+    return Overdelegation(claim.holder, claim, tuple([node.claim for node in proof]), instant, units, book.capacity)
 
 
-def _smallest_set(
-    children: Sequence[_Node], capacity: int, begin: Instant, end: Instant
-) -> tuple[Instant, tuple[_Node, ...]] | None:
-    """The fewest children that exceed ``capacity`` at one instant of ``[begin, end)``, and the instant.
+def _smallest_set(book: _Book, begin: Instant, end: Instant) -> tuple[Instant, tuple[_Node, ...]] | None:
+    """The fewest children that exceed what is in a book at one instant of ``[begin, end)``, and the instant.
 
     A sweep over their starts (only there does a sum grow) that keeps the largest ones of those that hold then, at most
     as many as might still beat the best set: O(log n) for each start and end. Of equally small sets the earliest, in
     it the largest children, of equally large ones those that started first.
     """
-    held = [node for node in children if node.start < node.until and node.start < end and node.until > begin]
+    held = [node for node in book.children if node.start < node.until and node.start < end and node.until > begin]
     held.sort(key=lambda node: (node.start, node.digest))
+    weights, capacity = [count_of(node.weights, book.unit_class) for node in held], book.capacity
     top: SortedList[tuple[int, int]] = SortedList()  # (-weight, index): the largest, together not above the capacity
     rest: SortedList[tuple[int, int]] = SortedList()
     ends: list[tuple[Instant, int]] = []
@@ -536,7 +566,7 @@ def _smallest_set(
         now = max(node.start, begin)
         while ends and ends[0][0] <= now:
             gone = heapq.heappop(ends)[1]
-            entry = (-held[gone].weight, gone)
+            entry = (-weights[gone], gone)
             if entry not in top:
                 rest.remove(entry)
                 continue
@@ -547,8 +577,8 @@ def _smallest_set(
                 top.add(moved)
                 total -= moved[0]
         heapq.heappush(ends, (node.until, index))
-        top.add((-node.weight, index))
-        total += node.weight
+        top.add((-weights[index], index))
+        total += weights[index]
         while len(top) > room or total > capacity:
             if len(top) <= room:
                 while total + top[-1][0] > capacity:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, get_type_hints
 import attrs
 import msgspec
 
+from leasekit.core.classes import NO_UNITS, Counts
 from leasekit.core.leases import authority as site
 from leasekit.core.leases import membership, returns
 from leasekit.core.leases import service_manager as guest
@@ -157,6 +158,7 @@ class GuestUnit(KeptRecord):
     action: int = 0
     properties: Properties = EMPTY
     reason: Reason | None = None
+    unit_class: bytes = b""
     timer: Instant | None = volatile()
 
     table: ClassVar[str] = "units"
@@ -368,7 +370,8 @@ class Granted(NamedTuple):
     """A claim that a broker cut for a lease: ``until`` is where it really ends (its term's end, unless truncated or
     returned). ``held``: a modify has cut it off, and the site has not confirmed that yet. ``serial`` is the claim's.
     ``saving``: the lease is suspended at its end, and saved in so many milliseconds before. ``replaces`` is the digest,
-    in hex, of the claim that a modify replaced by it.
+    in hex, of the claim that a modify replaced by it. ``classes`` says how many units it has of each class (empty in
+    rows of before: of the one that its delegation has). ``redeem_by`` is until when its site takes it (-1: to its end).
     """
 
     digest: bytes
@@ -383,6 +386,8 @@ class Granted(NamedTuple):
     prepare: int = 0
     saving: int = 0
     replaces: str = ""
+    classes: Counts = NO_UNITS
+    redeem_by: Instant = -1
 
     @property
     def booked_until(self) -> Instant:
@@ -395,7 +400,8 @@ class BrokerLease(KeptRecord):
     """The broker's record of a lease (:mod:`.broker`). ``request`` is the number that waits for the mapper,
     ``number`` the last seen, ``cut`` when it was preempted to end (-1: it wasn't), ``key`` that of the holder when it
     first asked. ``suspend`` is how long it takes to save it (0: it can't be), ``suspended`` whether it is
-    suspended, and nobody has asked for its rest yet.
+    suspended, and nobody has asked for its rest yet. ``looked`` is when its sites were last asked whether its claims
+    were redeemed.
     """
 
     id: str
@@ -419,6 +425,7 @@ class BrokerLease(KeptRecord):
     key: bytes = b""
     suspend: Duration = 0
     suspended: bool = False
+    looked: Instant = -1
 
     timer: Instant | None = volatile()
     send_at: Instant = volatile(0)
@@ -459,7 +466,8 @@ class SiteUnit(KeptRecord):
     number of the setup that it is up from (transient: 0 after a restart). ``power`` is whether it is on
     (:mod:`.power`), ``metered`` what the driver that switches it has said of it. ``left`` is the lease that could not
     be torn down there: what is left of it goes before the unit is in service again. ``changed``: its lease has other
-    properties since its setup, or modify, began.
+    properties since its setup, or modify, began. ``classes`` are the class that it is of, and then those that it was of
+    which claims may still count; ``given_as`` the one that it counts as for its lease.
     """
 
     id: str
@@ -480,6 +488,8 @@ class SiteUnit(KeptRecord):
     metered: Properties = EMPTY
     left: str = ""
     changed: bool = False
+    classes: tuple[bytes, ...] = ()
+    given_as: bytes = b""
 
     table: ClassVar[str] = "units"
 
@@ -494,17 +504,19 @@ class AcceptedChange(NamedTuple):
     term: Term
     victims: tuple[str, ...]
     properties: Properties
+    classes: Counts = NO_UNITS
 
 
 @attrs.define(slots=True, eq=False)
 class SiteLease(KeptRecord):
     """The authority's record of a lease (:mod:`.authority`).
 
-    ``wanted`` is how many units it is to have now; ``units`` those it has, in order; ``next`` what was accepted for
-    later, ``after`` an extend that was accepted before, if that is a modify. ``settles`` is the request that the next
-    update answers. ``origin`` is the digest of the root claim that it comes from, ``noticed`` when it is ended before
-    its term (-1: it isn't). ``key`` is that of the holder when it redeemed. ``saves``: its units are saved when it ends
-    by that notice. ``replaced`` is how many of its units were replaced in this term.
+    ``wanted`` is how many units it is to have now, ``classes`` how many of each class; ``units`` those it has, in
+    order; ``next`` what was accepted for later, ``after`` an extend that was accepted before, if that is a modify.
+    ``settles`` is the request that the next update answers. ``origin`` is the digest of the root claim that it
+    comes from, ``noticed`` when it is ended before its term (-1: it isn't). ``key`` is that of the holder when it
+    redeemed. ``saves``: its units are saved when it ends by that notice. ``replaced`` is how many of its units were
+    replaced in this term.
     """
 
     id: str
@@ -536,6 +548,7 @@ class SiteLease(KeptRecord):
     saves: bool = False
     replaced: int = 0
     after: AcceptedChange | None = None
+    classes: Counts = NO_UNITS
 
     timer: Instant | None = volatile()
     send_at: Instant = volatile(0)

@@ -9,6 +9,8 @@ from typing import ClassVar, NamedTuple
 
 import attrs
 
+from leasekit.core.claims.claim import Claim
+from leasekit.core.classes import Counts, counts
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import KeptRecord, volatile
@@ -16,12 +18,13 @@ from leasekit.core.properties import Properties
 from leasekit.core.protocol.codec import UnknownKind, decode_message
 from leasekit.core.protocol.messages import Message
 from leasekit.core.reasons import Reason
-from leasekit.core.time import Instant, Term
+from leasekit.core.time import INSTANT_MAX, Instant, Term
 
 
 class Withheld(NamedTuple):
     """What a broker had better not grant of a delegation over the ``term`` of a maintenance window: ``units``, 0 once
-    the window was taken back. ``number`` is that of the message that said so last.
+    the window was taken back. ``number`` is that of the message that said so last. ``by_class`` are those of each class
+    of its claim, in the claim's order (empty: it has one class).
     """
 
     window: str
@@ -29,6 +32,12 @@ class Withheld(NamedTuple):
     term: Term
     reason: str
     number: int = 0
+    by_class: tuple[int, ...] = ()
+
+    def of(self, claim: Claim) -> Counts:
+        """How many units of each class of ``claim`` are not to be granted."""
+        names = [class_ for class_, _ in claim.classes]
+        return counts(zip(names, self.by_class or (self.units,), strict=False))
 
 
 @attrs.define(slots=True, eq=False)
@@ -39,9 +48,11 @@ class Delegation(KeptRecord):
     its own delegation ``source``; ``given`` tells the giver's record from the taker's. What is granted of one that
     was reclaimed ends by ``reclaimed``; leases that existed before are over by ``deadline``. From ``freed`` on its
     giver can grant the units anew: the site counts the claim as ended then. All three are -1 where there is none.
-    ``withheld`` is what a taker had better not grant. A delegation that is renewed is several records, one for each
-    stretch of time: ``line`` is the name of the first, empty in that one itself. From ``replaced`` on another claim of
-    the line stands in its place (-1: none does); until ``beyond`` more of the line is in use than this has.
+    ``properties`` is what all its units have, and ``classes`` what each class of them has beside that, where there
+    are several. ``withheld`` is what a taker had better not grant. A delegation that is renewed is several records,
+    one for each stretch of time: ``line`` is the name of the first, empty in that one itself. From ``replaced`` on
+    another claim of the line stands in its place (-1: none does); until ``beyond`` more of the line is in use than
+    this has.
     """
 
     id: str
@@ -67,6 +78,7 @@ class Delegation(KeptRecord):
     line: str = ""
     replaced: Instant = -1
     beyond: Instant = -1
+    classes: tuple[Properties, ...] = ()
     timer: Instant | None = volatile()
     send_at: Instant = volatile(0)
     tries: int = volatile(0)
@@ -181,7 +193,7 @@ class PeerRecord(KeptRecord):
 @attrs.define(slots=True, eq=False)
 class Window(KeptRecord):
     """A maintenance window of a site: ``units`` are out of service over ``[start, end)``; with ``close`` leases are
-    ended for it. ``begun``: they have been taken out.
+    ended for it. ``begun``: they have been taken out. One without an end is open: its units are drained.
     """
 
     id: str
@@ -194,6 +206,11 @@ class Window(KeptRecord):
     timer: Instant | None = volatile()
 
     table: ClassVar[str] = "maintenance"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it goes on until it is removed."""
+        return self.end == INSTANT_MAX
 
 
 @attrs.define(slots=True, eq=False)

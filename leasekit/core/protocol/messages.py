@@ -46,7 +46,8 @@ from msgspec import Meta, Struct
 
 from leasekit.core.claims.claim import DIGEST_BYTES, UNITS_MAX
 from leasekit.core.claims.statements import STATEMENT_MAX
-from leasekit.core.properties import EMPTY, KEY_MAX, PROPERTIES_MAX, VALUE_MAX
+from leasekit.core.classes import CLASSES_MAX
+from leasekit.core.properties import EMPTY, KEY_MAX, PROPERTIES_MAX, VALUE_MAX, check_bytes
 from leasekit.core.reasons import DEPTH_MAX, REASONS_MAX, Reason
 from leasekit.core.time import INSTANT_MAX, Term, make_term
 from leasekit.core.topology import REQUEST_BYTES_MAX
@@ -65,6 +66,10 @@ TICKET_MAX: Final = 16_384
 """The longest ticket, in bytes."""
 NUMBER_MAX: Final = 2**63 - 1
 """The largest request or update number."""
+LIFE: Final = 2**24
+"""A server that goes on from a copy of its store numbers updates from another multiple of this one on."""
+UNKNOWN: Final = -1
+"""The last update of a client that goes on from a copy of its store: any is the next."""
 LIST_MAX: Final = 12_000
 """The most units, or victims, in one message."""
 PARTS_MAX: Final = 500
@@ -89,6 +94,10 @@ class Check:
 def _check_digest(value: bytes) -> None:
     if value and len(value) != DIGEST_BYTES:
         raise ValueError(f"found {len(value)} bytes, allowed is 0 or {DIGEST_BYTES} bytes")
+
+
+def _check_classes(value: tuple[Mapping[str, str], ...]) -> None:
+    check_bytes({f"{number} {key}": text for number, one in enumerate(value) for key, text in one.items()})
 
 
 def _check_reason(value: Reason | None) -> None:
@@ -137,7 +146,9 @@ Names: TypeAlias = Annotated[tuple[Name, ...], Meta(max_length=LIST_MAX)]
 Steps: TypeAlias = Annotated[tuple[At, ...], Meta(max_length=2 * STEPS_MAX), Check(_check_steps)]
 Key: TypeAlias = Annotated[str, Meta(min_length=1, max_length=KEY_MAX)]
 Value: TypeAlias = Annotated[str, Meta(max_length=VALUE_MAX)]
-Pairs: TypeAlias = Annotated[Mapping[Key, Value], Meta(max_length=PROPERTIES_MAX)]
+Pairs: TypeAlias = Annotated[Mapping[Key, Value], Meta(max_length=PROPERTIES_MAX), Check(check_bytes)]
+ClassId: TypeAlias = Annotated[bytes, Meta(max_length=DIGEST_BYTES)]
+Classes: TypeAlias = Annotated[tuple[Pairs, ...], Meta(max_length=CLASSES_MAX), Check(_check_classes)]
 
 
 NEW = "new"
@@ -200,6 +211,7 @@ class TicketUpdate(MessageBase, frozen=True, tag=4):
     properties, ``truncation`` the end of the old claim when the term was modified), ``refused`` (the lease stays as
     it was), ``closed``, ``noticed`` (``truncation`` says when the claim will end). ``earliest`` is when a refused
     request would fit (-1: not known). ``endorsement`` makes the site known to a guest that may not know it.
+    ``classes`` is what each class of its units has beside ``properties``, where there are several.
     ``further`` are the tickets that go on from ``ticket``, one after the other, where the term goes beyond the end of
     a delegation (:func:`~leasekit.core.claims.claim.join_tickets`).
     """
@@ -216,6 +228,7 @@ class TicketUpdate(MessageBase, frozen=True, tag=4):
     earliest: AtOrUnknown
     endorsement: Statement = b""
     further: Ticket = b""
+    classes: Classes = ()
 
 
 class Redeem(MessageBase, frozen=True, tag=5):
@@ -271,13 +284,14 @@ class Relinquished(MessageBase, frozen=True, tag=8):
 
 class UnitState(WireStruct, frozen=True):
     """One unit of a lease as its guest sees it: its name, its state (``active`` or ``failed``), its properties, why
-    it failed.
+    it failed, and the class that it counts as.
     """
 
     unit: Name
     state: Word
     properties: Pairs
     reason: Why
+    unit_class: ClassId = b""
 
 
 UnitStates: TypeAlias = Annotated[tuple[UnitState, ...], Meta(max_length=LIST_MAX)]
@@ -288,8 +302,9 @@ class LeaseUpdate(MessageBase, frozen=True, tag=9):
 
     ``state`` is ``active``, ``refused`` (the request is; the lease stays as it was), ``undone`` (it does not go on by
     the ticket of the undo; if it does already, the answer to an undo is ``active``), ``noticed`` (it will end at
-    ``term.end``), ``waiting`` (nothing has changed: its site can't set up units for now), ``closed`` or ``failed``.
-    ``units`` are all that it has now. ``contract`` is the site's signed
+    ``term.end``), ``waiting`` (nothing has changed: its site can't set up units for now), ``told`` (nothing has
+    changed: the reason says what concerns it, or that no more does), ``closed`` or ``failed``. ``units`` are all that
+    it has now. ``contract`` is the site's signed
     lease, ``receipt`` confirms what a closed lease gave back. ``saved`` is how many of its units were saved, of a lease
     that is suspended, or will be (-1: it isn't).
     """
@@ -309,7 +324,7 @@ class LeaseUpdate(MessageBase, frozen=True, tag=9):
 class Truncated(MessageBase, frozen=True, tag=10):
     """An issuer ends a claim early (preemption, a delegation taken back): its signed ``truncation``, with the chain
     that ends (empty if the site has seen it). ``saving``: the lease is suspended, and in so many last milliseconds
-    its units are saved (0: it is ended).
+    its units are saved (0: it is ended). ``reason`` is why, for the guest.
     """
 
     lease: Id
@@ -317,6 +332,7 @@ class Truncated(MessageBase, frozen=True, tag=10):
     ticket: Ticket
     truncation: Statement
     saving: Lasts = 0
+    reason: Why = None
 
 
 class Accepted(MessageBase, frozen=True, tag=11):
@@ -340,6 +356,11 @@ class Ack(MessageBase, frozen=True, tag=12):
     signed: Digest = b""
 
 
+def comes_early(update: int, seen: int) -> bool:
+    """Whether others that are due come before an update, where ``seen`` was the last."""
+    return update > seen + 1 and seen != UNKNOWN and update % LIFE != 1
+
+
 def acknowledge(update: TicketUpdate | LeaseUpdate) -> Ack:
     """The acknowledgement of an update."""
     signed = update.ticket if isinstance(update, TicketUpdate) else update.contract
@@ -347,7 +368,8 @@ def acknowledge(update: TicketUpdate | LeaseUpdate) -> Ack:
 
 
 class Offer(MessageBase, frozen=True, tag=13):
-    """A site (or broker) delegates: a ticket for ``delegation``, and the resource properties that it names.
+    """A site (or broker) delegates: a ticket for ``delegation``, and the resource properties of all its units; where
+    these are of several classes, what each of the ``classes`` has beside that.
 
     ``site`` is what the giver calls the site whose units they are (empty: itself). ``line`` is the delegation that
     this one goes on from (empty: none, it is new).
@@ -359,6 +381,7 @@ class Offer(MessageBase, frozen=True, tag=13):
     properties: Pairs
     site: NameOrNone = ""
     line: IdOrNone = ""
+    classes: Classes = ()
 
 
 class HeldClaim(WireStruct, frozen=True):
@@ -413,7 +436,8 @@ class Reclaim(MessageBase, frozen=True, tag=16):
 
 class Withhold(MessageBase, frozen=True, tag=21):
     """A giver asks its taker to grant nothing of ``units`` of a delegation over ``term``, for maintenance (0: no more).
-    Whoever does all the same finds the units missing at the site.
+    Whoever does all the same finds the units missing at the site. ``by_class`` are those of each class of the
+    delegation's claim, in its order (empty: it has one class).
     """
 
     delegation: Id
@@ -422,6 +446,7 @@ class Withhold(MessageBase, frozen=True, tag=21):
     units: UnitsOrNone
     term: WireTerm
     reason: Text
+    by_class: Annotated[tuple[UnitsOrNone, ...], Meta(max_length=CLASSES_MAX)] = ()
 
 
 class Introduce(MessageBase, frozen=True, tag=17):

@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from leasekit.core.drivers import (
+    Closable,
     Driver,
     DriverError,
     Orphan,
@@ -117,6 +118,11 @@ class PublishingDriver:
     async def operate(self, unit: UnitContext, operation: str, arguments: Mapping[str, Any]) -> Properties:
         """As the driver's own."""
         return await self.inner.operate(unit, operation, arguments)
+
+    def close(self) -> None:
+        """As the driver's own."""
+        if hasattr(self.inner, "close"):
+            cast(Closable, self.inner).close()
 
     async def orphans(self, known: Collection[str]) -> list[Orphan]:
         """The driver's own, names that lead nowhere any more, and entries of units that are gone."""

@@ -109,19 +109,19 @@ class _Weighed(FirstFitTurn):
         self._demand: Demand | None = None
         self._free: dict[str, list[UnitView]] = {}
         self._ranks: dict[str, dict[str, Rank]] = {}
-        self._best: dict[str, dict[str, EnergyOffer]] = {}
+        self._best: dict[str, dict[tuple[str, bytes | None], EnergyOffer]] = {}
 
     def fill(self, demand: Demand) -> Assign | Refuse:
         """As first fit's, for this demand."""
         self._demand = demand
         return super().fill(demand)
 
-    def _next(self, type_: str, count: int, filter_: str) -> list[str]:
+    def _next(self, type_: str, count: int, filter_: str, class_: bytes | None) -> list[str]:
         demand, holds = self._demand, self._holds.get(type_)
         assert demand is not None, "only called to fill a demand"
         if count <= 0:
             return []
-        offer = self._offer_of(type_, filter_)
+        offer = self._offer_of(type_, filter_, class_)
         term = Term(self._now, max(demand.term.end, self._now + 1))
         mine = () if holds is None else holds.of(demand.lease)
         key = self._key(term.end, reserved=bool(mine))
@@ -134,18 +134,19 @@ class _Weighed(FirstFitTurn):
                     each.moved(unit, due)
         return chosen
 
-    def _offer_of(self, type_: str, filter_: str) -> EnergyOffer:
+    def _offer_of(self, type_: str, filter_: str, class_: bytes | None) -> EnergyOffer:
         offers = self._best.setdefault(type_, {})
-        if filter_ not in offers:
+        if (filter_, class_) not in offers:
             holds, listed = self._holds.get(type_), self._listed(type_)
             able = {unit.id for unit in self._cycle.free(type_, filter_)} if filter_ else None
-            offers[filter_] = EnergyOffer(
-                (unit.id for unit in listed if able is None or unit.id in able),
+            usable = (unit for unit in listed if class_ is None or class_ in unit.classes)
+            offers[filter_, class_] = EnergyOffer(
+                (unit.id for unit in usable if able is None or unit.id in able),
                 self._ranks[type_],
                 lambda unit: None if holds is None else holds.next_due(unit, self._now),
                 self._gone,
             )
-        return offers[filter_]
+        return offers[filter_, class_]
 
     def _listed(self, type_: str) -> list[UnitView]:
         """The units that can be chosen, with their ranks taken down."""
@@ -228,14 +229,15 @@ class _Type:
                 self._dark.discard(unit.id)
                 manager.woken(unit.id, now)
 
-    def _able(self, cycle: AuthorityCycle, filter_: str) -> set[str] | None:
-        """The units that a filter accepts; all of them, which None says, where it can't be read: it is refused when the
+    def _able(self, cycle: AuthorityCycle, filter_: str, classes: frozenset[bytes]) -> set[str]:
+        """The units of these classes that a filter accepts; all of them where it can't be read: it is refused when the
         term begins, with what is wrong with it.
         """
         try:
-            return {unit.id for unit in cycle.units(self._type, filter_)}
+            accepted = cycle.units(self._type, filter_)
         except FilterError:
-            return None
+            accepted = cycle.units(self._type)
+        return {unit.id for unit in accepted if not classes or not classes.isdisjoint(unit.classes)}
 
     def switch(self, now: Instant, taken: set[str]) -> list[AuthorityDecision]:
         """What is to be switched: once in every interval, but what reservations need, as soon as they need it."""

@@ -48,10 +48,10 @@ class EnergyHolds:
         units: Sequence[UnitView],
         booked: Sequence[Demand],
         demands: Sequence[Demand],
-        accepted: Callable[[str], Set[str] | None],
+        accepted: Callable[[str, frozenset[bytes]], Set[str]],
     ) -> None:
         """Make the timetable anew from what leases have and will need, keeping what was chosen. ``accepted`` are the
-        units that a filter accepts (None: all).
+        units of some classes that a filter accepts.
         """
         names = [unit.id for unit in units]
         same = self._settled and names == self._units and booked == self._booked
@@ -95,7 +95,7 @@ class EnergyHolds:
         reserved: Mapping[_Key, Demand],
         now: Instant,
         units: Sequence[UnitView],
-        accepted: Callable[[str], Set[str] | None],
+        accepted: Callable[[str, frozenset[bytes]], Set[str]],
     ) -> None:
         """Keep what is still to be had of what was chosen, then choose what is missing: first for those that are
         particular about it.
@@ -110,11 +110,18 @@ class EnergyHolds:
         if all(len(self._chosen.get(key, ())) == demand.units for key, demand in reserved.items()):
             return
         ranked = sorted(units, key=lambda unit: -efficiency(unit.properties)) if self._by_efficiency else units
-        content = {key for key, demand in reserved.items() if not demand.properties.get(FILTER)}
+        there = {class_ for unit in units for class_ in unit.classes}
+        wanted = {key: frozenset(class_ for class_, _ in demand.classes) for key, demand in reserved.items()}
+        content = {
+            key
+            for key, demand in reserved.items()
+            if not demand.properties.get(FILTER) and (not wanted[key] or wanted[key] >= there)
+        }
         for key in sorted(reserved, key=content.__contains__):
             missing = reserved[key].units - len(self._chosen.get(key, ()))
             if missing > 0:
-                mine = None if key in content else accepted(reserved[key].properties[FILTER])
+                filter_ = reserved[key].properties.get(FILTER, "")
+                mine = None if key in content else accepted(filter_, wanted[key])
                 if mine is not None and not mine:
                     continue
                 usable = (unit.id for unit in ranked if mine is None or unit.id in mine)

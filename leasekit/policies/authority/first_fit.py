@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import ClassVar, Final
 
@@ -50,16 +50,22 @@ class FirstFitTurn:
 
     def __init__(self, cycle: AuthorityCycle) -> None:
         self._cycle = cycle
-        self._offers: dict[tuple[str, str], Iterator[str]] = {}
+        self._offers: dict[tuple[str, str, bytes | None], Iterator[str]] = {}
         self._able: dict[str, set[str]] = {}
         self._gone: set[str] = set()
         # Named units are kept from everybody else, whoever comes first.
         self._named = {unit for demand in cycle.demands if demand.units > 0 for unit in demand.wanted}
 
-    @staticmethod
-    def shrink(demand: Demand) -> Release:
-        """The last ones go."""
-        return Release(demand.lease, demand.held[demand.units :])
+    def shrink(self, demand: Demand) -> Release:
+        """The last ones go: of each class as many as are too many."""
+        if not demand.classes:
+            return Release(demand.lease, demand.held[demand.units :])
+        given_as = {name: self._cycle.unit(name).classes for name in demand.held}
+        gone: set[str] = set()
+        for class_, count in demand.classes:
+            of_class = [name for name in demand.held if class_ in given_as[name]]
+            gone.update(of_class[len(of_class) - count :])
+        return Release(demand.lease, tuple(name for name in demand.held if name in gone))
 
     def fill(self, demand: Demand) -> Assign | Refuse:
         """Named units where the demand names them, then whatever is next, and will do, for those that it doesn't."""
@@ -67,7 +73,7 @@ class FirstFitTurn:
         named = [unit for unit in demand.wanted if unit not in demand.held]
         chosen = self._wanted(demand.type, named[: demand.units])
         try:
-            chosen += self._next(demand.type, demand.units - len(named), filter_)
+            chosen += self._others(demand, [*named, *chosen], filter_)
         except FilterError as error:
             return Refuse(demand.lease, f"configuration.{error}")
         if chosen:
@@ -75,6 +81,18 @@ class FirstFitTurn:
         if named:
             return Refuse(demand.lease, f"none of the units that the ticket names is free: {', '.join(named[:5])}")
         return Refuse(demand.lease, self._why_none(demand.type, filter_))
+
+    def _others(self, demand: Demand, named: Sequence[str], filter_: str) -> list[str]:
+        """Units for what is not named, by class. A unit that failed is replaced by one of another class if there is
+        none of its own.
+        """
+        chosen: list[str] = []
+        left = demand.units - len(set(named))
+        for class_, count in demand.classes:
+            chosen += self._next(demand.type, min(left - len(chosen), count), filter_, class_)
+        if len(chosen) < left and (demand.op == "replace" or not demand.classes):
+            chosen += self._next(demand.type, left - len(chosen), filter_, None)
+        return chosen
 
     def _wanted(self, type_: str, named: list[str]) -> list[str]:
         """Those of the named units that can be had. The ticket ties the lease to them, so that others won't do."""
@@ -86,11 +104,13 @@ class FirstFitTurn:
         self._gone.update(mine)
         return mine
 
-    def _next(self, type_: str, count: int, filter_: str) -> list[str]:
-        """The next units for a demand. Raises ``FilterError``."""
-        offer = self._offers.get((type_, filter_))
+    def _next(self, type_: str, count: int, filter_: str, class_: bytes | None) -> list[str]:
+        """The next units of a class (None: any) for a demand. Raises ``FilterError``."""
+        offer = self._offers.get((type_, filter_, class_))
         if offer is None:
-            offer = self._offers[type_, filter_] = (unit.id for unit in self._cycle.free(type_, filter_))
+            offer = self._offers[type_, filter_, class_] = (
+                unit.id for unit in self._cycle.free(type_, filter_) if class_ is None or class_ in unit.classes
+            )
         chosen: list[str] = []
         while len(chosen) < count:
             unit = next(offer, None)

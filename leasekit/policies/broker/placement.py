@@ -59,15 +59,23 @@ class Member(NamedTuple):
     places: Sequence[Place]
 
 
+def classes_of(member: Member) -> int:
+    """How many classes of units a member takes somewhere: who takes few of them goes first."""
+    return max((place.room.classes for place in member.places), default=0)
+
+
 def place(members: Sequence[Member], term: Term, choice: Choice) -> list[Place] | None:
     """A place for each member, so that all fit at once; None if none was found.
 
-    Members with the least choice and the most units are placed first. What goes wrong is taken back and tried
-    otherwise, up to a limit: fitting members into rooms is bin packing, so the search must end somewhere. A room must
-    be the same place to all members.
+    Members that take the fewest classes of units, with the least choice and the most units are placed first. What
+    goes wrong is taken back and tried otherwise, up to a limit: fitting members into rooms is bin packing, so the
+    search must end somewhere. A room must be the same place to all members.
     """
-    order = sorted(range(len(members)), key=lambda i: (len(members[i].places), -members[i].units))
+    order = sorted(
+        range(len(members)), key=lambda i: (classes_of(members[i]), len(members[i].places), -members[i].units)
+    )
     left = {place: place.free(term) for member in members for place in member.places}
+    near = {place: [other for other in left if other.room.overlaps(place.room)] for place in left}
     chosen: list[Place | None] = [None] * len(members)
     options: list[Iterator[Place]] = []
     tries = len(members) + NODES_MAX
@@ -80,11 +88,12 @@ def place(members: Sequence[Member], term: Term, choice: Choice) -> list[Place] 
             tries -= 1
             index = order[len(options) - 1]
             taken = chosen[index]
-            if taken is not None:
-                left[taken] += members[index].units
+            for one in near[taken] if taken is not None else ():
+                left[one] += members[index].units
             found = chosen[index] = next(options[-1], None)
+            for one in near[found] if found is not None else ():
+                left[one] -= members[index].units
             if found is not None:
-                left[found] -= members[index].units
                 break
             options.pop()
         if not options or tries < 0:

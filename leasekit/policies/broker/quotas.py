@@ -12,7 +12,8 @@ another.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple, Protocol
 
 import attrs
 
@@ -22,6 +23,8 @@ from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, INSTANT_MAX, WEEK, Duration, Instant, Term, format_duration
 
 ANY: Final = "*"
+SOON: Final = HOUR
+"""What begins so early is to be used, and is not booked ahead."""
 _UNLIMITED: Final = 1 << 62
 _PERIODS_MAX: Final = 10_000
 
@@ -50,6 +53,9 @@ class QuotaSettings:
     """How long a break must be to count as one; 0: any."""
     ahead: DurationSetting | None = None
     """How far ahead a term may start."""
+    booked_hours: float | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(0)))
+    """How much may be booked over terms that have not begun: so many hours of all units of the type. What begins within
+    an hour is free of it."""
 
     def __attrs_post_init__(self) -> None:
         if self.stacked is not None and self.longest is None:
@@ -63,21 +69,49 @@ class Short(NamedTuple):
     lasts: bool
 
 
+@lru_cache
+def _otherwise(hours: int) -> QuotaSettings:
+    return QuotaSettings(booked_hours=hours)
+
+
+class HeldAccount(Usage, Protocol):
+    """What holders have been granted, in the turn as well."""
+
+    @property
+    def booked_hours(self) -> int:
+        """How much a holder may book ahead that is under no quota (0: as much as there is)."""
+        ...
+
+    def booked(self, holder: str, type_: str) -> int:
+        """What a holder has over terms that have not begun, in unit-milliseconds."""
+        ...
+
+    def units(self, type_: str) -> int:
+        """How many units of a type there are to be granted."""
+        ...
+
+
 class Quotas:
     """All quotas of a mapper."""
 
     def __init__(self, quotas: Sequence[QuotaSettings]) -> None:
         self._quotas = {(quota.holder, quota.type): quota for quota in quotas}
 
-    def __bool__(self) -> bool:
-        return bool(self._quotas)
+    @property
+    def wants_usage(self) -> bool:
+        """Whether what holders have had counts."""
+        return any(
+            limit is not None
+            for quota in self._quotas.values()
+            for limit in (quota.units, quota.unit_hours, quota.stacked)
+        )
 
     @property
     def history(self) -> Duration:
         """How far back they look."""
         return max((max(q.period, (q.longest or 0) + q.rest) for q in self._quotas.values()), default=0)
 
-    def of(self, request: PendingRequest, usage: Usage, now: Instant) -> Limit | None:
+    def of(self, request: PendingRequest, usage: HeldAccount, now: Instant) -> Limit | None:
         """What limits a request, if anything does."""
         for holder, type_ in (
             (request.holder, request.type), (request.holder, ANY), (ANY, request.type), (ANY, ANY)
@@ -85,6 +119,8 @@ class Quotas:
             quota = self._quotas.get((holder, type_))
             if quota is not None:
                 return Limit(quota, request, usage, now)
+        if usage.booked_hours and request.op == "new" and request.latest_start > now + SOON:
+            return Limit(_otherwise(usage.booked_hours), request, usage, now)
         return None
 
 
@@ -93,7 +129,7 @@ class Limit:
 
     __slots__ = ("_given_up", "_now", "_quota", "_request", "_usage")
 
-    def __init__(self, quota: QuotaSettings, request: PendingRequest, usage: Usage, now: Instant) -> None:
+    def __init__(self, quota: QuotaSettings, request: PendingRequest, usage: HeldAccount, now: Instant) -> None:
         self._quota = quota
         self._request = request
         self._usage = usage
@@ -114,6 +150,8 @@ class Limit:
             left = quota.units - self._peak(term)
         if quota.unit_hours is not None:
             left = min(left, min(free // inside for _, free, inside in self._periods(term)))
+        if self._books(term):
+            left = min(left, self._left_ahead() // term.length)
         if quota.stacked is not None and self._run(term).length > (quota.longest or 0):
             left = min(left, quota.stacked - self._peak(term))
         return max(0, left)
@@ -145,6 +183,13 @@ class Limit:
                         f"were wanted",
                         least * inside > quota.unit_hours * HOUR,
                     )
+        if self._books(term) and self._left_ahead() // term.length < least:
+            left, all_ = max(0, self._left_ahead()) / HOUR, counted(self._usage.units(self._request.type))
+            return Short(
+                f"{who}: what has not begun may come to {quota.booked_hours:g} hours of all {all_}: {left:.4g} "
+                f"unit-hours are left, {least * term.length / HOUR:.4g} were wanted",
+                least * term.length > self._most_ahead(),
+            )
         run, longest = self._run(term), format_duration(quota.longest or 0)
         rest = f" of at least {format_duration(quota.rest)}" if quota.rest else ""
         return Short(
@@ -178,6 +223,17 @@ class Limit:
                 (Term(gone.end, term.end), units),
             )
             yield from ((part, count) for part, count in parts if part.length > 0 and count > 0)
+
+    def _books(self, term: Term) -> bool:
+        """Whether it would be booked ahead."""
+        limited = self._quota.booked_hours is not None and self._request.op == "new"
+        return limited and term.start > self._now + SOON
+
+    def _most_ahead(self) -> int:
+        return int((self._quota.booked_hours or 0) * HOUR * self._usage.units(self._request.type))
+
+    def _left_ahead(self) -> int:
+        return self._most_ahead() - self._usage.booked(self._request.holder, self._request.type)
 
     def _peak(self, term: Term) -> int:
         return max((units for _, units in self._held(term)), default=0)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from leasekit.core.mappers import PendingRequest
+from leasekit.core.filters.seen import misses
+from leasekit.core.mappers import PendingRequest, Source
 from leasekit.core.reasons import counted, mark, marked
 from leasekit.core.time import Instant, Term, format_duration
-from leasekit.policies.broker.rooms import Place, Room, Shape
-from leasekit.policies.broker.wishes import misses
+from leasekit.policies.broker.rooms import Place, Room, Shape, classes_seen
 
 T = TypeVar("T")
 SHOWN_MAX = 5
@@ -115,7 +115,12 @@ def _left_out(shape: Shape) -> str:
 
 
 def _missing(shape: Shape) -> str:
-    return _listed(shape.left_out, lambda room: f"{room.site}: {misses(shape.filter, room.source)}")
+    return _listed(shape.left_out, lambda room: f"{room.site}: {_misses(shape.filter, room.source)}")
+
+
+def _misses(text: str, source: Source) -> str:
+    """Why a filter takes no unit of a source: what each class lacks."""
+    return " or ".join(dict.fromkeys(misses(text, one) for one in classes_seen(source).values()))
 
 
 def _later(request: PendingRequest) -> str:

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TypeAlias
 
+from leasekit.core.classes import NO_UNITS, Counts, chosen, first_of, minus, total
+from leasekit.core.filters.seen import Seen, ask, seen
 from leasekit.core.mappers import BrokerCycle, PendingRequest, Source
 from leasekit.core.time import Duration, Instant, Term
-from leasekit.core.timetable import Timetable
-from leasekit.policies.broker.wishes import PLAIN, Seen, Wish, ask, seen
+from leasekit.core.timetable import ClassedTimetable, Timetable
+from leasekit.policies.broker.wishes import PLAIN, Wish
 
 FLATTEN_FROM = 64
 """From how many different terms of one type on a turn considers working on a flat copy instead of the view.
@@ -37,6 +39,12 @@ class Room:
 
     ahead: Duration = 0
     """How long before the start of a term the units are taken."""
+    classes: int = 1
+    """Of how many classes its units are."""
+
+    def overlaps(self, other: Room) -> bool:
+        """Whether what is taken from the one may be missing in the other."""
+        return self is other
 
     def __init__(self, source: Source, table: Timetable, now: Instant) -> None:
         self.id = source.id
@@ -72,10 +80,16 @@ class Room:
         self._left -= units
         self._taken += units
 
-    def give(self, units: int, term: Term) -> None:
-        """Free units that a lease had booked before this turn."""
+    def give(self, units: int, term: Term, classes: Counts) -> None:
+        """Free units that a lease had booked before this turn, which is of these ``classes``; take them back where
+        negative.
+        """
         self._settle()
         self._table.add_capacity(term, units)
+
+    def take_more(self, units: int, term: Term, classes: Counts) -> None:
+        """Book units for a lease that goes on with those of ``classes``, which it has."""
+        self.give(-units, term, classes)
 
     def earliest(self, units: int, length: Duration, not_before: Instant, not_after: Instant) -> Instant | None:
         """The earliest start in ``[not_before, not_after]`` with ``units`` free for ``length`` ms, or None."""
@@ -88,14 +102,7 @@ class Room:
     def rises(self, window: Term) -> list[Instant]:
         """The instants within ``window``, its start left out, from which on more is free than just before."""
         self._book()
-        found: list[Instant] = []
-        before: int | None = None
-        for term, reserved, capacity in self._table.steps(window):
-            free = capacity - reserved
-            if before is not None and free > before:
-                found.append(term.start)
-            before = free
-        return found
+        return _rises(self._table, window)
 
     def covers(self, length: Duration, not_before: Instant, not_after: Instant) -> bool:
         """Whether the delegation covers a term of that length with a start in ``[not_before, not_after]``."""
@@ -106,20 +113,8 @@ class Room:
         free throughout, most units first. Empty where none are. Nothing after ``horizon`` is looked at.
         """
         self._book()
-        found: list[tuple[int, Instant]] = []
         end = min(self.span.end, horizon)
-        if not self.span.start <= now < end:
-            return found
-        table, at = self._table, now
-        level = table.free_at(now)
-        while level > 0:
-            period = next(table.free_periods(level, Term(at, end)))
-            at = period.end
-            found.append((level, at))
-            if at >= end:
-                break
-            level = table.free_at(at)
-        return found
+        return _stairs(self._table, now, end) if self.span.start <= now < end else []
 
     def next_change(self, now: Instant, stairs: list[tuple[int, Instant]], horizon: Instant) -> Instant | None:
         """An instant after ``now`` before which nothing that ends by ``horizon`` can start if it can't start now.
@@ -205,6 +200,174 @@ class Prepared:
         return self.room.covers(length + ahead, max(not_before - ahead, self.now), not_after - ahead)
 
 
+class ClassedRoom(Room):
+    """A room of units of several classes, or of some of these. What is taken of one is at once missing in the others of
+    its delegation.
+    """
+
+    __slots__ = ("_booked_here", "_classed", "_first", "classes")
+
+    def __init__(
+        self, source: Source, classed: ClassedTimetable, now: Instant, whole: Room | None = None,
+        first: Counts = NO_UNITS,
+    ) -> None:  # fmt: skip
+        super().__init__(source, Timetable(0), now)
+        self.classes = len(classed.tables)
+        self._classed = classed
+        self._booked_here: _Booked = whole._booked_here if isinstance(whole, ClassedRoom) else _Booked()
+        self._first = first
+        """The units of a lease that goes on: it can have others only beside them."""
+
+    def overlaps(self, other: Room) -> bool:
+        """Whether both are of one delegation, and have a class in common."""
+        if not isinstance(other, ClassedRoom) or self.id != other.id:
+            return False
+        return not self._classed.tables.keys().isdisjoint(other._classed.tables)
+
+    def free(self, term: Term) -> int:
+        """The units free throughout ``term``; 0 where the delegation doesn't cover it."""
+        if not self.span.contains(term):
+            return 0
+        each, found = self._each(term), 0
+        for class_, units in self._first:
+            free = each.get(class_, 0)
+            if free < units:
+                return found + free
+            found += units
+        return sum(each.values())
+
+    def _each(self, term: Term) -> dict[bytes, int]:
+        """The units of each class that are free throughout a term."""
+        seen = self._booked_here.seen(term)
+        for class_, table in self._classed.tables.items():
+            if class_ not in seen:
+                seen[class_] = max(0, table.available(term))
+        return {class_: seen[class_] for class_ in self._classed.tables}
+
+    def take(self, units: int, term: Term) -> None:
+        """Book units that :meth:`free` has just shown."""
+        taken = chosen(units, self._each(term), self._first)
+        assert taken, "only what free() has shown is taken"
+        self._classed.reserve(self._booked_here.add(units, term, taken), taken, term, force=True)
+
+    def give(self, units: int, term: Term, classes: Counts) -> None:
+        """As :meth:`Room.give`. Of a lease that goes on with fewer, those of its last classes are given; without
+        ``classes``, what was taken last over that term.
+        """
+        assert isinstance(self.source.free, ClassedTimetable), "of one class there is a Room"
+        if not classes:
+            self.source.free.release(self._booked_here.let_go(units, term))
+            return
+        self._booked_here.forget()
+        gone = minus(classes, first_of(classes, total(classes) - abs(units)))
+        self.source.free.add_capacity(term, gone, 1 if units > 0 else -1)
+
+    def take_more(self, units: int, term: Term, classes: Counts) -> None:
+        """As :meth:`Room.take_more`: of the classes that the lease has, as far as there are any, then of the others."""
+        assert isinstance(self.source.free, ClassedTimetable), "of one class there is a Room"
+        each = self._each(term)
+        taken = chosen(units, {**{class_: each.get(class_, 0) for class_, _ in classes}, **each})
+        self._booked_here.forget()
+        self.source.free.add_capacity(term, taken, -1)
+
+    def earliest(self, units: int, length: Duration, not_before: Instant, not_after: Instant) -> Instant | None:
+        """The earliest start in ``[not_before, not_after]`` with ``units`` free for ``length`` ms, or None."""
+        not_before, not_after = max(not_before, self.span.start), min(not_after, self.span.end - length)
+        if units > self.units or not_before > not_after:
+            return None
+        return self._classed.earliest(units, length, not_before, not_after)
+
+    def rises(self, window: Term) -> list[Instant]:
+        """The instants within ``window``, its start left out, from which on more of any class is free than before."""
+        found = {at for table in self._classed.tables.values() for at in _rises(table, window)}
+        return sorted(found)
+
+    def stairs(self, now: Instant, horizon: Instant) -> list[tuple[int, Instant]]:
+        """As :meth:`Room.stairs`, where each class is free throughout by itself."""
+        end = min(self.span.end, horizon)
+        if not self.span.start <= now < end:
+            return []
+        each = [_stairs(table, now, end) for table in self._classed.tables.values()]
+        bounds = sorted({until for stairs in each for _, until in stairs})
+        found: list[tuple[int, Instant]] = []
+        for until in bounds:
+            level = sum(next((units for units, last in stairs if last >= until), 0) for stairs in each)
+            if found and found[-1][0] == level:
+                found[-1] = (level, until)
+            elif level:
+                found.append((level, until))
+        return found
+
+    def next_change(self, now: Instant, stairs: list[tuple[int, Instant]], horizon: Instant) -> Instant | None:
+        """As :meth:`Room.next_change`: when more, or less, of any class is free."""
+        begin, end = self.span
+        if now < begin:
+            return begin
+        window = Term(now, max(min(end, horizon), now + 1))
+        changes = (
+            term.start for table in self._classed.tables.values() for term, _, _ in islice(table.steps(window), 1, 2)
+        )
+        return min((at for at in changes if at > now), default=None)
+
+
+class _Booked:
+    """What was booked of a delegation in this turn, and what was last seen to be free of each class."""
+
+    __slots__ = ("_free", "_taken", "_term")
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[int, Term]] = []
+        self._term: Term | None = None
+        self._free: dict[bytes, int] = {}
+
+    def seen(self, term: Term) -> dict[bytes, int]:
+        """What is known to be free over a term, by class."""
+        if term != self._term:
+            self._term, self._free = term, {}
+        return self._free
+
+    def add(self, units: int, term: Term, taken: Counts) -> tuple[str, int]:
+        """Units are booked over the term that was last seen; under which key."""
+        for class_, count in taken:
+            self._free[class_] -= count
+        self._taken.append((units, term))
+        return "turn", len(self._taken) - 1
+
+    def let_go(self, units: int, term: Term) -> tuple[str, int]:
+        """The key of what was booked last over a term, which is free again."""
+        self.forget()
+        number = max(at for at, own in enumerate(self._taken) if own == (units, term))
+        self._taken[number] = (0, term)
+        return "turn", number
+
+    def forget(self) -> None:
+        """Something else is free than was seen."""
+        self._term = None
+
+
+def _rises(table: Timetable, window: Term) -> list[Instant]:
+    found: list[Instant] = []
+    before: int | None = None
+    for term, reserved, capacity in table.steps(window):
+        free = capacity - reserved
+        if before is not None and free > before:
+            found.append(term.start)
+        before = free
+    return found
+
+
+def _stairs(table: Timetable, now: Instant, end: Instant) -> list[tuple[int, Instant]]:
+    found: list[tuple[int, Instant]] = []
+    at, level = now, table.free_at(now)
+    while level > 0:
+        at = next(table.free_periods(level, Term(at, end))).end
+        found.append((level, at))
+        if at >= end:
+            break
+        level = table.free_at(at)
+    return found
+
+
 Place: TypeAlias = Room | Prepared
 """Where a request can be filled from, as it looks to that request."""
 ShapeKey: TypeAlias = tuple[str, str, frozenset[str], Wish]
@@ -245,8 +408,9 @@ class Rooms:
         self._sources = cycle.sources
         self._rooms: dict[str, list[Room]] = {}
         self._shapes: dict[ShapeKey, Shape] = {}
-        self._prepared: dict[tuple[str, Duration], Prepared] = {}
-        self._seen: dict[str, tuple[dict[str, Seen], frozenset[Seen]]] = {}
+        self._prepared: dict[tuple[Room, Duration], Prepared] = {}
+        self._parts: dict[tuple[str, frozenset[bytes]], Room] = {}
+        self._seen: dict[str, tuple[dict[str, dict[bytes, Seen]], frozenset[Seen]]] = {}
         self._terms = _distinct_terms(cycle.requests if bulk is None else bulk)
 
     def of_type(self, type_: str) -> Sequence[Room]:
@@ -254,9 +418,7 @@ class Rooms:
         rooms = self._rooms.get(type_)
         if rooms is None:
             terms = self._terms.get(type_, ())
-            rooms = self._rooms[type_] = [
-                Room(source, _workable(source, terms), self.now) for source in self._sources(type_)
-            ]
+            rooms = self._rooms[type_] = [_room(source, terms, self.now) for source in self._sources(type_)]
         return rooms
 
     def get(self, type_: str, id_: str) -> Room | None:
@@ -274,10 +436,25 @@ class Rooms:
         """A room from ``ahead`` before each term on; the same object each time."""
         if not ahead:
             return room
-        place = self._prepared.get((room.id, ahead))
+        place = self._prepared.get((room, ahead))
         if place is None:
-            place = self._prepared[room.id, ahead] = Prepared(room, ahead, self.now)
+            place = self._prepared[room, ahead] = Prepared(room, ahead, self.now)
         return place
+
+    def going_on(self, room: Room, held: Counts) -> Room:
+        """A room as a lease sees it that goes on there with the units that it has."""
+        free = room.source.free
+        return room if isinstance(free, Timetable) else ClassedRoom(room.source, free, self.now, room, held)
+
+    def _part(self, room: Room, classes: frozenset[bytes]) -> Room:
+        """What a room has of some classes: the same object each time."""
+        free = room.source.free
+        if isinstance(free, Timetable) or len(classes) == len(free.tables):
+            return room
+        known = self._parts.get((room.id, classes))
+        if known is None:
+            known = self._parts[room.id, classes] = ClassedRoom(room.source, free.of(classes), self.now, room)
+        return known
 
     def _shaped(self, type_: str, site: str, exclude: frozenset[str], wish: Wish) -> Shape:
         offered = rooms = self.of_type(type_)
@@ -290,12 +467,13 @@ class Rooms:
         fault, left_out = wish.fault, []
         if wish.filter:
             if type_ not in self._seen:
-                each = {room.id: seen(room.source) for room in offered}
-                self._seen[type_] = each, frozenset(each.values())
+                each = {room.id: classes_seen(room.source) for room in offered}
+                self._seen[type_] = each, frozenset(one for classes in each.values() for one in classes.values())
             each, several = self._seen[type_]
             fault, accepted = ask(wish.filter, several)
-            left_out = [room for room in rooms if each[room.id] not in accepted]
-            rooms = [room for room in rooms if each[room.id] in accepted]
+            found = [(room, {name for name, one in each[room.id].items() if one in accepted}) for room in rooms]
+            left_out = [room for room, classes in found if not classes]
+            rooms = [self._part(room, frozenset(classes)) for room, classes in found if classes]
         places = [self.prepared(room, wish.ahead(room.source)) for room in rooms]
         return Shape(offered, places, fault, wish.filter, left_out)
 
@@ -308,15 +486,27 @@ def _distinct_terms(requests: Sequence[PendingRequest]) -> dict[str, set[Term]]:
     return found
 
 
-def _workable(source: Source, terms: set[Term] | tuple[()]) -> Timetable:
+def classes_seen(source: Source) -> dict[bytes, Seen]:
+    """What a filter sees of each class of a source. One that names no classes has one."""
+    classes = source.classes or {b"": source.properties}
+    return {class_: seen(source.site, source.type, attributes) for class_, attributes in classes.items()}
+
+
+def _room(source: Source, terms: set[Term] | tuple[()], now: Instant) -> Room:
+    if isinstance(source.free, ClassedTimetable):
+        return ClassedRoom(source, source.free, now)
+    return Room(source, _workable(source, source.free, terms), now)
+
+
+def _workable(source: Source, free: Timetable, terms: set[Term] | tuple[()]) -> Timetable:
     """The source's view, or a flat copy of what is to come if that will be cheaper for so many different terms."""
     if len(terms) < FLATTEN_FROM:
-        return source.free
+        return free
     begin = min(term.start for term in terms)
     if begin >= source.term.end:
-        return source.free
-    flat = _flat(source.free, Term(begin, source.term.end), len(terms) ** 2 // 5)
-    return source.free if flat is None else flat
+        return free
+    flat = _flat(free, Term(begin, source.term.end), len(terms) ** 2 // 5)
+    return free if flat is None else flat
 
 
 def _flat(table: Timetable, window: Term, limit: int) -> Timetable | None:

@@ -59,7 +59,7 @@ class StandardMapper:
         self._gather = settings.gather
         self._choice = Choice(settings.balance, settings.seed)
         self._quotas = Quotas(settings.quotas)
-        self.wants_usage = bool(self._quotas)
+        self.wants_usage = self._quotas.wants_usage
         self.usage_kept = self._quotas.history
         self._rule = rule
 

@@ -93,7 +93,7 @@ class Suspender:
             later = [(one, Term(one.term.end, one.booked)) for one in coming]
             later += [(one, Term(at, one.term.end)) for one in chosen if enough and one.booked >= 0]
             for one, rest in later:
-                turn.give(place.room, -one.units, rest)
+                turn.give(place.room, -one.units, rest, one.classes)
             if enough:
                 why = f"suspended for a reservation at {mark(request.term.start)}"
                 names = ", ".join(one.lease for one in (*coming, *chosen))
@@ -115,7 +115,7 @@ class Suspender:
             if place.free(request.term) >= request.min_units:
                 break
             if one.term.end <= at < one.booked:
-                turn.give(place.room, one.units, Term(one.term.end, one.booked))
+                turn.give(place.room, one.units, Term(one.term.end, one.booked), one.classes)
                 coming.append(one)
         return coming
 
@@ -129,14 +129,14 @@ class Suspender:
         for victim in sorted(able, key=lambda one: (one.priority, -one.term.start, one.lease)):
             if place.free(request.term) >= least:
                 break
-            turn.give(room, victim.units, Term(at, victim.term.end))
+            turn.give(room, victim.units, Term(at, victim.term.end), victim.classes)
             chosen.append(victim)
         enough = place.free(request.term) >= least
         for victim in list(chosen):
             rest = Term(at, victim.term.end)
-            turn.give(room, -victim.units, rest)
+            turn.give(room, -victim.units, rest, victim.classes)
             if enough and place.free(request.term) < least:
-                turn.give(room, victim.units, rest)
+                turn.give(room, victim.units, rest, victim.classes)
             else:
                 chosen.remove(victim)
         return chosen

@@ -6,10 +6,12 @@ The order in which requests are decided, and whether a deferrable one is booked 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 
+from leasekit.core.classes import NO_UNITS, Counts
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, Grant, GrantGroup, PendingRequest, Reject, Usage
 from leasekit.core.reasons import mark
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
@@ -42,7 +44,7 @@ class BrokerTurn:
         self.changes = 0
         """How often something was booked or given back so far."""
         self._quotas = quotas
-        self.usage = GrantedToo(Ledger() if cycle.usage is None else cycle.usage)
+        self.usage = GrantedToo(cycle)
         """The broker's account of holders, with what this turn has granted."""
         self._fits: dict[tuple[object, ...], tuple[int, tuple[Instant, Place] | None]] = {}
         self._full: dict[int, list[tuple[int, Duration, Instant, Instant]]] = {}
@@ -125,7 +127,7 @@ class BrokerTurn:
 
     def limit(self, request: PendingRequest) -> Limit | None:
         """What limits a request's holder, if anything does."""
-        return self._quotas.of(request, self.usage, self.now) if self._quotas else None
+        return self._quotas.of(request, self.usage, self.now)
 
     def grant(self, request: PendingRequest, found: Place, term: Term, limit: Limit | None) -> Grant:
         """Book as many units as there are, up to those wanted."""
@@ -166,7 +168,7 @@ class BrokerTurn:
         room = self._source(request)
         if isinstance(room, Reject):
             return room
-        term, least = request.term, request.min_units
+        room, term, least = self.rooms.going_on(room, request.classes), request.term, request.min_units
         if room.free(term) < least:
             return Reject(request.lease, reasons.insufficient(request, [room], term, least))
         return self._continued(request, room)
@@ -182,12 +184,13 @@ class BrokerTurn:
         if short is not None:
             return Reject(request.lease, short.reason)
         if until > term.start:
-            free = _free_beside(request, room, until)
+            free = _free_beside(request, room, self.rooms.going_on(room, request.classes), until)
             if free < least:
                 return Reject(request.lease, reasons.beside(request, room, free, until))
             units = min(request.units, free if limit is None else min(free, limit.units(term)))
             self._take_more(request, room, units)
             return Grant(request.lease, room.id, units, term, request.preemptible)
+        room = self.rooms.going_on(room, request.classes)
         if room.free(term) < least:
             return Reject(request.lease, reasons.insufficient(request, [room], term, least))
         return self._continued(request, room)
@@ -198,15 +201,19 @@ class BrokerTurn:
         """
         (start, end), until = request.term, request.held_until
         if units > request.held:
-            self.give(room, request.held - units, Term(start, min(end, until)))
+            room.take_more(units - request.held, Term(start, min(end, until)), request.classes)
         if end > until:
-            self.give(room, -units, Term(until, end))
+            room.take_more(units, Term(until, end), request.classes)
+        self._full.clear()
+        self.changes += 1
         self.usage.add(request.holder, request.type, -request.held, Term(start, until))
         self.usage.add(request.holder, request.type, units, request.term)
 
-    def give(self, room: Room, units: int, term: Term) -> None:
-        """Free units that a lease has, or takes them back where negative."""
-        room.give(units, term)
+    def give(self, room: Room, units: int, term: Term, classes: Counts = NO_UNITS) -> None:
+        """Free units that a lease of these ``classes`` has, or takes them back where negative; without classes, what
+        was granted in this turn.
+        """
+        room.give(units, term, classes)
         self._full.clear()
         self.changes += 1
 
@@ -231,7 +238,11 @@ class BrokerTurn:
     # -- groups ------------------------------------------------------------------------------------------------
 
     def group(self, group: tuple[PendingRequest, ...]) -> list[BrokerDecision]:
-        """All members at their earliest common start, or none."""
+        """All members at their earliest common start, or none. Members that each begin at a fixed instant have terms of
+        their own.
+        """
+        if len({request.term for request in group}) > 1 and all(r.latest_start <= r.term.start for r in group):
+            return [self._each_in_its_term(group)]
         shapes = [self.shape(request) for request in group]
         refusal = self._never_together(group, shapes)
         if refusal is not None:
@@ -255,6 +266,22 @@ class BrokerTurn:
             f"{total} units of the {len(group)} requests of group {group[0].group!r} free at once"
         )
         return [Defer(request.lease, reason) for request in group]
+
+    def _each_in_its_term(self, group: Sequence[PendingRequest]) -> BrokerDecision:
+        """Each member by itself; where one can't be had, what the others had booked is given back."""
+        granted: list[tuple[PendingRequest, Grant]] = []
+        for request in group:
+            decision = self.new(request)
+            if isinstance(decision, Grant):
+                granted.append((request, decision))
+                continue
+            for other, grant in granted:
+                room = self.rooms.get(other.type, grant.source)
+                assert room is not None, "it was granted from there"
+                self.give(room, grant.units, grant.booked)
+                self.usage.add(other.holder, other.type, -grant.units, grant.term)
+            return decision
+        return GrantGroup(group[0].group, tuple(grant for _, grant in granted))
 
     def _members(self, group: Sequence[PendingRequest], shapes: Sequence[Shape]) -> list[Member]:
         """The members, each room with the longest preparation that any of them needs there."""
@@ -284,11 +311,12 @@ class BrokerTurn:
         return ""
 
     def _grants(self, group: Sequence[PendingRequest], chosen: Sequence[Place], term: Term) -> tuple[Grant, ...]:
-        grants = []
-        for request, found in zip(group, chosen, strict=True):
+        grants: dict[str, Grant] = {}
+        # Who takes any class of units leaves to the others what these need.
+        for request, found in sorted(zip(group, chosen, strict=True), key=lambda pair: pair[1].room.classes):
             assert found.free(term) >= request.units, "place() counts what it has placed"
-            grants.append(self.grant(request, found, term, None))
-        return tuple(grants)
+            grants[request.lease] = self.grant(request, found, term, None)
+        return tuple(grants[request.lease] for request in group)
 
     def _never_together(self, group: Sequence[PendingRequest], shapes: Sequence[Shape]) -> Reject | None:
         for request, shape in zip(group, shapes, strict=True):
@@ -312,8 +340,11 @@ class BrokerTurn:
 class GrantedToo:
     """The broker's account of holders, with what this turn has granted on top."""
 
-    def __init__(self, usage: Usage) -> None:
-        self.before = usage
+    def __init__(self, cycle: BrokerCycle) -> None:
+        self.before: Usage = Ledger() if cycle.usage is None else cycle.usage
+        self._cycle = cycle
+        self.booked_hours = cycle.booked_hours
+        self._booked: dict[str, Counter[str]] = {}
         self._changed: dict[tuple[str, str], list[tuple[Term, int]]] = {}
         self._sums = Ledger()
         self._summed: dict[tuple[str, str], int] = {}
@@ -321,6 +352,21 @@ class GrantedToo:
     def add(self, holder: str, type_: str, units: int, term: Term) -> None:
         """Units were granted over a term; negative: they were given back."""
         self._changed.setdefault((holder, type_), []).append((term, units))
+
+    def booked(self, holder: str, type_: str) -> int:
+        """What a holder has over terms that have not begun, in unit-milliseconds."""
+        now, of_type = self._cycle.now, self._booked.get(type_)
+        if of_type is None:
+            of_type = self._booked[type_] = Counter()
+            for lease in self._cycle.granted(type_):
+                if lease.term.start > now:
+                    of_type[lease.holder] += lease.units * lease.term.length
+        fresh = self._changed.get((holder, type_), ())
+        return of_type[holder] + sum(units * term.length for term, units in fresh if term.start > now)
+
+    def units(self, type_: str) -> int:
+        """How many units of a type there are to be granted."""
+        return sum(source.units for source in self._cycle.sources(type_))
 
     def changed(self, holder: str, type_: str) -> Sequence[tuple[Term, int]]:
         """What this turn has granted to a holder, and taken back, so far."""
@@ -341,11 +387,13 @@ class GrantedToo:
         return self._sums.held(holder, type_, window)
 
 
-def _free_beside(request: PendingRequest, room: Room, until: Instant) -> int:
-    """How many units the lease could have from now on, its own counted, which it holds up to ``until``."""
+def _free_beside(request: PendingRequest, room: Room, after: Room, until: Instant) -> int:
+    """How many units the lease could have from now on, its own counted, which it holds up to ``until``; ``after`` that
+    it goes on with these.
+    """
     start, end = request.term
     inside = room.free(Term(start, min(end, until))) + request.held
-    return inside if end <= until else min(inside, room.free(Term(until, end)))
+    return inside if end <= until else min(inside, after.free(Term(until, end)))
 
 
 def _starts(group: Sequence[PendingRequest], members: Sequence[Member], now: Instant) -> Iterator[Instant]:

@@ -216,7 +216,7 @@ class _Service:
         # Out of this turn: why, or nothing for those who hold a place.
         self._skipped: dict[LineEntry, str] = {}
         self._planned: dict[LineEntry, Instant] = {}
-        self._taken: set[Room] = set()
+        self._taken: set[str] = set()
         self._wakes: list[Instant] = []
         self._places: dict[LineBucket, Sequence[Place]] = {}
         # What can start now, good as long as nothing is booked: `_seen` says up to which change.
@@ -355,7 +355,7 @@ class _Service:
             return self._line.first(self._rank)
         best: LineEntry | None = None
         for bucket in self._line.buckets:
-            if any(place.room in self._taken for place in self._of(bucket)):
+            if any(place.room.id in self._taken for place in self._of(bucket)):
                 continue
             first = next((entry for entry in bucket.entries if entry not in self._skipped), None)
             if first is not None and (best is None or self._before(first, best)):
@@ -402,8 +402,10 @@ class _Service:
         return limit
 
     def _until(self, room: Room, units: int) -> Instant:
-        until = -1
-        for level, at in self._stairs[room]:
+        until, stairs = -1, self._stairs.get(room)
+        if stairs is None:  # of some classes of a delegation
+            stairs = self._stairs[room] = room.stairs(self._now, self._now + self._line.longest)
+        for level, at in stairs:
             if level < units:
                 break
             until = at
@@ -455,5 +457,5 @@ class _Service:
         turn.changes += 1
         self._planned[entry] = term.start
         self._skipped[entry] = ""
-        self._taken.add(place.room)
+        self._taken.add(place.room.id)
         self._wakes.append(term.start - place.ahead)

@@ -1,10 +1,10 @@
-"""What the request properties say that only a broker's mapper looks at: a filter over sites, and preparation.
+"""What the request properties say that only a broker's mapper looks at: a filter over units, and preparation.
 
 ===========  ====================================================================================================
 property     meaning
 ===========  ====================================================================================================
-filter       which sites will do: an expression over their resource properties (:mod:`leasekit.core.filters`), and
-             over ``site`` and ``type``
+filter       which units will do: an expression over their attributes (:mod:`leasekit.core.filters`), and over ``site``
+             and ``type``
 prepare      how long a unit takes to be made ready for the lease, such as ``10m``; it is reserved before the term
 image        what is brought to the unit in that time. A site whose resource property ``images`` (names, separated
              by commas) has it needs no preparation
@@ -16,7 +16,7 @@ resumes      the suspended lease that this one goes on from: it has its place in
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from leasekit.core.filters import LENGTH_MAX, FilterError, parse_filter
 from leasekit.core.mappers import Source
@@ -25,11 +25,6 @@ from leasekit.core.time import Duration, parse_duration
 
 IMAGES: Final = "images"
 """The resource property that names what is on every unit of a site already."""
-KEPT_MAX: Final = 16_384
-"""How many filters' answers are kept: more than one peer may have requests waiting (``open_requests``)."""
-
-Seen: TypeAlias = frozenset[tuple[str, str]]
-"""What a filter sees of a source."""
 
 
 class Wish(NamedTuple):
@@ -81,28 +76,3 @@ def suspend_time(properties: Properties) -> Duration | None:
     """How long it takes to suspend a lease with these request properties; None if that can't be done."""
     text = properties.get("suspend", "")
     return _time(text) if text else None
-
-
-def seen(source: Source) -> Seen:
-    """What a filter sees of a source."""
-    return frozenset({**source.properties, "site": source.site, "type": source.type}.items())
-
-
-@lru_cache(maxsize=KEPT_MAX)
-def ask(text: str, offered: frozenset[Seen]) -> tuple[str, frozenset[Seen]]:
-    """What is wrong with a filter, and which of the sources that are offered it accepts.
-
-    Kept: a request that waits is looked at in every turn, and reading its filter takes milliseconds.
-    """
-    try:
-        found = parse_filter(text)
-        if offered:
-            found.check(name for one in offered for name, _ in one)
-    except FilterError as error:
-        return f"properties.{error}", frozenset()
-    return "", frozenset(one for one in offered if found(dict(one)))
-
-
-def misses(text: str, source: Source) -> str:
-    """Why a filter does not accept a source."""
-    return parse_filter(text).misses(dict(seen(source)))

@@ -22,7 +22,7 @@ TABLES: Final[Mapping[str, Sequence[Any]]] = {
 }
 NOTES: Final = frozenset({
     "mapper", "complaint", "joined", "blocked_redeem", "give_back", "request", "redeem", "taken", "delegate", "notice",
-    "report",
+    "report", "inventory", "not_taken",
 })  # fmt: skip
 """Lines of the log that are no transitions; what is neither must never be written: the broker is honest."""
 JOINED: Final = frozenset({"joining", "joined", "leaving"})

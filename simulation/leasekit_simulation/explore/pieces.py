@@ -69,13 +69,13 @@ _KEPT_OUT: Final = frozenset(
         "_counted_claims", "_endings", "_inputs",
         "_tags",  "admission", "answers", "calls", "dispatch", "dry_runs", "holds",
         "introductions", "issued", "kernel", "keyring", "limits", "membership", "name", "notices", "peering",
-        "planner", "records", "reports", "served", "settings", "turning", "turns", "usage",
+        "planner", "records", "refusals", "reports", "served", "settings", "turning", "turns", "usage",
         # a guest's
         "_transitions", "topologies",
         # a broker's
         "cycles", "granted", "subdelegation",
         # a site's
-        "_times", "_unit_ends", "closes", "delegations", "incidents", "inventory", "outages",
+        "_maintenance", "_times", "_unit_ends", "closes", "delegations", "incidents", "inventory", "outages",
         "saved",
     }
 )  # fmt: skip

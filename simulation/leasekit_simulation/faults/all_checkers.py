@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from leasekit.core.mappers import EMPTY_CLASSES
+from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.time import INSTANT_MAX, Duration, Instant
 from leasekit_simulation.faults.checkers import Listening, MapperChecker, MemoryChecker, StateChecker
 from leasekit_simulation.faults.claim_book import ClaimChecker, GrantChecker, HonourChecker
 from leasekit_simulation.faults.end_book import CloseChecker, EndChecker
 from leasekit_simulation.faults.message_book import GuestChecker, MessageChecker, OrderChecker
+from leasekit_simulation.faults.odd_words import WordChecker
 from leasekit_simulation.faults.reason_book import ReasonChecker
 from leasekit_simulation.faults.refusals import BrokerRefusals, SiteRefusals
 from leasekit_simulation.faults.unit_book import BlameChecker, KeptChecker, PowerChecker, UnitChecker
@@ -41,6 +44,8 @@ class Checkers:
         is_rogue: bool = False,
         hostile_tag: str = "-",
         wilful: frozenset[str] = frozenset(),
+        class_of: Callable[[str, str], bytes] = lambda site, unit: b"",
+        attributes: Mapping[bytes, Properties] = EMPTY_CLASSES,
     ) -> None:
         """``role``, ``clock`` and ``key`` of an actor by its name; ``now`` is everybody's time.
 
@@ -49,8 +54,10 @@ class Checkers:
         for the disk while the actor's drivers went on. Else ''. ``sites`` have so many units of each type; ``fcfs`` are
         brokers, ``first_fit`` sites that refuse nobody but for want of units. ``rogue`` is the key of a broker that
         gives away more than it has, if it ``is_rogue``; ``hostile_tag`` begins the ids of a hostile guest's leases;
+        ``class_of`` a site's unit is its class, whose units have ``attributes``;
         the mappers of ``wilful`` actors do wrong on purpose; brokers put a request off by up to ``defer_max``.
         """
+        self._sites = tuple(sites)
         self.states = StateChecker(role, rogue=is_rogue)
         self.memory = MemoryChecker()
         self.units = UnitChecker(tuple(sites), clock)
@@ -66,12 +73,13 @@ class Checkers:
         self.guests = GuestChecker(guests, clock, leave_time)
         self.reasons = ReasonChecker(self.claims, tuple(sites), guests, clock, rogue=is_rogue)
         self.orders = OrderChecker(guests)
-        self.brokers = BrokerRefusals(self.claims, fcfs, tuple(sites), clock, key)
-        self.sites = SiteRefusals(self.units, sites, first_fit, clock)
+        self.brokers = BrokerRefusals(self.claims, fcfs, tuple(sites), clock, key, attributes)
+        self.sites = SiteRefusals(self.units, sites, first_fit, clock, class_of)
+        self.words = WordChecker(tuple(sites), guests)
         self.all: list[Listening] = [
             self.states, self.memory, self.units, self.claims, self.grants, self.honour, self.messages, self.guests,
             self.orders, self.brokers, self.sites, self.reasons, self.ends, self.kept, self.power, self.blames,
-            self.closing, MapperChecker(wilful),
+            self.closing, self.words, MapperChecker(wilful),
         ]  # fmt: skip
         self.closes: dict[str, str] = {}
         self._now, self._comes_late = now, comes_late
@@ -112,6 +120,12 @@ class Checkers:
         """Somebody wants the lease closed, or it may have to close because of another."""
         self.guests.free_to_close.add(lease)
 
+    def evicted(self, lease: str) -> None:
+        """An operator ends the lease early, of a site or a broker."""
+        self.may_close(lease)
+        for site in self._sites:
+            self.units.noticed(site, lease)
+
     def closed(self, guest: str, lease: str) -> None:
         """A close was acknowledged."""
         self.closes[lease] = guest
@@ -130,12 +144,12 @@ class Checkers:
         """A unit was put into service again."""
         self.sites.mended(site, unit)
 
-    def windowed(self, site: str, window: Mapping[str, Any]) -> None:
+    def windowed(self, site: str, window: Mapping[str, Any], ends: Instant = 0) -> None:
         """A maintenance window was acknowledged: its ``window``, ``units``, ``start``, ``end``, and whether leases
-        ``close`` for it.
+        ``close`` for it, at ``ends`` (0: when it begins).
         """
         self.sites.windowed(site, window)
-        self.ends.windowed(site, window)
+        self.ends.windowed(site, window, ends or window["start"])
 
     def unwindowed(self, site: str, window: str) -> None:
         """A window is called off, if its site hears that."""

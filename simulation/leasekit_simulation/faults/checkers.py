@@ -154,7 +154,9 @@ class MemoryChecker(Listening):
 
 
 class StateChecker(Listening):
-    """Every transition that is logged is one of the tables', and starts where the last one ended."""
+    """Every transition that is logged is one of the tables', and starts where the last one ended. An actor's time never
+    runs backwards, whatever its clock does.
+    """
 
     kind = "states and memory"
 
@@ -165,8 +167,8 @@ class StateChecker(Listening):
     }
     NOTES = frozenset({
         "mapper", "joined", "blocked_redeem", "give_back", "request", "redeem", "taken", "delegate", "notice", "report",
-        "complaint", "wish", "endorsed", "administer", "maintenance", "plan", "hold", "save",
-        "rest", "outage", "waiting",
+        "complaint", "wish", "endorsed", "administer", "maintenance", "plan", "hold", "save", "inventory",
+        "rest", "outage", "waiting", "told", "not_taken",
     })  # fmt: skip
 
     def __init__(self, role: Callable[[str], str], *, rogue: bool = False) -> None:
@@ -178,12 +180,16 @@ class StateChecker(Listening):
         self.met: set[tuple[str, str, str]] = set()
         self._allowed: dict[tuple[str, str, str, str], bool] = {}
         self._active_since: dict[str, Instant] = {}
+        self._latest: dict[str, Instant] = {}
         self.lease_ms = 0
 
     def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
         """Check each line of the log."""
         role = self._role(actor)
-        for _, subject, event, before, after, why in rows:
+        for when, subject, event, before, after, why in rows:
+            last_at = self._latest.get(actor, 0)
+            must(when >= last_at, f"{actor}: {event} of {subject} is logged at {when}, after something at {last_at}")
+            self._latest[actor] = when
             if event == "overdelegation":
                 must(self._rogue, f"{actor} blames somebody, and every broker is honest: {why}")
                 continue

@@ -10,8 +10,19 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from leasekit.core.claims.claim import READY_AT, REPLACES, SAVING, Claim, begin_of, decode_ticket, split_tickets
+from leasekit.core.claims.claim import (
+    READY_AT,
+    REDEEM_BY,
+    REPLACES,
+    SAVING,
+    Claim,
+    begin_of,
+    decode_ticket,
+    redeem_by,
+    split_tickets,
+)
 from leasekit.core.claims.statements import decode_statement
+from leasekit.core.classes import count_of
 from leasekit.core.errors import CommandError, TicketError
 from leasekit.core.protocol.messages import (
     EXTEND,
@@ -88,7 +99,7 @@ class ClaimChecker(Listening):
             Withhold: self._withhold,
         }
         self._asked_to_withhold: dict[tuple[str, str, int], Withhold] = {}
-        self._withheld: dict[str, dict[str, tuple[int, Term]]] = {}
+        self._withheld: dict[str, dict[str, tuple[int, Term, tuple[int, ...]]]] = {}
         self._last_withheld: dict[tuple[str, str, str], int] = {}
         self._offered: dict[str, int] = {}
         self.joined = 0
@@ -135,9 +146,8 @@ class ClaimChecker(Listening):
         issuer has the rest again.
         """
         data = self._cuts.get((sender, receiver, message.lease, message.number))
-        if data is not None:
-            cut = decode_statement(data)
-            self._end(cut.subject, decode_statement(message.receipt).at if message.receipt else cut.at)
+        if data is not None and message.receipt:
+            self._end(decode_statement(data).subject, decode_statement(message.receipt).at)
 
     def _request(self, at: Instant, sender: str, receiver: str, message: RequestTicket) -> None:
         if sender == HOSTILE:  # it may speak of the leases of others, in their numbers
@@ -200,7 +210,7 @@ class ClaimChecker(Listening):
         windows = self._withheld.setdefault(agreed.delegation, {})
         windows.pop(agreed.window, None)
         if agreed.units:
-            windows[agreed.window] = (agreed.units, agreed.term)
+            windows[agreed.window] = (agreed.units, agreed.term, agreed.by_class)
 
     def check_withheld(self, message: TicketUpdate) -> None:
         """An update that is sent as soon as it was decided: a new claim takes nothing that its broker has agreed to
@@ -218,16 +228,17 @@ class ClaimChecker(Listening):
         held = self.children[parent.digest].values()
         if any(given.delegated for given in held):
             return
-        withheld = [(units, *term) for units, term in self._withheld.get(source.name, {}).values()]
-        for units, start, end in withheld:
-            if start < leaf.term.end and leaf.term.start < end:
-                both = Term(max(start, leaf.term.start), min(end, leaf.term.end))
-                instant, total = fullest([(g.claim.units, g.claim.term.start, g.until) for g in held], both)
-                must(
-                    total + units <= parent.capacity,
-                    f"claim {leaf.id[:8]}: at {instant} the children hold {total} of {parent.capacity} units, and "
-                    f"{units} are withheld",
-                )
+        for number, (class_, capacity) in enumerate(parent.capacities):
+            for units, (start, end), by_class in self._withheld.get(source.name, {}).values():
+                withheld = by_class[number] if by_class else units
+                if count_of(leaf.classes, class_) and start < leaf.term.end and leaf.term.start < end and withheld:
+                    both = Term(max(start, leaf.term.start), min(end, leaf.term.end))
+                    instant, total = fullest_of(held, class_, both)
+                    must(
+                        total + withheld <= capacity,
+                        f"claim {leaf.id[:8]}: at {instant} the children hold {total} of {capacity} units, and "
+                        f"{withheld} are withheld",
+                    )
 
     def _grouped(self, holder: str, request: RequestTicket, units: int, term: Term) -> None:
         group = (holder, request.properties["group_id"])
@@ -325,17 +336,24 @@ class ClaimChecker(Listening):
     @staticmethod
     def _check_sum(parent: Claim, leaf: Claim, held: Collection[Given]) -> None:
         must(parent.term.contains(leaf.term), f"claim {leaf.id[:8]} over {leaf.term} leaves its parent's {parent.term}")
-        instant, total = fullest([(g.claim.units, g.claim.term.start, g.until) for g in held], leaf.term)
-        must(
-            total <= parent.capacity,
-            f"claim {leaf.id[:8]}: at {instant} the children hold {total} of {parent.capacity} units",
-        )
+        for class_, _ in leaf.classes:
+            instant, total = fullest_of(held, class_, leaf.term)
+            capacity = count_of(parent.capacities, class_)
+            must(
+                total <= capacity,
+                f"claim {leaf.id[:8]}: at {instant} the children hold {total} of {capacity} units",
+            )
 
     @staticmethod
     def _forget(siblings: dict[bytes, Given], leaf: Claim) -> None:
         """What was over an hour before a new claim begins can't meet any that comes."""
         for digest in [d for d, given in siblings.items() if given.at_most + 3_600_000 < leaf.term.start]:
             del siblings[digest]
+
+
+def fullest_of(held: Collection[Given], class_: bytes, term: Term) -> tuple[Instant, int]:
+    """As :func:`fullest`, of the units of one class that children hold."""
+    return fullest([(count_of(g.claim.classes, class_), g.claim.term.start, g.until) for g in held], term)
 
 
 def fullest(held: Sequence[tuple[int, Instant, Instant]], term: Term) -> tuple[Instant, int]:
@@ -395,7 +413,7 @@ class HonourChecker(Listening):
         """``rogue`` is the key of a broker that gives away more than it has."""
         super().__init__()
         self._claims, self._key, self._rogue = claims, key, rogue
-        self._honoured: dict[bytes, dict[bytes, tuple[int, Instant, Instant]]] = {}
+        self._honoured: dict[bytes, dict[bytes, Claim]] = {}
         self.sends = {LeaseUpdate: self._lease_update, Relinquished: self._relinquished}
         self._used: dict[bytes, str] = {}
         self._void: dict[bytes, Instant] = {}
@@ -439,13 +457,16 @@ class HonourChecker(Listening):
     def _check_rogue(self, source: Claim, leaf: Claim, what: str) -> None:
         """Of what a rogue gives away no more is honoured than it has."""
         honoured = self._honoured.setdefault(source.digest, {})
-        honoured[leaf.digest] = (leaf.units, leaf.term.start, leaf.term.end)
-        instant, total = fullest(list(honoured.values()), leaf.term)
-        must(total <= source.capacity, f"{what}: at {instant} that makes {total} of {source.capacity} units of a rogue")
+        honoured[leaf.digest] = leaf
+        for class_, _ in leaf.classes:
+            each = [(count_of(one.classes, class_), one.term.start, one.term.end) for one in honoured.values()]
+            instant, total = fullest(each, leaf.term)
+            capacity = count_of(source.capacities, class_)
+            must(total <= capacity, f"{what}: at {instant} that makes {total} of {capacity} units of a rogue")
 
 
 PREEMPTIBLE: Final = "preemptible"
-KNOWN: Final = frozenset({PREEMPTIBLE, READY_AT, REPLACES, SAVING})
+KNOWN: Final = frozenset({PREEMPTIBLE, READY_AT, REDEEM_BY, REPLACES, SAVING})
 
 
 class GrantChecker(Listening):
@@ -489,9 +510,11 @@ class GrantChecker(Listening):
         self._arrived[receiver, message.lease, message.number] = self._now(receiver)
 
     def _truncated(self, at: Instant, sender: str, receiver: str, message: Truncated) -> None:
-        given = self._claims.issued.get(decode_statement(message.truncation).subject)
-        firm = given is not None and not given.delegated and not _is_preemptible(given.claim)
-        must(not firm, f"{sender} ends a claim of {message.lease} early, which is firm")
+        cut = decode_statement(message.truncation)
+        given = self._claims.issued.get(cut.subject)
+        if given is not None and not given.delegated and not _is_preemptible(given.claim):
+            lapsed = cut.at == given.claim.term.start and redeem_by(given.claim) <= self._now(sender)
+            must(lapsed, f"{sender} ends a claim of {message.lease} early, which is firm")
 
     def _ticket_update(self, at: Instant, sender: str, receiver: str, message: TicketUpdate) -> None:
         request = self._claims.requests.get((message.lease, message.number))
@@ -531,6 +554,7 @@ class GrantChecker(Listening):
             found == agreed,
             f"{what}, {PREEMPTIBLE if found else 'firm'}: it was asked for {PREEMPTIBLE if agreed else 'firm'}",
         )
+        must(begin_of(leaf) <= redeem_by(leaf), f"{what}: it is to be redeemed before it begins")
         must(SAVING not in leaf.constraints or found, f"{what}: it is to be suspended, and can't be preempted")
 
     def _latest_start(self, broker: str, request: RequestTicket, options: Options) -> Instant:

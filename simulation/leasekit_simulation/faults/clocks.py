@@ -30,6 +30,11 @@ class Clock:
         """What it shows at ``t``."""
         return max(0, t + self.offset + t * self.drift // MILLION)
 
+    def turn(self, t: Instant, by: Duration, drift: int) -> None:
+        """From ``t`` on it shows ``by`` more, and drifts by ``drift``."""
+        self.offset += by + t * self.drift // MILLION - t * drift // MILLION
+        self.drift = drift
+
     def world(self, local: Instant) -> Instant:
         """The first instant at which it shows ``local`` or more."""
         if local <= 0:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.core.claims.claim import decode_ticket
+from leasekit.core.claims.claim import decode_ticket, redeem_by
 from leasekit.core.claims.statements import decode_statement, reclaim_deadline
 from leasekit.core.errors import TicketError
 from leasekit.core.leases import authority
@@ -32,17 +32,20 @@ from leasekit_simulation.faults.unit_book import UnitChecker
 
 @attrs.frozen
 class Redeemed:
-    """What a lease was redeemed by: the digests of its chain, from the root on, and when the last of them runs."""
+    """What a lease was redeemed by: the digests of its chain, from the root on, when the last of them runs, and until
+    when it can be redeemed.
+    """
 
     chain: tuple[bytes, ...]
     term: Term
     new: bool
+    by: Instant
 
 
 class EndChecker(Listening):
     """A site lets no lease run beyond an early end that it has agreed to: an accepted truncation of its claim or of one
     above it, a receipt for it, a delegation that the site took back itself, a notice, or a maintenance window that
-    closes leases.
+    closes leases. Nor does a lease begin by a claim that was to be redeemed before.
 
     A site that is down, or whose disk is full, is late with everything: so what counts is the time in its own log. By
     the first line of a later time the unit is to be in teardown.
@@ -74,7 +77,7 @@ class EndChecker(Listening):
             except TicketError:
                 return
             digests = tuple(claim.digest for claim in chain)
-            found = Redeemed(digests, chain[-1].term, message.op == NEW)
+            found = Redeemed(digests, chain[-1].term, message.op == NEW, redeem_by(chain[-1]))
             self._redeemed[receiver].setdefault(message.lease, {}).setdefault(digests[-1], found)
 
     def _truncated(self, at: Instant, sender: str, receiver: str, message: Truncated) -> None:
@@ -83,7 +86,7 @@ class EndChecker(Listening):
 
     def _accepted(self, at: Instant, sender: str, receiver: str, message: Accepted) -> None:
         data = self._asked.get((sender, receiver, message.lease, message.number))
-        if data is not None:
+        if data is not None and message.receipt:
             cut = decode_statement(data)
             self._end(sender, cut.subject, cut.at)
 
@@ -116,13 +119,13 @@ class EndChecker(Listening):
         elif message.state in ("closed", "failed"):  # a lease of that name may be made anew
             self._off[sender].pop(message.lease, None)
 
-    def windowed(self, site: str, window: Mapping[str, Any]) -> None:
-        """A maintenance window was acknowledged: with ``close`` the leases end that have its units."""
+    def windowed(self, site: str, window: Mapping[str, Any], ends: Instant) -> None:
+        """A maintenance window was acknowledged: with ``close`` the leases end, at ``ends``, that have its units."""
         for name in window["units"] if window["close"] else ():
             lease = self._holder(site, name)
             term = self._active.get((site, lease))
             if term is not None and window["start"] < term.end and term.start < window["end"]:
-                self._let_off(site, lease, max(window["start"], term.start))
+                self._let_off(site, lease, max(ends, term.start))
 
     def _end(self, site: str, claim: bytes, at: Instant) -> None:
         """The claim, and what is below it, ends early: not before the site can have known that."""
@@ -143,10 +146,14 @@ class EndChecker(Listening):
         if actor not in self._logged:
             return
         going = self._going[actor]
-        for since, _, event, _, after, why in rows:
+        for since, subject, event, _, after, why in rows:
             if event.startswith("unit "):
                 name = unit_of(why)
                 going.add(name) if after == authority.TEARDOWN else going.discard(name)
+            elif event == "redeem":
+                claims = self._redeemed[actor].get(subject, {}).values()
+                fine = any(one.new and since <= one.by for one in claims)
+                must(fine, f"{actor}: {subject} begins at {since} by a claim that had lapsed")
             self._logged[actor] = max(self._logged[actor], since)
         if self._ended[actor] or self._off[actor]:
             found = self._overstayed(actor, self._logged[actor])

@@ -36,11 +36,13 @@ from leasekit.core.protocol.messages import (
     ReturnTicket,
     TicketUpdate,
     Withdraw,
+    Withhold,
 )
 from leasekit.core.reasons import Code, Reason, said
 from leasekit.core.steps import Received
 from leasekit.core.time import MINUTE, Term
 from leasekit_simulation.faults.checkers import Listening
+from leasekit_simulation.faults.odd_words import costly_filter, odd_properties
 from leasekit_simulation.faults.scenario import HOSTILE, ROGUE, Do
 from leasekit_simulation.faults.world import FaultyWorld
 
@@ -88,7 +90,7 @@ class HostileGuest:
             "twice": self._twice, "elsewhere": self._elsewhere, "stolen": self._stolen, "altered": self._altered,
             "forged": self._forged, "self_made": self._self_made, "meddle": self._meddle, "returned": self._returned,
             "nonsense": self._nonsense, "overdelegate": self._overdelegate,
-            "beyond": self._beyond,
+            "beyond": self._beyond, "wordy": self._wordy,
         }  # fmt: skip
 
     def can(self, do: Do) -> bool:
@@ -107,10 +109,14 @@ class HostileGuest:
             self._tickets = [*self._tickets[-KEPT:], message]
         elif isinstance(message, Offer) and receiver == ROGUE:
             self._sources[sender] = message
-            answer = OfferAnswer(message.delegation, message.number, None)
-            self._world.call_at(self._world.now + 1, sender, lambda: self._answer(sender, answer))
+            self._soon(sender, OfferAnswer(message.delegation, message.number, None))
+        elif isinstance(message, Withhold) and receiver == ROGUE:
+            self._soon(sender, Accepted(message.delegation, message.number))
 
-    def _answer(self, site: str, answer: OfferAnswer) -> None:
+    def _soon(self, site: str, answer: Message) -> None:
+        self._world.call_at(self._world.now + 1, site, lambda: self._answer(site, answer))
+
+    def _answer(self, site: str, answer: Message) -> None:
         if self._world.is_up(site):
             self._world.inbox(site, [Received(ROGUE, answer)])
 
@@ -193,8 +199,8 @@ class HostileGuest:
             signer = _Pretender(leaf.issuer, self._me.sign)
             start = self._world.now
             forged = issue(
-                signer, holder=self._me.public, type=leaf.type, units=1, term=Term(start, start + 5 * MINUTE),
-                serial=rng.getrandbits(30), properties=leaf.properties, parent=leaf.parent,
+                signer, holder=self._me.public, type=leaf.type, units=((leaf.classes[0][0], 1),),
+                term=Term(start, start + 5 * MINUTE), serial=rng.getrandbits(30), parent=leaf.parent,
             )  # fmt: skip
             chain = [(claim.body, claim.signature) for claim in (*head, forged)]
             self._redeem(own.site, msgpack.packb(chain), own.properties)
@@ -242,8 +248,8 @@ class HostileGuest:
         above = decode_ticket(self._sources[site].ticket).leaf
         units, end = rng.choice(((above.capacity + 1, self._world.now + MINUTE), (1, above.term.end + 1)))
         made = issue(
-            self._world.identity(ROGUE), holder=self._me.public, type=above.type, units=units,
-            term=Term(self._world.now, end), serial=rng.getrandbits(30), properties=above.properties,
+            self._world.identity(ROGUE), holder=self._me.public, type=above.type,
+            units=((above.classes[0][0], units),), term=Term(self._world.now, end), serial=rng.getrandbits(30),
             parent=above.digest,
         )  # fmt: skip
         chain = [(claim.body, claim.signature) for claim in (*decode_ticket(self._sources[site].ticket).chain, made)]
@@ -281,6 +287,22 @@ class HostileGuest:
         self._say(rng.choice(list(scenario.sites)), rng.choice(to_site))
         self._say(rng.choice(list(scenario.brokers)), rng.choice(to_broker))
         self._say(rng.choice(scenario.guests), rng.choice(to_guest))
+
+    def _wordy(self, rng: Random) -> None:
+        """What is long, dear, or would be taken for something else, also with control characters."""
+        self._world.mark("malice: odd words")
+        now = self._world.now
+        term, text = Term(now, now + MINUTE), {"title": "\x1b]0;root\x07", "null": "a\x00b"}
+        for broker in self._world.scenario.brokers:
+            for properties in (odd_properties(rng), {"filter": costly_filter(rng)}, text):
+                self._say(broker, RequestTicket(self._id(), 1, NEW, "default", "vm", 1, term, "", properties, b""))
+        if own := self._own(rng):
+            for configuration in (text, odd_properties(rng)):
+                lease = self._id()
+                self._owned(own.site, lease)
+                self._say(
+                    own.site, Redeem(lease, 1, NEW, "\u202e", own.ticket, own.properties, configuration, (), b"")
+                )  # fmt: skip
 
     def _nonsense(self, rng: Random) -> None:
         """What decodes and makes no sense."""

@@ -115,7 +115,9 @@ class Network(Population):
     def _deliver(self, sender: str, receiver: str, data: bytes, at: Instant) -> None:
         node = self.node(receiver)
         if node.up_at > at:
-            return
+            if node.asleep_until <= at:
+                return
+            at = node.asleep_until
         inputs = [Received(sender, item) for item in decode_batch(data) if not isinstance(item, UnknownKind)]
         self._note_order(sender, receiver, at)
         self._push(at, node.index, INPUTS, (node, inputs))

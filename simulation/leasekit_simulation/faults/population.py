@@ -26,6 +26,7 @@ from leasekit.actors.settings import (
 )
 from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity
+from leasekit.core.properties import Properties, digest_properties
 from leasekit.core.protocol.messages import Message
 from leasekit.core.steps import ActorLike, Ready
 from leasekit.core.time import MINUTE, Duration, Instant
@@ -45,17 +46,27 @@ KEEP_SAVED: Final[Duration] = 5 * MINUTE
 """How long the units of suspended leases are kept: some are, and some are thrown away."""
 
 
+def in_rack(rack: int, racks: int) -> dict[str, str]:
+    """The attributes of a unit in a rack, where there are several."""
+    return {"rack": f"r{rack}"} if racks > 1 else {}
+
+
 @attrs.define(slots=True, eq=False)
 class FaultyNode(Node):
     """An actor with its machine: its clock, its disk, and whether it is up."""
 
     clock: Clock = attrs.Factory(Clock)
     up_at: Instant = 0
+    asleep_until: Instant = 0
     readies: int = 0
     rng: Random = attrs.Factory(Random)
     stuck: Ready | None = None
     stuck_since: Instant = 0
     stuck_wait: Duration = 0
+    rereads: bool = False
+    """Whether its file says something that it has not taken yet."""
+    running: set[tuple[int, str]] = attrs.Factory(set)
+    """The numbers and units of actions that an earlier actor on this store began, and that go on."""
 
     @property
     def name(self) -> str:
@@ -90,6 +101,8 @@ class Population(World):
         self._folder: Path | None = None
         self.sizes: dict[tuple[str, str], int] = {}
         """How many units of a type a site's inventory names by now, where that is another number than at first."""
+        self.shares: list[Share] = list(scenario.shares)
+        """What is to be given by now, by what the actors' files say."""
         self.closes_asked: Callable[[str], None] = lambda lease: None
 
     # -- who is there ------------------------------------------------------------------------------------------
@@ -161,7 +174,7 @@ class Population(World):
         return actor if clock.is_right and not self._is_stepped(name) else Clocked(actor, clock)
 
     def _is_stepped(self, name: str) -> bool:
-        return any(deed.do in ("step_within", "step_beyond") for deed in self.scenario.deeds)
+        return any(deed.do in ("step_within", "step_beyond", "sleep", "leap") for deed in self.scenario.deeds)
 
     def _make_actor(self, name: str) -> Actor:
         scenario, timing, me, peers = self.scenario, self.scenario.timing, self._identities[name], self.peers(name)
@@ -179,12 +192,13 @@ class Population(World):
         if name in scenario.sites:
             return Authority(name, me, self.scheme, peers, mapper, self._site_settings(name, common))
         if name in scenario.brokers:
-            delegations = tuple(_spec(share) for share in scenario.shares if share.giver == name)
+            delegations = tuple(_spec(share) for share in self.shares if share.giver == name)
             broker = BrokerSettings(
                 group_timeout=timing.group_timeout,
                 defer_max=timing.defer_max,
                 delegations=delegations,
                 endorse=timing.endorse,
+                redeem_within=scenario.redeem_within,
                 **planning(scenario, name),
                 **common,
             )
@@ -208,20 +222,45 @@ class Population(World):
         inventory = tuple(
             UnitGroup(
                 type=type_,
-                names=tuple(f"{type_}-{n}" for n in range(self.sizes.get((name, type_), count))),
+                names=tuple(f"{type_}-{n}" for n in range(rack, self.size(name, type_), racks)),
                 power=power,
                 properties=link_properties(self.scenario, type_),
+                own=in_rack(rack, racks),
             )
-            for type_, count in self.scenario.sites[name].items()
+            for type_ in self.scenario.sites[name]
+            for racks in (self.racks(type_),)
+            for rack in range(racks)
         )
-        delegations = tuple(
-            _spec(share, site="") for share in self.scenario.shares if share.site == name and not share.giver
-        )
+        delegations = tuple(_spec(share, site="") for share in self.shares if share.site == name and not share.giver)
         return AuthoritySettings(
             inventory=inventory, delegations=delegations, failures_max=self.scenario.timing.failures_max,
             surplus="honour" if name in self.scenario.honours else "refuse", refuse_guilty=name in self.scenario.bans,
             keep_saved=KEEP_SAVED, **common,
         )  # fmt: skip
+
+    def size(self, site: str, type_: str) -> int:
+        """How many units of a type a site's inventory names by now."""
+        return self.sizes.get((site, type_), self.scenario.sites[site][type_])
+
+    def racks(self, type_: str) -> int:
+        """In how many racks a site has its units of a type: those of a network are all alike."""
+        return 1 if type_ in self.scenario.links else self.scenario.racks
+
+    def class_of(self, site: str, unit: str) -> bytes:
+        """The class of a site's unit."""
+        type_, _, number = unit.rpartition("-")
+        racks = self.racks(type_)
+        return digest_properties({**link_properties(self.scenario, type_), **in_rack(int(number) % racks, racks)})
+
+    def attributes(self) -> dict[bytes, Properties]:
+        """What the units of each class have."""
+        types = {(type_, self.racks(type_)) for units in self.scenario.sites.values() for type_ in units}
+        each = [
+            {**link_properties(self.scenario, type_), **in_rack(rack, racks)}
+            for type_, racks in sorted(types)
+            for rack in range(racks)
+        ]
+        return {digest_properties(one): one for one in each}
 
     def node(self, name: str) -> FaultyNode:
         """An actor's node."""

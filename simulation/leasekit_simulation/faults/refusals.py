@@ -6,6 +6,7 @@ can't be refused for want of units.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -13,7 +14,11 @@ import attrs
 
 from leasekit.core.claims.claim import Claim, decode_ticket
 from leasekit.core.claims.statements import decode_statement
+from leasekit.core.classes import Counts, count_of, counts, first_of, fits, total
 from leasekit.core.errors import TicketError
+from leasekit.core.filters import FilterError
+from leasekit.core.filters.seen import seen, takes
+from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,
@@ -36,7 +41,7 @@ from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
 from leasekit.core.time import Instant, Term
 from leasekit_simulation.faults.checkers import Listening, must, unit_of
-from leasekit_simulation.faults.claim_book import ClaimChecker, fullest
+from leasekit_simulation.faults.claim_book import ClaimChecker, Source, fullest
 from leasekit_simulation.faults.unit_book import UnitChecker
 
 NONE_FREE: Final = "in service and free"
@@ -63,13 +68,17 @@ class BrokerRefusals(Listening):
         sites: Iterable[str],
         clock: Callable[[str], Instant],
         key: Callable[[str], bytes],
+        attributes: Mapping[bytes, Properties],
     ) -> None:
-        """``plain`` names the brokers that decide each request at once, by what is free."""
+        """``plain`` names the brokers that decide each request at once, by what is free; ``attributes`` are those of
+        each class of units.
+        """
         super().__init__()
+        self._attributes = attributes
         self._claims, self._plain, self._clock, self._key = claims, plain, clock, key
         self.sends = {OfferAnswer: self._offer_answer, LetGo: self._let_go}
         self.receives = {Reclaim: self._reclaim, Withhold: self._withhold}
-        self._withheld: dict[tuple[str, str], set[tuple[int, Term]]] = {}
+        self._withheld: dict[tuple[str, str], set[tuple[int, Term, tuple[int, ...]]]] = {}
         self._taken: set[tuple[str, int]] = set()
         self.gone: set[str] = set()
         self._sites = {key(name): name for name in sites}
@@ -86,7 +95,9 @@ class BrokerRefusals(Listening):
 
     def _withhold(self, at: Instant, sender: str, receiver: str, message: Withhold) -> None:
         """What a broker was ever asked not to grant counts as taken: it may hear late that it can."""
-        self._withheld.setdefault((receiver, message.delegation), set()).add((message.units, message.term))
+        self._withheld.setdefault((receiver, message.delegation), set()).add(
+            (message.units, message.term, message.by_class)
+        )
 
     def announced(self, sender: str, message: TicketUpdate) -> None:
         """An update that is sent for the first time."""
@@ -129,14 +140,37 @@ class BrokerRefusals(Listening):
                 continue
             if request.op == EXTEND and (before is None or before.claim.parent != digest):
                 continue
-            held = [(g.claim.units, g.claim.term.start, g.at_most) for g in self._claims.of_line(digest)]
-            held += [(units, *when) for units, when in self._withheld.get((broker, source.name), ())]
             if min(least, request.units) > root.units:
                 continue  # mappers give no lease more than there is, whatever may be oversold
-            _, most = fullest(held, term)
-            if most + min(least, request.units) <= root.capacity:
-                return f"at most {most} of {root.capacity} units of {site} are taken over {tuple(term)}"
+            free = self._free(broker, digest, source, term)
+            wanted, text = min(least, request.units), request.properties.get("filter", "")
+            if request.op == EXTEND and before is not None:  # it goes on with the units that it has
+                kept = first_of(before.claim.classes, wanted)
+                room = wanted if fits(kept, free) else 0
+                room = min(room, sum(units for _, units in free)) if total(kept) < wanted else room
+            else:
+                room = sum(units for class_, units in free if not text or self._takes(site, class_, text))
+            if room >= wanted:
+                return f"at least {room} of {root.capacity} units of {site} are free over {tuple(term)}"
         return ""
+
+    def _free(self, broker: str, digest: bytes, source: Source, term: Term) -> Counts:
+        """How many units of each class are free for sure."""
+        found = []
+        for number, (class_, capacity) in enumerate(source.claim.capacities):
+            given = self._claims.of_line(digest)
+            held = [(count_of(g.claim.classes, class_), g.claim.term.start, g.at_most) for g in given]
+            for units, when, by_class in self._withheld.get((broker, source.name), ()):
+                held.append((by_class[number] if by_class else units, *when))
+            found.append((class_, max(0, capacity - fullest(held, term)[1])))
+        return counts(found)
+
+    def _takes(self, site: str, class_: bytes, text: str) -> bool:
+        known = self._attributes.get(class_)
+        try:
+            return known is not None and takes(text, seen(site, "", known))
+        except FilterError:
+            return False
 
 
 @attrs.define
@@ -168,23 +202,34 @@ class SiteRefusals(Listening):
         inventory: Mapping[str, Mapping[str, int]],
         first_fit: frozenset[str],
         clock: Callable[[str], Instant],
+        class_of: Callable[[str, str], bytes],
     ) -> None:
-        """``inventory`` says how many units of each type each site has; ``first_fit`` which sites give what is
-        free.
+        """``inventory`` says how many units of each type each site has at first; ``first_fit`` which sites give what is
+        free; ``class_of`` a site's unit is its class.
         """
         super().__init__()
+        self._class_of = class_of
         self.sends = {ErrorReply: self._error, Accepted: self._accepted}
         self.receives = {Redeem: self._redeem, CloseLease: self._close, Relinquish: self._relinquish}
         self._live: dict[str, dict[str, _Live]] = {site: {} for site in inventory}
         self._taken: set[bytes] = set()
-        self._units, self._inventory, self._first_fit, self._clock = units, inventory, first_fit, clock
+        self._inventory = {site: dict(types) for site, types in inventory.items()}
+        self._units, self._first_fit, self._clock = units, first_fit, clock
         self._redeemed: dict[str, dict[bytes, _Redeemed]] = {site: {} for site in inventory}
         self._last: dict[tuple[str, str, int], Claim] = {}
         self._given: dict[tuple[str, str], Instant] = {}
         self._ends: dict[tuple[str, str], Instant] = {}
         self._out: dict[str, set[str]] = {site: set() for site in inventory}
+        self._lent: Counter[str] = Counter()
         self._windows: dict[str, dict[str, tuple[set[str], Term]]] = {site: {} for site in inventory}
         self._stepped: set[str] = set()
+
+    def restarted(self, at: Instant, actor: str, made: Any) -> None:
+        """A site may have more units from now on than it ever had."""
+        there = self._inventory.get(actor, {})
+        for type_ in there:
+            named = sum(len(group.names) for group in made.settings.inventory if group.type == type_)
+            there[type_] = max(there[type_], named)
 
     def disabled(self, site: str, unit: str) -> None:
         """The operator has taken a unit out of service; it counts as out of it for good."""
@@ -216,6 +261,7 @@ class SiteRefusals(Listening):
             for _, _, event, _, _, why in rows:
                 if event == "unit setup":
                     self._given[actor, unit_of(why)] = at
+                self._lent[actor] += event in ("unit failed", "replace", "power failed")
 
     def ended(self, at: Instant, actor: str, done: ActionDone) -> None:
         """A unit that ever failed may be out of service: it is not counted on."""
@@ -264,7 +310,11 @@ class SiteRefusals(Listening):
             self._drop(sender, message.lease, message.number)
             if leaf is not None and _code(message) in (Code.INSUFFICIENT, Code.OVERSUBSCRIBED):
                 self._check_short(sender, leaf, message.lease, words(message.reason))
-        elif message.state in ("noticed", "waiting"):  # it goes on, to the notice's end; which units it has may change
+        elif message.state in (
+            "noticed",
+            "waiting",
+            "told",
+        ):  # it goes on, to the notice's end; which units it has may change
             self._live[sender].pop(message.lease, None)
             if message.state == "noticed":
                 self._ends[sender, message.lease] = message.term.end
@@ -350,18 +400,30 @@ class SiteRefusals(Listening):
                     del book[digest]
 
     def _check_short(self, site: str, leaf: Claim, lease: str, why: str) -> None:
-        count = self._inventory[site].get(leaf.type, 0) - sum(name.startswith(leaf.type) for name in self._out[site])
-        held = [
-            (entry.claim.units, entry.claim.term.start, entry.claim.term.end)
-            for entry in self._redeemed[site].values()
-            if entry.claim.type == leaf.type and entry.lease != lease
-        ]
-        _, most = fullest(held, leaf.term)
+        there = Counter(self._class_of(site, name) for name in self._names(site, leaf.type))
+        alike = len({self._class_of(site, f"{leaf.type}-{n}") for n in range(self._inventory[site][leaf.type])}) == 1
+        shown = []
+        for class_, units in leaf.classes:
+            held = [
+                (count_of(entry.claim.classes, class_), entry.claim.term.start, entry.claim.term.end)
+                for entry in self._redeemed[site].values()
+                if entry.claim.type == leaf.type and entry.lease != lease
+            ]
+            # A unit that was lost may have another in its place, of this class.
+            lent = 0 if alike else self._lent[site]
+            _, most = fullest(held, leaf.term)
+            shown.append(f"at most {most + lent} of at least {there[class_]} are taken")
+            if most + lent + units > there[class_]:
+                return
         must(
-            most + leaf.units > count,
-            f"{site} refuses {lease} {leaf.units} {leaf.type} over {tuple(leaf.term)} ({why}): "
-            f"at most {most} of at least {count} are taken",
+            False,
+            f"{site} refuses {lease} {leaf.units} {leaf.type} over {tuple(leaf.term)} ({why}): {', '.join(shown)}",
         )
+
+    def _names(self, site: str, type_: str) -> list[str]:
+        """The units that are not out of service."""
+        names = [f"{type_}-{n}" for n in range(self._inventory[site].get(type_, 0))]
+        return [name for name in names if name not in self._out[site]]
 
     def _check_failed(self, at: Instant, site: str, message: LeaseUpdate) -> None:
         if site not in self._first_fit or self._units.was_set_up(message.lease) or not _is_none_free(message.reason):
@@ -369,8 +431,9 @@ class SiteRefusals(Listening):
         leaf = next((e.claim for e in self._redeemed[site].values() if e.lease == message.lease), None)
         if leaf is None:
             return
-        names = [f"{leaf.type}-{n}" for n in range(self._inventory[site].get(leaf.type, 0))]
-        free = [name for name in names if name not in self._out[site] and self._is_free(at, site, name)]
+        classes = dict(leaf.classes)
+        names = [name for name in self._names(site, leaf.type) if self._class_of(site, name) in classes]
+        free = [name for name in names if self._is_free(at, site, name)]
         must(not free, f"{site} fails {message.lease} ({words(message.reason)}): units {free} are free")
 
     def _is_free(self, at: Instant, site: str, name: str) -> bool:

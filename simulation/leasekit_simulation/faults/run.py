@@ -17,7 +17,7 @@ from typing import Any, Final
 import attrs
 from msgspec.structs import asdict
 
-from leasekit.core.claims.claim import Claim
+from leasekit.core.claims.claim import DEGREE_ONE, Claim
 from leasekit.core.claims.evidence import decode_evidence, verify_evidence
 from leasekit.core.errors import TicketError
 from leasekit.core.leases import membership
@@ -30,7 +30,7 @@ from leasekit_simulation.faults.all_checkers import AGAIN, WAITED, Checkers
 from leasekit_simulation.faults.checkers import Listening, Violated, must
 from leasekit_simulation.faults.hostile import HostileGuest
 from leasekit_simulation.faults.mappers import WILFUL
-from leasekit_simulation.faults.scenario import HOSTILE, ROGUE, Scenario
+from leasekit_simulation.faults.scenario import HOSTILE, ROGUE, Scenario, Share
 from leasekit_simulation.faults.topology_book import TopologyChecker
 from leasekit_simulation.faults.twins import RedoneChecker, check_twin, collections, left_over
 from leasekit_simulation.faults.workload import Workload
@@ -116,6 +116,7 @@ class Run:
         world.run_until(world.now + MINUTE)
         self.phase = "liveness"
         world.heal()
+        self.work.undrain()
         if self._checked:
             self._check_settled()
             self._check_over()
@@ -125,7 +126,7 @@ class Run:
         """Brokers and authorities would be the same after a restart."""
         world = self.world
         for name in (*self.scenario.brokers, *self.scenario.sites):
-            if world.is_up(name):
+            if world.is_up(name) and not world.node(name).rereads:
                 check_twin(name, world.actor(name), world.twin(name))
 
     # -- no faults ---------------------------------------------------------------------------------------------
@@ -229,6 +230,8 @@ class Run:
             must(not left, f"{name}, all of whose leases are over: {'; '.join(left)}")
         for guest in self.scenario.guests:
             must(not world.actor(guest).returns, f"{guest} still has claims to give back")
+        for giver in dict.fromkeys(share.giver or share.site for share in world.shares):
+            self._check_given(giver)
         for broker in self.scenario.brokers:
             self._check_broker(broker)
         for site in self.scenario.sites:
@@ -253,7 +256,7 @@ class Run:
         for source in self.world.query(broker, "sources"):
             if source["state"] != "held":
                 continue
-            share = next((s for s in self.scenario.shares if _is_source(s, source, broker)), None)
+            share = next((s for s in self.world.shares if _is_source(s, source, broker)), None)
             below = self.world.query(broker, "delegations")
             given = [row for row in below if row["site"] == source["site"] and row["type"] == source["type"]]
             if share is None or any(row["state"] not in ("held", "ended", "refused") for row in given):
@@ -264,9 +267,44 @@ class Run:
             kept = sum(
                 row["units"] for row in given if row["state"] == "held" and row["term"][0] <= now < row["term"][1]
             )
-            capacity = source["units"] * share.degree // 1000
-            free = self.world.actor(broker).book.table(source["source"]).free_at(now)
+            capacity = self.world.actor(broker).book.ticket(source["source"]).leaf.capacity
+            tables = self.world.actor(broker).book.table(source["source"]).tables.values()
+            free = sum(table.free_at(now) for table in tables)  # one class may have less than was given of it
             must(free == capacity - kept, f"{broker}: {free} of {capacity} of {source['source']} are free")
+
+    def _check_given(self, giver: str) -> None:
+        """Brokers have of a giver what its file says, or its operator wished for since, where it has as much to give.
+        What a broker gives it can change only where it has as much beside that.
+        """
+        world = self.world
+        wishes = world.actor(giver).issued.wishes
+        over = {row["line"] for row in world.query(giver, "delegations") if row["reclaimed"] >= 0} - wishes.keys()
+        shares = [one for one in world.shares if giver == (one.giver or one.site)]
+        passing = any(one.length < 100 * HOUR or one.degree != DEGREE_ONE for one in shares)
+        if passing or any(wish.until >= 0 for wish in wishes.values()):
+            return
+        for type_, site in dict.fromkeys((one.type, one.site) for one in shares):
+            lines = {_line(one): one for one in shares if (one.type, one.site) == (type_, site)}
+            wanted = {line: (line in wishes and wishes[line].units) or one.units for line, one in lines.items()}
+            has = {line: self._held(one.broker, site, type_, giver) for line, one in lines.items()}
+            there = world.size(site, type_) if giver == site else self._held(giver, site, type_, "")
+            room = there if giver == site else there - sum(has.values())
+            for line, units in wanted.items() if sum(wanted.values()) <= there else ():
+                fine = has[line] == units or line in over or lines[line].broker == ROGUE or units > room
+                must(fine, f"{giver}: {has[line]} of {line} are held, {units} are to be, of {there}")
+
+    def _held(self, broker: str, site: str, type_: str, giver: str) -> int:
+        """How many units of a site a broker has now, of one giver or of all (''). What is replaced does not count."""
+        if broker == ROGUE:
+            return 0
+        now = self.world.clock(broker)
+        return sum(
+            row["units"]
+            for row in self.world.query(broker, "sources")
+            if (row["site"], row["type"], row["state"]) == (site, type_, "held")
+            and row["source"].startswith(f"{giver}/" if giver else "")
+            and row["term"][0] <= now < row["term"][1]
+        )
 
     def _check_told(self, guest: str, lease: str) -> None:
         row = self.world.nodes[guest].store.get("leases", lease)
@@ -278,12 +316,20 @@ class Run:
     def _check_site(self, site: str) -> None:
         actor = self.world.actor(site)
         rows = self.world.query(site, "units")
+        named = {f"{type_}-{n}" for type_ in self.scenario.sites[site] for n in range(self.world.size(site, type_))}
         for unit in rows:
             must(unit["state"] in ("free", "out"), f"{site}: {unit['unit']} is {unit['state']} for nobody")
             why = unit["reason"]
             must(unit["state"] == "free" or why != "", f"{site}: {unit['unit']} is out and does not say why")
             window = (unit["because"] or {}).get("code") == Code.MAINTENANCE
             must(not window, f"{site}: {unit['unit']} is out for a window that is over: {why}")
+            gone = (unit["because"] or {}).get("code") == Code.NOT_IN_INVENTORY
+            again = gone and unit["unit"] in named
+            must(not again, f"{site}: {unit['unit']} is out, and is in the inventory: {why}")
+        wrong = [row["unit"] for row in rows if row["state"] == "free" and row["unit"] not in named]
+        must(not wrong, f"{site}: {wrong} are free, and in no inventory")
+        missing = named - {row["unit"] for row in rows}
+        must(not missing, f"{site}: {sorted(missing)} are in its inventory, and it does not know them")
         must(not actor.units.holding, f"{site} counts units as held: {actor.units.holding}")
         for type_ in self.scenario.sites[site]:
             table = actor.calendars.of(type_)
@@ -295,12 +341,15 @@ class Run:
     def _check_usable(self) -> None:
         """Whoever asks for all units of a site that a broker has gets them."""
         world, guest = self.world, self.scenario.guests[0]
-        for share in self.scenario.shares:
-            whole = share.units == self.scenario.sites[share.site][share.type] and share.degree == 1000
+        for share in self.world.shares:
+            of_type = [one for one in world.shares if (one.site, one.type, one.giver) == (share.site, share.type, "")]
+            whole = of_type == [share] and share.units == world.size(share.site, share.type) and share.degree == 1000
             held = {row["state"] for row in world.query(share.site, "delegations")} == {"held"}
-            alone = all(other.giver != share.broker for other in self.scenario.shares)
+            alone = all(other.giver != share.broker for other in self.world.shares)
             rows = world.query(share.site, "units")
             free = sum(unit["state"] == "free" for unit in rows if unit["type"] == share.type)
+            # Brokers don't know of which class a unit is that failed.
+            whole = whole and (free == share.units or world.racks(share.type) == 1)
             alone = alone and not world.actor(share.site).issued.wishes
             known = share.site in world.actor(guest).peers  # else a broker makes it known with the first ticket
             limited = self.scenario.mappers.get(share.broker) == "quotas"
@@ -335,6 +384,11 @@ class Run:
 def transition(role: str, before: str, event: str) -> str:
     """The mark of a row of a table."""
     return f"{role}: {before} {event}"
+
+
+def _line(share: Share) -> str:
+    """How a giver calls what it gives."""
+    return f"{share.giver or share.site}/{share.type}@{share.broker}" + (f"/{share.site}" if share.giver else "")
 
 
 def _is_source(share: Any, source: Any, broker: str) -> bool:
@@ -389,6 +443,8 @@ def _checkers(world: FaultyWorld, hostile_tag: str) -> Checkers:
         rogue=world.key(ROGUE),
         is_rogue=scenario.rogue,
         hostile_tag=hostile_tag,
+        class_of=world.class_of,
+        attributes=world.attributes(),
         wilful=apart.union(name for name, kind in mappers.items() if kind in WILFUL),
     )
 

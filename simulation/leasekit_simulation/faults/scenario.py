@@ -23,8 +23,10 @@ from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
 
 Do: TypeAlias = Literal[
     "request", "long", "extend", "modify", "close", "hurry", "group", "slice", "close_slice", "chain",
-    "crash", "cut_pair", "cut_side", "slow", "full", "step_within", "step_beyond", "operate",
-    "reclaim", "delegate", "release", "resize", "maintain", "probe", "topology",
+    "crash", "cut_pair", "cut_side", "slow", "full", "step_within", "step_beyond", "sleep",
+    "leap", "operate",
+    "reclaim", "delegate", "release", "resize", "reload", "grow", "shrink", "share", "hand_over",
+    "odd", "wordy", "maintain", "drain", "evict", "move", "probe", "topology",
     "twice", "elsewhere", "stolen", "altered", "forged", "self_made", "meddle",
     "returned", "nonsense", "overdelegate", "beyond", "garbage", "flip", "replay", "slice_key", "extend_same",
 ]  # fmt: skip
@@ -45,6 +47,10 @@ FORGERY: Final[Sequence[Do]] = ("altered", "forged", "self_made")
 """What only signatures keep it from."""
 TAMPERING: Final[Sequence[Do]] = ("garbage", "flip", "replay")
 """What somebody on the line does to bytes; signed channels only."""
+FILES: Final[Sequence[Do]] = (
+    "reload", "reload", "grow", "grow", "shrink", "share", "share", "hand_over", "hand_over",
+)  # fmt: skip
+"""What is about files that say something else, and delegations that are given anew."""
 
 HOSTILE: Final = "mallory"
 """A guest that every actor knows, and that obeys no rule."""
@@ -166,6 +172,10 @@ class Scenario:
     """Sites that refuse all later tickets of the guilty."""
     apart: tuple[str, ...] = ()
     """Actors whose mappers run apart from them: other things happen while they decide."""
+    racks: int = 1
+    """In how many racks each site has its units, which are of as many classes."""
+    redeem_within: Duration = HOUR
+    """How long after their start tickets can be redeemed; 0: until their end."""
 
     @property
     def actors(self) -> tuple[str, ...]:
@@ -233,21 +243,53 @@ def draw(seed: int) -> Scenario:
         # Drawn by itself, so that all else of a seed is as it was without.
         suspends=Random(f"leasekit suspension {seed}").random() < 0.3,
         apart=tuple(name for name in everybody if Random(f"leasekit apart {seed} {name}").random() < 0.15),
+        racks=Random(f"leasekit racks {seed}").choice((1, 1, 1, 2, 3)),
+        redeem_within=Random(f"leasekit redeem {seed}").choice((0, 10 * SECOND, MINUTE, HOUR)),
     )
-    return _governed(_networked(_renewed(_live(scenario))))
+    return _governed(_networked(_renewed(_reloaded(_timed(_worded(_operated(_live(scenario))))))))
 
 
 def _live(scenario: Scenario) -> Scenario:
     """In some worlds what is delegated changes: by command, and with the inventory. From a stream of its own."""
-    rng = Random(f"leasekit live delegations {scenario.seed}")
+    return _with(scenario, "live delegations", ("delegate", "delegate", "reclaim", "release", "resize"))
+
+
+def _operated(scenario: Scenario) -> Scenario:
+    """In some worlds units are drained, leases evicted, and moved to other units. From a stream of its own."""
+    return _with(scenario, "operators", ("drain", "drain", "drain", "evict", "evict", "move"))
+
+
+def _timed(scenario: Scenario) -> Scenario:
+    """In some worlds machines sleep, and clocks leap ahead and are put right. From a stream of its own."""
+    return _with(scenario, "time", ("sleep", "sleep", "leap"), most=4)
+
+
+def _reloaded(scenario: Scenario) -> Scenario:
+    """In some worlds files are changed and read anew: sites grow and shrink, brokers get more, or fewer, of what there
+    is, and give back what they have. From a stream of its own.
+    """
+    return _with(scenario, "reloads", FILES)
+
+
+def _worded(scenario: Scenario) -> Scenario:
+    """In some worlds guests say what is long, odd or dear; and the hostile one, if there is one. From a stream of its
+    own.
+    """
+    hostile = any(deed.do in MALICE for deed in scenario.deeds)
+    return _with(scenario, "words", ("odd", "odd", "wordy") if hostile else ("odd",))
+
+
+def _with(scenario: Scenario, stream: str, kinds: Sequence[Do], most: int = 12) -> Scenario:
+    """In a fifth of all worlds with more deeds, of these kinds."""
+    rng = Random(f"leasekit {stream} {scenario.seed}")
     if rng.random() >= 0.2:
         return scenario
     last = max(scenario.workload_end, 3 * SECOND)
-    kinds: Sequence[Do] = ("delegate", "delegate", "reclaim", "release", "resize")
     deeds = [
         Deed(at=rng.randint(2 * SECOND, last), do=rng.choice(kinds), pick=rng.getrandbits(32))
-        for _ in range(rng.randint(2, 12))
+        for _ in range(rng.randint(2, most))
     ]
+    deeds = [attrs.evolve(deed, who=rng.choice(scenario.guests)) if deed.do == "odd" else deed for deed in deeds]
     return attrs.evolve(scenario, deeds=tuple(sorted((*scenario.deeds, *deeds), key=lambda deed: deed.at)))
 
 

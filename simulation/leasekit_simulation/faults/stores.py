@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from leasekit.core.schema import LOG, TABLES, Change, LogRow, Row, Store, StoreError
+from leasekit.core.time import Instant, Term
 from leasekit.stores.memory import MemoryStore
 from leasekit.stores.sqlite import SqliteStore
 from leasekit_simulation.faults.checkers import must
@@ -55,6 +56,10 @@ class FaultyStore:
     def archived(self, table: str, limit: int | None = None) -> list[Row]:
         """As the store's."""
         return self.inner.archived(table, limit)
+
+    def past(self, period: Term, after: tuple[Instant, str], limit: int) -> list[Row]:
+        """As the store's."""
+        return self.inner.past(period, after, limit)
 
     def get(self, table: str, key: str) -> Row | None:
         """As the store's."""

@@ -194,7 +194,7 @@ class UnitChecker(Listening):
 
     def announced(self, site: str, message: LeaseUpdate) -> None:
         """An update that is sent for the first time."""
-        if message.state == "closed":
+        if message.state == "closed" and (message.reason is None or message.reason.code != Code.CLOSED_UNREDEEMED):
             left = [name for (at, name), unit in self.units.items() if at == site and unit.lease == message.lease]
             must(not left, f"{site} says that {message.lease} is closed: {left} are still held for it")
         if message.state == "active":

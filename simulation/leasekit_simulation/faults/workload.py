@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any, Final
 
+from attrs import evolve
+
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.plans import ASKING
 from leasekit.core.steps import Reply
-from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
+from leasekit.core.time import HOUR, INSTANT_MAX, MINUTE, SECOND, Duration, Instant
 from leasekit_simulation.faults.all_checkers import Checkers
 from leasekit_simulation.faults.checkers import must
 from leasekit_simulation.faults.hostile import HostileGuest
+from leasekit_simulation.faults.odd_words import costly_filter, odd_properties
 from leasekit_simulation.faults.scenario import ROGUE, Deed, Do
 from leasekit_simulation.faults.topology_book import draw_topology
 from leasekit_simulation.faults.world import FaultyWorld
 
 LENGTHS: Final[tuple[Duration, ...]] = (SECOND, MINUTE, MINUTE, 5 * MINUTE, 5 * MINUTE, 15 * MINUTE)
 LONG: Final[tuple[Duration, ...]] = (HOUR, 3 * HOUR)
+SLEEPS: Final[tuple[Duration, ...]] = (SECOND, 5 * SECOND, 5 * SECOND, 20 * SECOND, MINUTE, MINUTE, 30 * MINUTE)
+GROWTH_MAX: Final = 6
+"""How many units of a type a site may come to have beyond those that it had at first."""
 STARTS: Final[tuple[Duration, ...]] = (0, 0, 10 * SECOND, 100 * SECOND)
 
 
@@ -41,10 +47,13 @@ class Workload:
             "close": lambda d, r: self._close(d.who, r), "hurry": self._hurry, "group": self._group,
             "slice": self._slice, "close_slice": self._close_slice, "chain": self._chain, "crash": self._crash,
             "cut_pair": self._cut_pair, "cut_side": self._cut_side, "slow": self._slow, "full": self._full,
-            "step_within": self._step_within, "step_beyond": self._step_beyond, "operate": self._operate,
+            "step_within": self._step_within, "step_beyond": self._step_beyond, "sleep": self._sleep,
+            "leap": self._leap, "operate": self._operate,
             "reclaim": self._reclaim, "delegate": self._delegate, "release": self._release, "resize": self._resize,
-            "maintain": self._maintain, "probe": self._probe, "slice_key": self._slice_key,
-            "extend_same": self._extend_same,
+            "reload": self._reload, "grow": self._grow, "shrink": self._shrink, "share": self._share,
+            "hand_over": self._hand_over, "odd": self._odd,
+            "maintain": self._maintain, "drain": self._drain, "evict": self._evict, "move": self._move,
+            "probe": self._probe, "slice_key": self._slice_key, "extend_same": self._extend_same,
             "topology": self._topology, "garbage": self._garbage, "flip": self._flip, "replay": self._replay,
         }  # fmt: skip
 
@@ -68,6 +77,8 @@ class Workload:
             return None
         if name == "lease.request":
             self.requests += 1
+        if name == "lease.modify":
+            self.checkers.words.changes(arguments["lease"], arguments.get("configuration", {}))
         results: list[Any] = []
 
         def answered(reply: Reply) -> None:
@@ -93,6 +104,9 @@ class Workload:
         def told(result: Any) -> None:
             self.asked.append((guest, result["id"]))
             self.checkers.told(guest, result["id"])
+            self.checkers.words.told(
+                result["id"], arguments.get("properties", {}), arguments.get("configuration", {})
+            )  # fmt: skip
             self.checkers.follows(
                 result["id"], redeem=arguments.get("redeem_predecessor", ""),
                 join=arguments.get("join_predecessor", ""),
@@ -137,11 +151,32 @@ class Workload:
         if len(scenario.brokers) > 1:
             more["broker"] = rng.choice(list(scenario.brokers))
         type_ = "gpu" if rng.random() < 0.1 else "vm"
+        if scenario.racks > 1:
+            picky = Random(f"leasekit filter {scenario.seed} {len(self.asked)}")
+            if picky.random() < 0.4:
+                properties["filter"] = picky.choice(("rack == r0", "rack == r1", "rack != r1", "rack == r9"))
         configuration = {"deficit": "accept"} if rng.random() < 0.2 else {}
         self._ask(
             guest, type=type_, units=rng.randint(1, 4), term=self._term(rng, lengths), properties=properties,
             configuration=configuration, **more,
         )  # fmt: skip
+
+    def _odd(self, deed: Deed, rng: Random) -> None:
+        """A request, and a modify, with words that are hard to carry, and a filter that is dear."""
+        world, guest = self.world, deed.who
+        properties = odd_properties(rng)
+        if rng.random() < 0.4:
+            properties = {"filter": costly_filter(rng)}
+        world.mark("odd words")
+        lease = self._ask(
+            guest, type="vm", units=rng.randint(1, 2), term=self._term(rng), properties=properties,
+            configuration=odd_properties(rng), broker=rng.choice(list(world.scenario.brokers)),
+        )  # fmt: skip
+        change = partial(
+            self._command, guest, "lease.modify", None, lease=lease, configuration=odd_properties(rng)
+        )  # fmt: skip
+        if lease:
+            world.call_at(world.now + rng.choice((500, 10 * SECOND, MINUTE)), guest, change)
 
     def _lease(self, guest: str, rng: Random) -> Any:
         """One that can still be changed, mostly."""
@@ -346,20 +381,39 @@ class Workload:
         self.world.call_at(self.world.now + deed.span, name, lambda: self.world.set_full(name, False))
 
     def _step_within(self, deed: Deed, rng: Random) -> None:
-        self._step(self._actor(deed, rng), rng.randint(-900, 900), deed.span)
+        self.world.step_clock(self._actor(deed, rng), rng.randint(-900, 900), deed.span)
 
     def _step_beyond(self, deed: Deed, rng: Random) -> None:
         by = rng.choice((-10 * MINUTE, -MINUTE, -10 * SECOND, 10 * SECOND, MINUTE, 10 * MINUTE))
         name = self._actor(deed, rng)
         self.world.mark("clock beyond the skew")
+        self._is_wrong(name, by)
+        self.world.step_clock(name, by, deed.span)
+
+    def _is_wrong(self, name: str, by: Duration) -> None:
+        """An actor's clock is off by more than is allowed: its checkers allow for that."""
         self.checkers.stepped(name)
         if name in self.world.scenario.guests and by > 0:
             for lease in self.world.actor(name).leases:
                 self.checkers.may_close(lease)
-        self._step(name, by, deed.span)
 
-    def _step(self, name: str, by: Duration, span: Duration) -> None:
-        self.world.step_clock(name, by, span)
+    def _leap(self, deed: Deed, rng: Random) -> None:
+        """An actor's clock is set ahead, which is believed, and later back, which it follows slowly."""
+        name, by = self._actor(deed, rng), rng.choice((900, 900, 10 * SECOND, MINUTE, 10 * MINUTE))
+        self.world.mark("clock leaps ahead")
+        if by > SECOND:
+            self._is_wrong(name, by)
+        self.world.leap_clock(name, by, deed.span)
+
+    def _sleep(self, deed: Deed, rng: Random) -> None:
+        """An actor's machine is suspended; one whose host suspends it does not know, until its clock is set right."""
+        name, span = self._actor(deed, rng), rng.choice(SLEEPS)
+        if self.world.is_up(name):
+            late = rng.choice((-1, -1, 0, 500, 10 * SECOND))
+            self.world.mark("machine sleeps" if late < 0 else "machine is suspended by its host")
+            if late >= 0:
+                self._is_wrong(name, -span)
+            self.world.suspend(name, span, late)
 
     def _operate(self, deed: Deed, rng: Random) -> None:
         site = rng.choice(list(self.world.scenario.sites))
@@ -407,6 +461,70 @@ class Workload:
             end=end, close=close, **chosen,
         )  # fmt: skip
 
+    def _drain(self, deed: Deed, rng: Random) -> None:
+        """Units of a site go out of service as leases give them up, or one that is drained comes back."""
+        world = self.world
+        site = rng.choice(list(world.scenario.sites))
+        if not world.is_up(site):
+            return
+        drained = [row for row in world.query(site, "maintenance") if row["end"] == INSTANT_MAX]
+        if drained and rng.random() < 0.5:
+            world.mark("unit undrained")
+            name = rng.choice(rng.choice(drained)["units"])
+            for row in drained:
+                if name in row["units"]:
+                    self.checkers.unwindowed(site, row["window"])
+            self._command(site, "maintenance.remove", None, units=[name])
+            return
+        names = [row["unit"] for row in world.query(site, "units")]
+        self._drain_units(site, rng.sample(names, rng.randint(1, max(1, len(names) // 2))), rng)
+
+    def _drain_units(self, site: str, chosen: Sequence[str], rng: Random) -> None:
+        world = self.world
+        for name in chosen:
+            self.checkers.disabled(site, name)
+        world.mark("units drained")
+        now, close = world.clock(site), rng.random() < 0.5
+        ends = now + rng.choice((0, MINUTE))
+        self._command(
+            site, "maintenance.add",
+            lambda made: self.checkers.windowed(site, {**made, "close": close}, max(made["start"], ends)), start=now,
+            units=chosen, close=close, close_at=ends,
+        )  # fmt: skip
+
+    def _evict(self, deed: Deed, rng: Random) -> None:
+        """The operator of a site, or of a broker, ends somebody's lease, now or soon."""
+        world = self.world
+        server = rng.choice([*world.scenario.sites, *world.scenario.brokers])
+        if not world.is_up(server):
+            return
+        going = sorted(lease.id for lease in world.actor(server).leases.values() if lease.ended < 0)
+        if going:
+            world.mark("lease evicted")
+            lease = rng.choice(going)
+            self.checkers.evicted(lease)
+            self._command(server, "lease.evict", None, lease=lease, at=world.clock(server) + rng.choice((0, MINUTE)))
+
+    def _move(self, deed: Deed, rng: Random) -> None:
+        """A lease gets another unit in the place of one that it has."""
+        world = self.world
+        site = rng.choice(list(world.scenario.sites))
+        units = world.query(site, "units") if world.is_up(site) else []
+        active = [row["unit"] for row in units if row["state"] == "active"]
+        if active:
+            world.mark("unit moved")
+            unit = rng.choice(active)
+            self.checkers.broke(site, unit)
+            self._command(site, "unit.move", None, unit=unit)
+
+    def undrain(self) -> None:
+        """All units that are drained come back."""
+        for site in self.world.scenario.sites:
+            for row in self.world.query(site, "maintenance") if self.world.is_up(site) else ():
+                if row["end"] == INSTANT_MAX:
+                    self.checkers.unwindowed(site, row["window"])
+                    self._command(site, "maintenance.remove", None, window=row["window"])
+
     def _probe(self, deed: Deed, rng: Random) -> None:
         """A guest asks what a broker would answer."""
         properties = {"deferrable": "true"} if rng.random() < 0.3 else {}
@@ -431,7 +549,7 @@ class Workload:
 
     def _delegate(self, deed: Deed, rng: Random) -> None:
         """A site, or a broker, gives a broker more than it has, or fewer, or again, or until another time."""
-        shares = [share for share in self.world.scenario.shares if share.broker != ROGUE]
+        shares = [share for share in self.world.shares if share.broker != ROGUE]
         if shares:
             share = rng.choice(shares)
             giver = share.giver or share.site
@@ -456,11 +574,115 @@ class Workload:
         site = rng.choice(list(world.scenario.sites))
         type_, most = rng.choice(list(world.scenario.sites[site].items()))
         if world.node(site).up_at <= world.now:
-            count = world.sizes[site, type_] = rng.randint(1, most)
-            for number in range(count, most):
-                self.checkers.disabled(site, f"{type_}-{number}")
+            self._name_units(site, type_, rng.randint(1, most))
             world.mark("inventory changed")
             world.crash(site, world.now)
+
+    # -- what files say otherwise, and actors take without a restart -------------------------------------------
+
+    def _name_units(self, site: str, type_: str, count: int) -> None:
+        """A site's file names so many units of a type from now on."""
+        before = self.world.size(site, type_)
+        self.world.sizes[site, type_] = count
+        for number in range(count, before):
+            self.checkers.disabled(site, f"{type_}-{number}")
+
+    def _reload(self, deed: Deed, rng: Random) -> None:
+        """An actor reads a file that says the same as before."""
+        self.world.reload_file(self._actor(deed, rng))
+
+    def _site_and_type(self, rng: Random) -> tuple[str, str, int]:
+        """One of those that there are, and how many units there are of it."""
+        site = rng.choice(list(self.world.scenario.sites))
+        type_ = rng.choice(list(self.world.scenario.sites[site]))
+        return site, type_, self.world.size(site, type_)
+
+    def _shares_of(self, site: str, type_: str) -> list[int]:
+        """The places of what a site's file gives to brokers of a type."""
+        return [
+            place
+            for place, share in enumerate(self.world.shares)
+            if (share.site, share.type, share.giver) == (site, type_, "") and share.broker != ROGUE
+        ]
+
+    def _grow(self, deed: Deed, rng: Random) -> None:
+        """A site has more units than ever, and gives them to a broker."""
+        world = self.world
+        site, type_, count = self._site_and_type(rng)
+        more = min(rng.randint(1, 3), world.scenario.sites[site][type_] + GROWTH_MAX - count)
+        if more > 0:
+            world.mark("inventory grows")
+            self._name_units(site, type_, count + more)
+            places = self._shares_of(site, type_)
+            if places and rng.random() < 0.8:
+                self._give(rng.choice(places), more)
+            world.reload_file(site)
+
+    def _give(self, place: int, more: int) -> None:
+        """A file gives a broker so many units more, or fewer."""
+        share = self.world.shares[place]
+        self.world.shares[place] = evolve(share, units=max(1, share.units + more))
+
+    def _shrink(self, deed: Deed, rng: Random) -> None:
+        """Units are drained, brokers have fewer of them, and later the site's file names them no more."""
+        world = self.world
+        site, type_, count = self._site_and_type(rng)
+        if count < 2 or not world.is_up(site):
+            return
+        world.mark("inventory shrinks")
+        left = rng.randint(1, count - 1)
+        there = {row["unit"] for row in world.query(site, "units")}  # it may not have heard yet of those that are new
+        names = [name for number in range(left, count) if (name := f"{type_}-{number}") in there]
+        if names:
+            self._drain_units(site, names, rng)
+        places = self._shares_of(site, type_)
+        while (over := sum(world.shares[place].units for place in places) - left) > 0:
+            largest = max(places, key=lambda place: world.shares[place].units)
+            if world.shares[largest].units == 1:
+                break
+            self._give(largest, -min(over, world.shares[largest].units - 1))
+        world.reload_file(site)
+        world.call_at(world.now + rng.choice((0, MINUTE, 5 * MINUTE)), site, lambda: self._take_out(site, type_, left))
+
+    def _take_out(self, site: str, type_: str, left: int) -> None:
+        if self.world.size(site, type_) > left:
+            self._name_units(site, type_, left)
+            self.world.reload_file(site)
+
+    def _share(self, deed: Deed, rng: Random) -> None:
+        """A giver's file gives a broker another number of units, and be it more than there are."""
+        world = self.world
+        places = [place for place, share in enumerate(world.shares) if share.broker != ROGUE]
+        if places:
+            place = rng.choice(places)
+            share = world.shares[place]
+            world.mark("file gives another number")
+            self._give(place, rng.randint(1, share.units + 2) - share.units)
+            world.reload_file(share.giver or share.site)
+
+    def _hand_over(self, deed: Deed, rng: Random) -> None:
+        """A broker gives a delegation back, its giver takes back what is left of it, and gives it anew."""
+        world = self.world
+        shares = [share for share in world.shares if share.broker != ROGUE]
+        if not shares:
+            return
+        share = rng.choice(shares)
+        giver, site = share.giver or share.site, share.site if share.giver else ""
+        line = f"{giver}/{share.type}@{share.broker}" + (f"/{site}" if site else "")
+        rows = world.query(share.broker, "sources") if world.is_up(share.broker) else []
+        mine = [row["source"] for row in rows if row["source"].partition("#")[0] == line and row["state"] == "held"]
+        if not mine:
+            return
+        world.mark("delegation handed over")
+        first, second = rng.choice((0, 500, 10 * SECOND)), rng.choice((0, 500, MINUTE))
+        self._command(share.broker, "source.release", None, source=rng.choice(mine))
+        take_back = partial(self._command, giver, "delegation.reclaim", None, delegation=line)
+        give = partial(
+            self._command, giver, "delegation.give", None, broker=share.broker, type=share.type, site=site,
+            units=rng.choice((0, share.units)),
+        )  # fmt: skip
+        world.call_at(world.now + first, giver, take_back)
+        world.call_at(world.now + first + second, giver, give)
 
     # -- what somebody on the line does ------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from leasekit.core.schema import LOG, StoreError
 from leasekit.core.steps import Action, ActionDone, Command, Connected, Input, Ready, Received, Reply, Tick, TurnDone
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant
 from leasekit.emulation.world import INPUTS, WAKE, Node
+from leasekit_simulation.faults.clocks import MILLION
 from leasekit_simulation.faults.links import make_links
 from leasekit_simulation.faults.network import BYTES, Network
 from leasekit_simulation.faults.population import FaultyNode
@@ -26,6 +27,8 @@ from leasekit_simulation.faults.scenario import Scenario
 CALL: Final = 3
 """A kind of event: something is done in an actor's turn."""
 NEVER: Final[Instant] = 2**60
+HALF_PACE: Final = MILLION // 2
+"""By how many millionths less a clock goes at half its pace."""
 ON_THE_WAY: Final[Duration] = 100
 """How long a message may be under way between clocks that are as far apart as is allowed."""
 BACK: Final[tuple[Duration, ...]] = (0, 0, 500, 30 * SECOND, 5 * MINUTE)
@@ -260,7 +263,7 @@ class FaultyWorld(Network):
         self.mark("restart at once" if back <= self.now else "restart later")
         node = self.node(name)
         node.disk.crash(torn, share)
-        node.inbox, node.stuck, node.stuck_wait = [], None, 0
+        node.inbox, node.stuck, node.stuck_wait, node.running = [], None, 0, set()
         node.up_at = back
         keep = [event for event in self._queue if event[1] != node.index or self._outlives(event, back)]
         if len(keep) != len(self._queue):
@@ -282,27 +285,56 @@ class FaultyWorld(Network):
             return False
         return kind != WAKE and bool(event[0] >= back)
 
-    def _come_back(self, node: FaultyNode, at: Instant) -> None:
-        name = node.name
-        node.up_at = at
-        node.actor = self._make(name, node.clock)
+    def _make_anew(self, node: FaultyNode, at: Instant) -> None:
+        """An actor goes on ``at`` then with what its store has, and by what its file says by now."""
+        node.rereads = False
+        node.actor = self._make(node.name, node.clock)
         node.actor.restore(node.store.load())
         node.scheduled = None
         self._schedule_wake(node, at)
         for listener in self._mind["restarted"]:
-            listener.restarted(self.now, name, self.actor(name))
+            listener.restarted(self.now, node.name, self.actor(node.name))
+
+    def _come_back(self, node: FaultyNode, at: Instant) -> None:
+        name = node.name
+        node.up_at = at
+        self._make_anew(node, at)
         if not self._links and Random(f"{self.scenario.seed} back {name} {self.now}").random() < 0.5:
             for peer in self.scenario.actors:
                 if peer != name and self.is_up(peer):
                     self._push(at, node.index, INPUTS, (node, [Connected(peer)]))
                     self._push(at, self.nodes[peer].index, INPUTS, (self.nodes[peer], [Connected(name)]))
 
+    def reload_file(self, name: str) -> None:
+        """Have an actor take what its file says by now, as soon as it is up and its commit is done; its drivers go on,
+        and what is on its way to it comes. What its mapper thinks about is not decided any more.
+        """
+        node = self.node(name)
+        if node.up_at < NEVER and not self.is_up(name):
+            self.mark("reload waits")
+            node.rereads = True
+            self.call_at(max(node.up_at, self.now + SECOND), name, lambda: self.reload_file(name))
+        elif node.up_at < NEVER:
+            self.mark("reload")
+            mine = [event for event in self._queue if event[1] == node.index and event[3] == INPUTS]
+            firsts = [event[4][1][0] for event in mine]
+            node.running = {(one.number, one.unit) for one in firsts if isinstance(one, ActionDone)}
+            stale = {event[2] for event, first in zip(mine, firsts, strict=True) if isinstance(first, TurnDone)}
+            self._queue[:] = [event for event in self._queue if event[2] not in stale]
+            heapq.heapify(self._queue)
+            node.inbox = [one for one in node.inbox if not isinstance(one, TurnDone)]
+            self._make_anew(node, self.now)
+            node.inbox += [Connected(other) for other in self.nodes if other != name and self.is_up(other)]
+
     # -- drivers -----------------------------------------------------------------------------------------------
 
     def _start(self, node: Node, actions: Sequence[Action]) -> None:
         name = node.actor.name
         self.actions += len(actions)
+        assert isinstance(node, FaultyNode)
         for action in actions:
+            if (action.number, action.unit) in node.running:
+                continue  # its driver is at it since before the reload
             for listener in self._mind["started"]:
                 listener.started(self.now, name, action)
             self._run_driver(node, name, action)
@@ -362,11 +394,55 @@ class FaultyWorld(Network):
             self._turn_clock(name, by)
             self.call_at(self.now + span, name, lambda: self._turn_clock(name, -self._stepped.pop(name, 0)))
 
-    def _turn_clock(self, name: str, by: Duration) -> None:
-        node = self.node(name)
-        node.clock.offset += by
+    def leap_clock(self, name: str, by: Duration, span: Duration) -> None:
+        """An actor's clock leaps ahead, and goes at half its pace after ``span`` until it is right again, as a daemon's
+        does whose machine was set back; not again until then.
+        """
+        if name not in self._stepped:
+            self._stepped[name] = 0
+            drift = self.node(name).clock.drift
+            self._turn_clock(name, by)
+            self.call_at(self.now + span, name, lambda: self._slow_down(name, by, drift))
+
+    def _slow_down(self, name: str, by: Duration, drift: int) -> None:
+        if name in self._stepped:
+            self.mark("clock at half its pace")
+            self._turn_clock(name, 0, drift - HALF_PACE)
+            self.call_at(self.now + 2 * by, name, lambda: self._go_on(name, drift))
+
+    def _go_on(self, name: str, drift: int) -> None:
+        if self._stepped.pop(name, None) is not None:
+            self._turn_clock(name, 0, drift)
+
+    def suspend(self, name: str, span: Duration, late: Duration) -> None:
+        """An actor's machine stands still, and so do its drivers; what reaches it meanwhile waits. Its clock stands
+        still as well, and is set right ``late`` after that (-1: it counts how long the machine slept).
+        """
+        node, wake = self.node(name), self.now + span
+        node.up_at = node.asleep_until = wake
+        self._queue[:] = [self._postponed(event, node.index, span, wake) for event in self._queue]
+        heapq.heapify(self._queue)
+        for names, link in self._links.items():
+            if name in names:
+                link.fail()
+        if late >= 0:
+            self.step_clock(name, -span, span + late)
         node.scheduled = None
-        self._schedule_wake(node, self.now)
+        self._schedule_wake(node, wake)
+
+    @staticmethod
+    def _postponed(event: tuple[Any, ...], index: int, span: Duration, wake: Instant) -> tuple[Any, ...]:
+        at, owner, number, kind, payload = event
+        if owner != index or kind != INPUTS:
+            return event
+        stood_still = isinstance(payload[1][0], ActionDone | TurnDone)
+        return (at + span if stood_still else max(at, wake), owner, number, kind, payload)
+
+    def _turn_clock(self, name: str, by: Duration, drift: int | None = None) -> None:
+        node = self.node(name)
+        node.clock.turn(self.now, by, node.clock.drift if drift is None else drift)
+        node.scheduled = None
+        self._schedule_wake(node, max(self.now, node.up_at))
 
     # -- healing -----------------------------------------------------------------------------------------------
 
@@ -381,8 +457,7 @@ class FaultyWorld(Network):
             mood.calm = True
         for name in self.nodes:
             node = self.node(name)
-            node.clock.offset += self.now * node.clock.drift // 1_000_000
-            node.clock.drift = 0
+            node.clock.turn(self.now, 0, 0)
             most = self.skew // 2 - ON_THE_WAY  # two that are off in different directions still hear each other
             self._turn_clock(name, max(-most, min(most, node.clock.offset)) - node.clock.offset)
             self.set_full(name, False)

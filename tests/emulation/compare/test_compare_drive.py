@@ -198,7 +198,7 @@ def test_preempted_work_that_is_not_suspended_is_lost() -> None:
 
     outcome = drive([work(0, 100), work(20, 10)], 2, By(decide))
     assert list(outcome.starts) == [REFUSED, 20]
-    assert outcome.reasons == {0: "broker ends it early"}
+    assert outcome.reasons == {0: "broker ends it early: others need it"}
     assert outcome.suspensions == 0
 
 

@@ -1,0 +1,217 @@
+"""A peer that is hostile, as a process of its own: it proves its key, and then does without end what it is told to.
+
+    python benchmarks/_bench_attacker.py FLOOD TARGET PORT KEY_FILE PUBLIC_KEY
+
+It writes a line once the flood is on, and what it was able to do when it is told to stop (SIGTERM).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from leasekit.config.keys import load_key
+from leasekit.core.claims.claim import delegate_root
+from leasekit.core.claims.keys import ED25519, Keypair, key_tag
+from leasekit.core.protocol.channel import NONCE_BYTES, Channel, State
+from leasekit.core.protocol.codec import encode_batch
+from leasekit.core.protocol.messages import NEW, Redeem, RequestTicket
+from leasekit.core.time import HOUR, Term
+from leasekit.runtime.tls import Tls
+
+NAME: Final = "mallory"
+BATCH: Final = 256
+"""How many messages an envelope of a flood has."""
+AT_ONCE: Final = 16
+"""How many connections are begun at once."""
+HALF_OPEN_PER_SECOND: Final = 900
+
+
+class Attacker:
+    """One hostile peer of ``target``; or one that is not, if nothing but :meth:`connect` is called. ``done`` counts
+    what it has got rid of.
+    """
+
+    def __init__(self, target: str, port: int, key: Keypair, public: bytes, name: str = NAME) -> None:
+        self._target = target
+        self._port, self._key, self._public, self._name = port, key, public, name
+        self._tls = Tls(key, name)
+        self._context = self._tls.client(public)
+        self._numbers = itertools.count(int(time.time() * 1000) % 10**9 * 1000)
+        self.done = 0
+
+    async def connect(self) -> tuple[Any, Channel]:
+        """A proven connection. Raises ``trio.BrokenResourceError``."""
+        stream = await trio.open_tcp_stream("127.0.0.1", self._port)
+        secured = await self._tls.handshake(stream, self._context, dialled=True)
+        channel = Channel(
+            me=self._key, name=self._name, scheme=ED25519, nonce=os.urandom(NONCE_BYTES), initiator=True,
+            expect=self._target, peers=lambda name: self._public if name == self._target else None,
+            binding=self._tls.binding(secured, dialled=True),
+        )  # fmt: skip
+        while channel.state is not State.OPEN:
+            await secured.send_all(channel.bytes_to_send())
+            data = await secured.receive_some(65_536)
+            if not data:
+                raise trio.BrokenResourceError("hung up on")
+            channel.receive_bytes(data)
+        await secured.send_all(channel.bytes_to_send())
+        return secured, channel
+
+    def request(self, number: int, properties: dict[str, str], lease: int | None = None) -> RequestTicket:
+        """A request for a unit at some far hour."""
+        start = int(time.time() * 1000) + (24 + number % 1000) * HOUR
+        name = f"{key_tag(self._key.public)}-{number if lease is None else lease}"
+        return RequestTicket(name, number, NEW, "s", "vm", 1, Term(start, start + HOUR), "", properties, b"")
+
+    async def say(self, payloads: Iterator[bytes]) -> None:
+        """Send envelope after envelope, as fast as they are taken, and hear what comes back."""
+        secured, channel = await self.connect()
+
+        async def hear() -> None:
+            while data := await secured.receive_some(262_144):
+                channel.receive_bytes(data)
+            raise trio.BrokenResourceError("hung up on")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hear)
+            for payload in payloads:
+                channel.send_batch(payload, int(time.time() * 1000))
+                await secured.send_all(channel.bytes_to_send())
+                self.done += 1
+
+    def redeem(self, number: int) -> Redeem:
+        """A ticket that the peer has signed itself."""
+        start = int(time.time() * 1000)
+        ticket = delegate_root(
+            self._key, holder=self._key.public, type="vm", units=1, term=Term(start, start + HOUR), serial=number
+        )
+        return Redeem(f"{key_tag(self._key.public)}-{number}", 1, NEW, "s", ticket.encode(), {}, {}, (), b"")
+
+    def requests(self) -> Iterator[bytes]:
+        """Valid requests for different leases; of a site, redeems of tickets that are all to be checked."""
+        while self._target == "site":
+            yield encode_batch([self.redeem(next(self._numbers)) for _ in range(BATCH // 8)])
+        while True:
+            yield encode_batch([self.request(next(self._numbers), {"deferrable": "true"}) for _ in range(BATCH)])
+
+    def properties(self) -> Iterator[bytes]:
+        """Requests with properties of 60 KiB each."""
+        filling = {f"p{number}": "x" * 15_000 for number in range(4)}
+        while True:
+            yield encode_batch([self.request(next(self._numbers), filling) for _ in range(8)])
+
+    def repeats(self) -> Iterator[bytes]:
+        """One request again and again."""
+        payload = encode_batch([self.request(next(self._numbers), {})] * BATCH)
+        return itertools.repeat(payload)
+
+    def refused(self) -> Iterator[bytes]:
+        """Requests that are refused at once: their ids are another's."""
+        one = self.request(1, {}).__class__
+        fields = self.request(1, {}).__struct_fields__
+        made = self.request(1, {})
+        values = {field: getattr(made, field) for field in fields} | {"lease": "0123456789abcdef-1"}
+        return itertools.repeat(encode_batch([one(**values)] * BATCH))
+
+    def malformed(self) -> Iterator[bytes]:
+        """Batches of which the last message is malformed, so that all are looked at twice."""
+        good = encode_batch([self.request(number, {}) for number in range(BATCH)])
+        return itertools.repeat(good[:-8])
+
+    def heartbeats(self) -> Iterator[bytes]:
+        """Envelopes without messages: each has a signature."""
+        return itertools.repeat(b"")
+
+    async def forged(self) -> None:
+        """Envelopes that are not signed by the peer's key: each ends a connection that was proven."""
+        secured, channel = await self.connect()
+        channel.send_batch(b"\x90", int(time.time() * 1000))
+        data = channel.bytes_to_send()
+        await secured.send_all(data[:-10] + bytes(10))
+        self.done += 1
+        await trio.aclose_forcefully(secured)
+
+    async def reconnects(self) -> None:
+        """Connections that are proven and left at once."""
+        secured, _ = await self.connect()
+        self.done += 1
+        await trio.aclose_forcefully(secured)
+
+    async def half_open(self) -> None:
+        """Connections that begin with TLS, have all of the server's part made, and do not go on."""
+        stream = await trio.open_tcp_stream("127.0.0.1", self._port)
+        await stream.send_all(self._first_flight())
+        self.done += 1
+        with trio.move_on_after(2):
+            await stream.receive_some(65_536)
+            await trio.sleep(1)
+        await trio.aclose_forcefully(stream)
+
+    def _first_flight(self) -> bytes:
+        import ssl
+
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        try:
+            self._context.wrap_bio(incoming, outgoing).do_handshake()
+        except ssl.SSLWantReadError:
+            return outgoing.read()
+        raise AssertionError("a handshake has two sides")
+
+
+CONNECTIONS: Final = ("forged", "reconnects", "half_open")
+FLOODS: Final = ("requests", "refused", "malformed", "properties", "repeats", "heartbeats", *CONNECTIONS)
+
+
+async def again_and_again(what: Callable[[], Awaitable[None]]) -> None:
+    """Do it without end, whatever the other side does."""
+    while True:
+        try:
+            await what()
+        except* (trio.BrokenResourceError, OSError):
+            await trio.sleep(0.01)
+
+
+async def at_a_rate(attacker: Attacker) -> None:
+    """Begin half-open handshakes at :data:`HALF_OPEN_PER_SECOND`."""
+
+    async def one() -> None:
+        with suppress(trio.BrokenResourceError, OSError):  # turned away
+            await attacker.half_open()
+
+    async with trio.open_nursery() as nursery:
+        began = trio.current_time()
+        for number in itertools.count():
+            await trio.sleep_until(began + number / HALF_OPEN_PER_SECOND)
+            nursery.start_soon(one)
+
+
+async def attack(flood: str, attacker: Attacker) -> None:
+    """Flood until told to stop."""
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            if flood == "half_open":
+                nursery.start_soon(at_a_rate, attacker)
+            elif flood in CONNECTIONS:
+                for _ in range(AT_ONCE):
+                    nursery.start_soon(again_and_again, getattr(attacker, flood))
+            else:
+                nursery.start_soon(again_and_again, lambda: attacker.say(getattr(attacker, flood)()))
+            print("on", flush=True)
+            async for _ in signals:
+                print(attacker.done, flush=True)
+                nursery.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    _, chosen, aim, port_text, key_file, public_text = sys.argv
+    trio.run(attack, chosen, Attacker(aim, int(port_text), load_key(Path(key_file)), bytes.fromhex(public_text)))

@@ -1,0 +1,152 @@
+"""What an honest guest sees at rest, and while another peer floods its broker, its site, or itself.
+
+    python benchmarks/hostile.py [--json] [--quick] [--flood NAME ...] [--target NAME]
+
+Three daemons as in ``lifecycle``, and a hostile peer in a process of its own on the same machine. The honest guest asks
+for one lease after the other, and waits until each is active. Figures are the latencies at rest, and those under each
+flood as multiples of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import trio
+from _bench_attacker import CONNECTIONS, FLOODS, NAME, Attacker
+from _bench_sockets import ACTORS, control, daemons
+from _report import Result, emit, result
+
+from leasekit.config.keys import load_key
+from leasekit.core.time import MINUTE
+from leasekit.runtime.client import ControlClient
+from leasekit.runtime.tls import TlsError
+
+RATIO = 5.0
+"""How many times its latency at rest an honest guest's p99 may be under any flood."""
+UNITS = 4000
+PAUSE = 0.02
+"""The seconds between two leases."""
+SETTLED = 2.0
+"""For how many seconds a flood goes on before anything is measured."""
+PATIENCE = 60
+HANDSHAKES = 20
+VISITOR = "visitor"
+"""An honest peer that connects anew while a flood goes on."""
+HANDSHAKE_MS = 5000.0
+"""By when a handshake must be complete (the default of ``transport.handshake``)."""
+GUEST, BROKER = 'role = "guest"\nmapper.name = "manual"', 'role = "broker"'
+
+
+def hostile(target: str) -> str:
+    """Two peers of ``target``, for the deploy file: a guest's peers are brokers."""
+    role = BROKER if target == "guest" else GUEST
+    return "".join(f"\n[actor.{name}]\n{role}\n" for name in (NAME, VISITOR))
+
+
+def latencies(socket: Path, count: int) -> list[float]:
+    """Milliseconds from the command to the active lease, of ``count`` leases, sorted."""
+    found = []
+    with ControlClient(socket, timeout=PATIENCE) as commands, ControlClient(socket, timeout=PATIENCE) as watching:
+        events = watching.watch(patience=PATIENCE)
+        for _ in range(count):
+            time.sleep(PAUSE)
+            start, begin = int(time.time() * 1000), time.perf_counter()
+            commands.command("lease.request", type="vm", units=1, term=[start, start + MINUTE], properties={})
+            for event in events:
+                if event.get("event") == "lease" and event["to_state"] == "active/-":
+                    break
+                if event.get("to_state", "").startswith("failed"):
+                    raise RuntimeError(f"lease {event['lease']}: {event['why']}")
+            found.append(1000 * (time.perf_counter() - begin))
+    return sorted(found)
+
+
+def quantile(found: list[float], share: float) -> float:
+    """The value that ``share`` of those found do not exceed."""
+    return found[min(len(found) - 1, int(share * len(found)))]
+
+
+def handshakes(visitor: Attacker, count: int) -> list[float]:
+    """Milliseconds until an honest peer is connected, who tries again when it is turned away; sorted."""
+
+    async def once() -> float:
+        begin = trio.current_time()
+        while True:
+            try:
+                stream, _ = await visitor.connect()
+            except (TlsError, trio.BrokenResourceError, OSError):
+                await trio.sleep(0.1)
+            else:
+                await trio.aclose_forcefully(stream)
+                return 1000 * (trio.current_time() - begin)
+
+    return sorted(trio.run(once) for _ in range(count))
+
+
+def door(file: Path, target: str) -> tuple[int, bytes, Path]:
+    """A daemon's port and public key, and where the keys of all lie."""
+    keys = file.parent / "state" / "keys"
+    with ControlClient(control(file, target)) as client:
+        address = client.query("status")["listen"][0]
+    return int(address.rpartition(":")[2]), load_key(keys / f"{target}.key").public, keys
+
+
+@contextmanager
+def flooded(file: Path, flood: str, target: str) -> Iterator[None]:
+    """While a hostile peer floods the daemon ``target``. Says on standard error how much it got rid of."""
+    port, public, keys = door(file, target)
+    script = Path(__file__).with_name("_bench_attacker.py")
+    command = [sys.executable, str(script), flood, target, str(port), str(keys / f"{NAME}.key"), public.hex()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            if process.stdout.readline() != "on\n":
+                raise RuntimeError(f"the flood {flood} did not begin")
+            time.sleep(SETTLED)
+            begin = time.perf_counter()
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+        seconds = SETTLED + time.perf_counter() - begin
+        print(f"{flood}: {int(process.stdout.readline() or 0) / seconds:,.0f} a second", file=sys.stderr)
+
+
+def main() -> int:
+    """Measure at rest, and under each flood."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer leases")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--flood", action="append", choices=FLOODS, help="only this one (may be repeated)")
+    parser.add_argument("--target", choices=ACTORS, default="broker", help="who is flooded")
+    options = parser.parse_args()
+    target = options.target
+    count = 50 if options.quick else 200
+    results: list[Result] = []
+    for flood in options.flood or FLOODS:
+        with daemons(UNITS, hostile(target)) as file:
+            guest = control(file, "guest")
+            latencies(guest, 10)
+            rest = latencies(guest, count)
+            with flooded(file, flood, target):
+                under = latencies(guest, count)
+                if flood in CONNECTIONS:
+                    port, public, keys = door(file, target)
+                    visitor = Attacker(target, port, load_key(keys / f"{VISITOR}.key"), public, VISITOR)
+                    longest = handshakes(visitor, HANDSHAKES)[-1]
+                    results.append(result(f"{flood}_handshake_max_ms", longest, "ms", HANDSHAKE_MS))
+        for name, share, most in (("p50", 0.5, None), ("p99", 0.99, RATIO)):
+            floor = quantile(rest, share)
+            results.append(result(f"{flood}_{name}_ms", quantile(under, share), "ms", None, floor))
+            results.append(result(f"{flood}_{name}", quantile(under, share) / floor, "times", most))
+    return 0 if emit(f"hostile of {target}", "quick" if options.quick else "full", results, options.json) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
