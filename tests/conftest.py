@@ -1,8 +1,12 @@
-"""What holds for all tests: Hypothesis repeats itself, and tests that start real daemons don't run side by side."""
+"""What holds for all tests: Hypothesis repeats itself, tests that start real daemons don't run side by side, and Python
+keeps what it has compiled, since tests start it some hundred times.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +21,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it runs in the background deaf to Ctrl-C, and commands under test would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 SYSTEM = Path(__file__).parent / "system"
 
 
@@ -26,5 +33,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     system = [item for item in items if SYSTEM in item.path.parents]
     for item in system:
         item.add_marker(pytest.mark.xdist_group("system"))
-    others = [item for item in items if item not in set(system)]
-    items[:] = [*system, *others]
+    items.sort(key=lambda item: SYSTEM not in item.path.parents)
