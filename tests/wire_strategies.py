@@ -17,6 +17,8 @@ from leasekit.core.protocol.messages import (
     Administered,
     ClaimReport,
     CloseLease,
+    DryRun,
+    DryRunAnswer,
     ErrorReply,
     HeldClaim,
     HoldParts,
@@ -30,8 +32,6 @@ from leasekit.core.protocol.messages import (
     Plan,
     Planned,
     PlanPart,
-    Probe,
-    ProbeAnswer,
     Quote,
     Quoted,
     QuotedOffer,
@@ -132,11 +132,11 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     Administer: st.builds(Administer, words, numbers, texts_of_people),
     Administered: st.builds(Administered, words, numbers, texts_of_people, texts_of_people),
     Withhold: st.builds(Withhold, ids, numbers, ids, st.integers(0, 9), terms(), texts_of_people),
-    Probe: st.builds(
-        Probe, ids, numbers, names, units, terms(), names_or_none, properties, words, texts(0, wire.ID_MAX)
+    DryRun: st.builds(
+        DryRun, ids, numbers, names, units, terms(), names_or_none, properties, words, texts(0, wire.ID_MAX)
     ),
-    ProbeAnswer: st.builds(
-        ProbeAnswer, ids, numbers, words, names_or_none, st.integers(0, 9), terms(), reasons,
+    DryRunAnswer: st.builds(
+        DryRunAnswer, ids, numbers, words, names_or_none, st.integers(0, 9), terms(), reasons,
         st.integers(-1, INSTANT_MAX),
     ),
     Plan: st.builds(Plan, ids, numbers, words, st.binary(max_size=60)),

@@ -1,14 +1,14 @@
-"""Delegations as their giver keeps them: a site's to brokers, a broker's to other brokers.
+"""Delegations as their issuer keeps them: a site's to brokers, a broker's to other brokers.
 
-What the settings name is cut and offered as soon as it can be, sent until the taker answers, and may be taken back by
+What the settings name is cut and offered as soon as it can be, sent until the holder answers, and may be taken back by
 the operator. The roles say where the units come from, and what taking back does to what was granted of them.
 
-The settings may say something else after a restart, and the operator may wish for something else (a
-:class:`DelegationWish`, which stands until it is taken back): what is held is then replaced by another
+The settings may say something else after a restart, and the operator may override for something else (a
+:class:`DelegationOverride`, which stands until it is taken back): what is held is then replaced by another
 claim over the same time.
 
 One that is renewed or replaced becomes a line of delegations: each stretch is offered, taken, and ended by itself, and
-named after the first (``NAME``, ``NAME#2``, ...). An offer that was refused, or that the taker could not even answer,
+named after the first (``NAME``, ``NAME#2``, ...). An offer that was refused, or that the holder could not even answer,
 is not sent again before something has changed: this actor was restarted, or its peer was.
 """
 
@@ -30,7 +30,7 @@ from leasekit.core.classes import Counts, count_of
 from leasekit.core.commands import GiveDelegation, ReclaimDelegation
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.relations import Delegation, DelegationWish
+from leasekit.core.leases.relations import Delegation, DelegationOverride
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import (
     ID_MAX,
@@ -59,9 +59,9 @@ def shares(lacking: int, weights: Mapping[str, int]) -> dict[str, int]:
     return made
 
 
-def units_of_class(takers: Iterable[Delegation], class_: bytes) -> list[tuple[Delegation, int]]:
+def units_of_class(holders: Iterable[Delegation], class_: bytes) -> list[tuple[Delegation, int]]:
     """How many units of a class each of these delegations has."""
-    return [(one, count_of(decode_ticket(one.ticket).leaf.classes, class_)) for one in takers]
+    return [(one, count_of(decode_ticket(one.ticket).leaf.classes, class_)) for one in holders]
 
 
 def in_order(claim: Claim, of: Counts) -> tuple[int, ...]:
@@ -70,15 +70,15 @@ def in_order(claim: Claim, of: Counts) -> tuple[int, ...]:
 
 
 def withheld_shares(
-    units: int, window: Term, spare: Callable[[Term], int], takers: Sequence[tuple[Delegation, int]]
+    units: int, window: Term, spare: Callable[[Term], int], holders: Sequence[tuple[Delegation, int]]
 ) -> dict[str, int]:
-    """How many of ``units``, which are of one class, each taker's delegation is to withhold over ``window``, by its
-    name. ``takers`` have so many of that class.
+    """How many of ``units``, which are of one class, each holder's delegation is to withhold over ``window``, by its
+    name. ``holders`` have so many of that class.
 
-    ``spare`` says how many units the giver has promised to nobody over a term. Where the takers change within the
+    ``spare`` says how many units the issuer has promised to nobody over a term. Where the holders change within the
     window each part of it is shared by itself, and the most of any part counts.
     """
-    there = [(one, held) for one, held in takers if held and one.term.overlaps(window)]
+    there = [(one, held) for one, held in holders if held and one.term.overlaps(window)]
     bounds = {bound for one, _ in there for bound in one.term if window.start < bound < window.end}
     edges = sorted({window.start, window.end, *bounds})
     most = {one.id: 0 for one, _ in there}
@@ -93,29 +93,29 @@ def withheld_shares(
 
 
 OFFERED: Final = "offered"
-"""Its taker has not answered yet."""
+"""Its holder has not answered yet."""
 REFUSED: Final = "refused"
-"""Its taker does not take it: ``reason``."""
+"""Its holder does not take it: ``reason``."""
 RECLAIMED: Final = "reclaimed"
 """The operator took it back."""
 WAITS: Final = "waits"
-"""The units are somebody else's yet, or there are not so many, or the taker is no peer."""
-WISHED: Final = "wished"
+"""The units are somebody else's yet, or there are not so many, or the holder is no peer."""
+OVERRIDDEN: Final = "overridden"
 """The operator wished for something else than the settings say."""
 UNLISTED: Final = "unlisted"
 """The settings don't name it any more: it goes on to the end of its term."""
 IN_USE: Final = "in_use"
-"""More is in use than its taker has by now: ``until`` then."""
+"""More is in use than its holder has by now: ``until`` then."""
 
 
 def differences(
     settled: Mapping[str, DelegationSpec],
     wanted: Mapping[str, DelegationSpec],
-    wishes: Mapping[str, DelegationWish],
+    overrides: Mapping[str, DelegationOverride],
     records: Iterable[Delegation],
     now: Instant,
 ) -> list[dict[str, Any]]:
-    """A row for each line of which something else is held than ``settled``. ``held`` are the units that the taker has
+    """A row for each line of which something else is held than ``settled``. ``held`` are the units that the holder has
     now, ``wanted`` those that it is to have, ``file`` those of the settings (0: they don't name it).
     """
     lines: dict[str, list[Delegation]] = {line: [] for line in wanted}
@@ -123,10 +123,10 @@ def differences(
         lines.setdefault(record.base, []).append(record)
     rows = []
     for line, stretches in lines.items():
-        file, spec, wish = settled.get(line), wanted.get(line), wishes.get(line)
+        file, spec, override = settled.get(line), wanted.get(line), overrides.get(line)
         held = [one for one in stretches if one.state == deleg.HELD and one.term.start <= now < one.term.end]
         units = max((one.units for one in held), default=0)
-        code, reason, until = _why(file, spec, wish, stretches, units, now)
+        code, reason, until = _why(file, spec, override, stretches, units, now)
         if code:
             broker, type_ = (spec.broker, spec.type) if spec is not None else (stretches[0].peer, stretches[0].type)
             rows.append(
@@ -142,7 +142,7 @@ def differences(
 def _why(
     file: DelegationSpec | None,
     spec: DelegationSpec | None,
-    wish: DelegationWish | None,
+    override: DelegationOverride | None,
     stretches: list[Delegation],
     held: int,
     now: Instant,
@@ -156,7 +156,7 @@ def _why(
     if spec is None:
         ends = [one.term.end for one in stretches if one.state == deleg.HELD]
         return (UNLISTED, None, max(ends)) if ends else ("", None, -1)
-    if not held and last is not None and last.statement and wish is None:
+    if not held and last is not None and last.statement and override is None:
         return RECLAIMED, last.reason, -1
     over = 0 <= spec.until <= now
     if held != spec.units and not over:
@@ -164,14 +164,14 @@ def _why(
     beyond = max((one.beyond for one in stretches if one.state == deleg.HELD), default=-1)
     if beyond > now:
         return IN_USE, None, beyond
-    if wish is not None and (file is None or (wish.units or file.units, wish.until) != (file.units, -1)):
-        return WISHED, None, spec.until
+    if override is not None and (file is None or (override.units or file.units, override.until) != (file.units, -1)):
+        return OVERRIDDEN, None, spec.until
     return "", None, -1
 
 
 RETRIES_MAX: Final = 10
-"""How often an offer that was refused is made again when its taker connects: each claim that nobody takes is one that a
-site must remember."""
+"""How often an offer that was refused is made again when its holder connects: each claim that nobody takes is one that
+a site must remember."""
 _CURRENT: Final = frozenset({deleg.OFFERING, deleg.HELD})
 _OVER: Final = frozenset({deleg.REFUSED, deleg.ENDED})
 
@@ -199,9 +199,9 @@ def replaced_by(fresh: Delegation, others: Iterable[Delegation]) -> list[Delegat
     ]  # fmt: skip
 
 
-def taken_back(giver: str, taker: str) -> Reason:
+def taken_back(issuer: str, holder: str) -> Reason:
     """Why what comes of a delegation ends early."""
-    return Reason(Code.TAKES_BACK, giver, taker)
+    return Reason(Code.TAKES_BACK, issuer, holder)
 
 
 class Issuer(Protocol):
@@ -218,31 +218,31 @@ class Issuer(Protocol):
         takes its place (``instead``), or begins now. False if that can't be done yet.
         """
 
-    def check_wish(self, line: str, type_: str, units: int) -> None:
+    def check_override(self, line: str, type_: str, units: int) -> None:
         """Raises ``CommandError`` for what can't be given of a type."""
 
     def check_given_in_all(self, type_: str) -> None:
         """Raises ``CommandError`` if more of a type is to be given in all than there is."""
 
     def is_own_claim(self, peer: str, ticket: Ticket, offered: Delegation) -> bool:
-        """Whether ``ticket``, which its taker shows, is of the line of ``offered``, and this issuer forgot it."""
+        """Whether ``ticket``, which its holder shows, is of the line of ``offered``, and this issuer forgot it."""
 
     def offer_taken(self, record: Delegation) -> None:
-        """The taker has ``record``: tell it what it had better know of it."""
+        """The holder has ``record``: tell it what it had better know of it."""
 
     def offer_refused(self, record: Delegation) -> None:
-        """The taker does not take ``record``: nobody is to use it, and its units may be given to others."""
+        """The holder does not take ``record``: nobody is to use it, and its units may be given to others."""
 
     def taken_back(self, record: Delegation) -> None:
         """The operator has taken ``record`` back: stop what depends on it."""
 
     def let_go(self, record: Delegation, until: Instant) -> None:
-        """The taker has heard of it; what it granted before ends at ``until``."""
+        """The holder has heard of it; what it granted before ends at ``until``."""
 
 
 @attrs.define(eq=False, slots=False)
 class Issued:
-    """The delegations that an actor gives, by name, and what its operator wishes to be given."""
+    """The delegations that an actor gives, by name, and what its operator overrides to be given."""
 
     _kernel: Kernel
     _keyring: Keyring
@@ -251,14 +251,14 @@ class Issued:
     specs: dict[str, DelegationSpec] = attrs.field(factory=dict, init=False)
     """What is to be given, by line."""
     taken: list[Callable[[Delegation], None]] = attrs.field(factory=list, init=False)
-    """Who is told, in order, of a delegation that its taker has from now on."""
-    wishes: dict[str, DelegationWish] = attrs.field(factory=dict, init=False)
+    """Who is told, in order, of a delegation that its holder has from now on."""
+    overrides: dict[str, DelegationOverride] = attrs.field(factory=dict, init=False)
     _retried: dict[str, int] = attrs.field(factory=dict, init=False)
     _waiting_lines: dict[str, None] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._kernel.register(Delegation, due_at=self.due_at, on_due=self.due, owes=self.owes, send=self.send_now)
-        self._kernel.register(DelegationWish)
+        self._kernel.register(Delegation, due_at=self.due_at, on_due=self.due, awaits=self.awaits, send=self.send_now)
+        self._kernel.register(DelegationOverride)
 
     def __iter__(self) -> Iterator[Delegation]:
         return iter(self.given.values())
@@ -285,12 +285,14 @@ class Issued:
         than there is, or ``whole``.
         """
         specs = {self.line_name(spec): spec for spec in self._issuer.delegation_specs()}
-        for line, wish in self.wishes.items():
-            spec = specs.get(line) or DelegationSpec(broker=wish.peer, type=wish.type, units=0, site=wish.site)
-            if wish.until >= 0:
-                spec = attrs.evolve(spec, until=wish.until, renew=0)
+        for line, override in self.overrides.items():
+            spec = specs.get(line) or DelegationSpec(
+                broker=override.peer, type=override.type, units=0, site=override.site
+            )
+            if override.until >= 0:
+                spec = attrs.evolve(spec, until=override.until, renew=0)
             specs[line] = attrs.evolve(
-                spec, units=wish.units or spec.units or self._issuer.most_of(spec), anew=wish.anew
+                spec, units=override.units or spec.units or self._issuer.most_of(spec), anew=override.anew
             )
         if whole:
             return specs
@@ -311,15 +313,15 @@ class Issued:
         name = self._next_name(line, stretches)
         if not live:
             return self._is_missing(line, spec, stretches) and self._made(line, self._issuer.delegate(name, spec, None))
-        if 0 <= spec.until <= self._kernel.now:  # its taker was away, and holds more than it was to have by now
+        if 0 <= spec.until <= self._kernel.now:  # its holder was away, and holds more than it was to have by now
             self.take_back(live[0], self._kernel.now, -1, Reason(Code.PLANNED_END, at=spec.until))
             return False
         for one in live:
             other = self._is_other(one, spec, one is live[-1])
             if other and self._made(line, self._issuer.delegate(name, spec, one, instead=True)):
                 if spec.anew and one is live[-1]:
-                    self.wishes[line].anew = False
-                    self._kernel.touch(self.wishes[line])
+                    self.overrides[line].anew = False
+                    self._kernel.touch(self.overrides[line])
                 return True
         due = bool(spec.renew) and end - spec.renew <= self._kernel.now
         return due and self._made(line, self._issuer.delegate(name, spec, live[-1]))
@@ -336,12 +338,12 @@ class Issued:
 
     def _is_missing(self, line: str, spec: DelegationSpec, stretches: Sequence[Delegation]) -> bool:
         """Nothing of a line is held: whether it is to be. What the operator took back is not, unless it was wished for
-        since; what its taker has let go of is.
+        since; what its holder has let go of is.
         """
         if not spec.units or 0 <= spec.until <= self._kernel.now:
             return False
         last = max(stretches, key=_order, default=None)
-        return last is None or line in self.wishes or not last.statement
+        return last is None or line in self.overrides or not last.statement
 
     @staticmethod
     def _is_other(record: Delegation, spec: DelegationSpec, is_last: bool) -> bool:
@@ -469,7 +471,7 @@ class Issued:
                 self._issuer.let_go(record, until)
 
     def _recall(self, offered: Delegation, held: Sequence[HeldClaim]) -> bool:
-        """Take up again what the taker holds of the line that ``offered`` was to begin. False if that is nothing."""
+        """Take up again what the holder holds of the line that ``offered`` was to begin. False if that is nothing."""
         if any(
             one.base == offered.base and one is not offered and one.state not in _OVER for one in self.given.values()
         ):
@@ -513,7 +515,7 @@ class Issued:
 
     @takes(LetGo)
     def _on_let_go(self, peer: str, message: LetGo) -> None:
-        """Its taker's operator let go of it: it is offered anew, since the taker is there again."""
+        """Its holder's operator let go of it: it is offered anew, since the holder is there again."""
         record = self.given.get(message.delegation)
         digest = decode_ticket(message.ticket).leaf.digest
         if record is not None and record.peer == peer and record.digest == digest and record.state not in _OVER:
@@ -536,7 +538,7 @@ class Issued:
         self._issuer.offer_refused(record)
 
     def refused(self, peer: str, message: ErrorReply) -> bool:
-        """A taker that can't take an offer has refused it; one that can't hear of a reclaim has heard of it: what it
+        """A holder that can't take an offer has refused it; one that can't hear of a reclaim has heard of it: what it
         gave before runs out, or ends by the deadline.
         """
         record = self.given.get(message.lease)
@@ -571,7 +573,7 @@ class Issued:
     # -- the operator's ----------------------------------------------------------------------------------------
 
     @command("delegation.give")
-    def _wish(self, asked: GiveDelegation) -> dict[str, Any]:
+    def _override(self, asked: GiveDelegation) -> dict[str, Any]:
         """Give a line again, or more of it, or less, or until another instant; as the settings say, where nothing is
         said of it. Kept, until it is wished for otherwise, or taken back.
         """
@@ -590,21 +592,23 @@ class Issued:
             raise CommandError(f"broker: found {broker!r}, the brokers that {self._keyring.name} knows are {known}")
         line = self.line_name(DelegationSpec(broker=broker, type=type_, units=units, site=site))
         self._check_until(line, until)
-        self._issuer.check_wish(line, type_, units)
-        before = self.wishes.get(line)
+        self._issuer.check_override(line, type_, units)
+        before = self.overrides.get(line)
         anew = until is None and before is not None and (before.anew or before.until >= 0)
-        self.wishes[line] = DelegationWish(line, broker, type_, units, -1 if until is None else until, site, anew)
+        self.overrides[line] = DelegationOverride(
+            line, broker, type_, units, -1 if until is None else until, site, anew
+        )
         try:
             self._issuer.check_given_in_all(type_)
         except CommandError:
-            del self.wishes[line]
+            del self.overrides[line]
             if before is not None:
-                self.wishes[line] = before
+                self.overrides[line] = before
             raise
-        self._kernel.touch(self.wishes[line])
+        self._kernel.touch(self.overrides[line])
         self._kernel.note(
             line,
-            "wish",
+            "override",
             "",
             "",
             said(f"{units or 'all'} {type_} for {broker}{f' until {mark(until)}' if until else ''}"),
@@ -613,9 +617,11 @@ class Issued:
         return {"line": line, "difference": next((one for one in self.differences() if one["line"] == line), None)}
 
     def differences(self) -> list[dict[str, Any]]:
-        """Where what takers hold differs from the settings."""
+        """Where what holders hold differs from the settings."""
         settled = {self.line_name(spec): spec for spec in self._issuer.delegation_specs()}
-        return differences(settled, self.wanted_specs(whole=True), self.wishes, self.given.values(), self._kernel.now)
+        return differences(
+            settled, self.wanted_specs(whole=True), self.overrides, self.given.values(), self._kernel.now
+        )
 
     def _check_until(self, line: str, until: Instant | None) -> None:
         """Raises ``CommandError`` for what could never be given."""
@@ -628,16 +634,16 @@ class Issued:
 
     def give_again(self, record: Delegation) -> None:
         """It is taken back, but not as the operator wants it: as soon as it can be given again, it is."""
-        if record.base in self.specs and record.base not in self.wishes:
-            wish = self.wishes[record.base] = DelegationWish(
+        if record.base in self.specs and record.base not in self.overrides:
+            override = self.overrides[record.base] = DelegationOverride(
                 record.base, record.peer, record.type, 0, -1, self.specs[record.base].site
             )
-            self._kernel.touch(wish)
+            self._kernel.touch(override)
 
-    def _forget_wish(self, line: str) -> None:
-        wish = self.wishes.pop(line, None)
-        if wish is not None:
-            self._kernel.erase(wish)
+    def _forget_override(self, line: str) -> None:
+        override = self.overrides.pop(line, None)
+        if override is not None:
+            self._kernel.erase(override)
         self.specs = self.wanted_specs()
 
     @command("delegation.reclaim")
@@ -657,7 +663,7 @@ class Issued:
             raise CommandError(
                 f"deadline: found {mark(deadline)}, it can't be before {mark(at)}, when nothing new may begin"
             )
-        self._forget_wish(record.base)
+        self._forget_override(record.base)
         self.take_back(record, at, -1 if deadline is None else deadline, Reason(Code.OPERATOR_TAKES_BACK))
         return {"delegation": record.id, "at": at, "deadline": record.deadline, "state": record.state}
 
@@ -712,7 +718,7 @@ class Issued:
         self.give()
         return True
 
-    def owes(self, record: Delegation, peer: str) -> bool:
+    def awaits(self, record: Delegation, peer: str) -> bool:
         """Whether ``peer`` has an offer, or a reclaim, to answer."""
         return record.state in (deleg.OFFERING, deleg.RECLAIMING) and record.peer == peer
 
@@ -721,9 +727,9 @@ class Issued:
         record.tries = 0
         self._send_given(record)
 
-    def restore(self, rows: Iterable[Row], wishes: Iterable[Row]) -> None:
+    def restore(self, rows: Iterable[Row], overrides: Iterable[Row]) -> None:
         """Take up what a store kept."""
-        self.wishes = {row[0]: DelegationWish.from_row(row) for row in wishes}
+        self.overrides = {row[0]: DelegationOverride.from_row(row) for row in overrides}
         for record in map(Delegation.from_row, rows):
             if record.given:
                 self.given[record.id] = record

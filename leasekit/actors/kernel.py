@@ -64,7 +64,7 @@ def _never(record: Any) -> Instant | None:
 def _nothing(record: Any) -> None: ...
 
 
-def _owes_nothing(record: Any, peer: str) -> bool:
+def _awaits_nothing(record: Any, peer: str) -> bool:
     return False
 
 
@@ -73,13 +73,13 @@ def _sends_nothing(record: Any, peer: str) -> None: ...
 
 @attrs.frozen(slots=True)
 class RecordKind:
-    """What a kind of record needs: ``due_at`` is when time next concerns one, ``on_due`` what happens then; ``owes``
+    """What a kind of record needs: ``due_at`` is when time next concerns one, ``on_due`` what happens then; ``awaits``
     whether a peer has not acknowledged something of one, ``send`` how the peer gets that again.
     """
 
     due_at: Callable[[Any], Instant | None] = _never
     on_due: Callable[[Any], None] = _nothing
-    owes: Callable[[Any, str], bool] = _owes_nothing
+    awaits: Callable[[Any, str], bool] = _awaits_nothing
     send: Callable[[Any, str], None] = _sends_nothing
     is_kept: bool = True
 
@@ -108,7 +108,7 @@ class Kernel:
         self.peer_changes: list[PeerChange] = []
         self.errors: list[str] = []
         """What the operator was told last that is wrong."""
-        self.owed: dict[str, dict[str, Record]] = {}
+        self.unacknowledged: dict[str, dict[str, Record]] = {}
         self._kinds: dict[type, RecordKind] = {}
         self._counted = False
         self._timer_seq = self._superseded = 0
@@ -121,11 +121,11 @@ class Kernel:
         *,
         due_at: Callable[[R], Instant | None] = _never,
         on_due: Callable[[R], None] = _nothing,
-        owes: Callable[[R, str], bool] = _owes_nothing,
+        awaits: Callable[[R, str], bool] = _awaits_nothing,
         send: Callable[[R, str], None] = _sends_nothing,
     ) -> None:
         """Say once what all records of a class need; see :class:`RecordKind`."""
-        self._kinds[record] = RecordKind(due_at, on_due, owes, send)
+        self._kinds[record] = RecordKind(due_at, on_due, awaits, send)
 
     def register_unkept(self, kind: type[T], *, on_due: Callable[[T], None]) -> None:
         """The same for what waits and is not kept: it is over when its actor is. Time concerns it when it was
@@ -137,9 +137,9 @@ class Kernel:
         """When time next concerns a record."""
         return self._kinds[type(record)].due_at(record)
 
-    def owes(self, record: Record, peer: str) -> bool:
+    def awaits(self, record: Record, peer: str) -> bool:
         """Whether ``peer`` has not acknowledged something of a record."""
-        return self._kinds[type(record)].owes(record, peer)
+        return self._kinds[type(record)].awaits(record, peer)
 
     # -- records -----------------------------------------------------------------------------------------------
 
@@ -211,27 +211,27 @@ class Kernel:
 
     def owe(self, record: Record, peer: str) -> None:
         """``peer`` has not acknowledged something of ``record``: it is sent again as soon as the peer connects."""
-        owed = self.owed.get(peer)
-        if owed is None:
-            owed = self.owed[peer] = {}
-        owed[record.id] = record
+        waiting = self.unacknowledged.get(peer)
+        if waiting is None:
+            waiting = self.unacknowledged[peer] = {}
+        waiting[record.id] = record
 
     def owe_no_more(self, record: Record, peer: str) -> None:
         """``peer`` has acknowledged all of ``record``."""
-        owed = self.owed.get(peer)
-        if owed is not None:
-            owed.pop(record.id, None)
+        waiting = self.unacknowledged.get(peer)
+        if waiting is not None:
+            waiting.pop(record.id, None)
 
     def connected(self, peer: str) -> None:
         """What ``peer`` has not acknowledged is sent at once instead of at the end of its backoff."""
-        owed = self.owed.get(peer)
-        for record in list(owed.values()) if owed else ():
+        waiting = self.unacknowledged.get(peer)
+        for record in list(waiting.values()) if waiting else ():
             kind = self._kinds[type(record)]
-            if kind.owes(record, peer):
+            if kind.awaits(record, peer):
                 kind.send(record, peer)
                 self.touch(record)
-            elif owed is not None:
-                owed.pop(record.id, None)
+            elif waiting is not None:
+                waiting.pop(record.id, None)
 
     def backoff(self, tries: int) -> Duration:
         """How long an answer is waited for that did not come ``tries`` times, milliseconds."""

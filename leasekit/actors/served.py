@@ -1,4 +1,4 @@
-"""What broker and authority share as servers: numbered requests in, numbered updates out, notices that are owed to
+"""What broker and authority share as servers: numbered requests in, numbered updates out, notices that are sent to
 peers, and reports of trouble.
 
 A request with the number last seen is a repeat and is answered from the record; a lower one is dropped; a higher one is
@@ -278,7 +278,7 @@ class Served(Generic[L]):
             Change(lease.table, lease.id, lease.row() if was and self._kernel.settings.keep_closed else None)
         )
 
-    def owes(self, lease: ServedLease, peer: str) -> bool:
+    def awaits(self, lease: ServedLease, peer: str) -> bool:
         """Whether ``peer`` has updates of a lease to acknowledge."""
         return bool(lease.unacked) and lease.holder == peer
 
@@ -301,7 +301,7 @@ class Served(Generic[L]):
 
 @attrs.define(eq=False, slots=False)
 class Notices:
-    """The notices that a server owes."""
+    """The notices that a server sends until they are acknowledged."""
 
     _kernel: Kernel
     accepted: list[Callable[[Notice, bytes], None]] = attrs.field(factory=list, init=False)
@@ -314,7 +314,7 @@ class Notices:
             Notice,
             due_at=lambda notice: min(notice.send_at, notice.until),
             on_due=self._due,
-            owes=lambda notice, peer: notice.id in self._notices and notice.peer == peer,
+            awaits=lambda notice, peer: notice.id in self._notices and notice.peer == peer,
             send=self._send_now,
         )
 

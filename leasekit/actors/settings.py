@@ -121,7 +121,7 @@ class DelegationSpec:
     """What a site or a broker gives to a broker: ``units`` of ``type`` for ``length`` from when it can on.
 
     A broker gives from what it holds of ``site`` (empty: of the first site that has enough). ``degree`` is what the
-    taker's children may add up to, in thousandths of ``units``. ``renew`` before its end the next stretch is offered,
+    holder's children may add up to, in thousandths of ``units``. ``renew`` before its end the next stretch is offered,
     of ``renew_for`` (0: of ``length`` again), and so on; with 0 it ends with its term.
     """
 

@@ -1,6 +1,6 @@
 """Calling mappers: the one place where foreign code runs, and whatever it does becomes a :class:`TurnDone`.
 
-What comes back is a stranger's: :func:`check_decision` looks at each field before an actor looks at the decision.
+What comes back is not trusted: :func:`check_decision` looks at each field before an actor looks at the decision.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ HOLDERS_SHOWN: Final = 12
 NAME_WIDTH: Final = 20
 OTHERS: Final = "(others)"
 GONE: Final = "taken back"
-"""What the time is called over which a delegation's giver wants it back."""
+"""What the time is called over which a delegation's issuer wants it back."""
 
 Step: TypeAlias = tuple[Instant, Instant, int]
 """From, until, units taken."""
@@ -71,7 +71,7 @@ class CalendarWindow(NamedTuple):
 class Calendar(NamedTuple):
     """One delegation over a window of time: what is reserved, what is withheld; both are not cut to the window.
 
-    ``gone`` is the rest of its term that its giver takes back: nothing is granted then. None if it does not, or not
+    ``gone`` is the rest of its term that its issuer takes back: nothing is granted then. None if it does not, or not
     within the window.
     """
 
@@ -392,7 +392,7 @@ def sources(place: DeployPlace) -> Shown:
 def release(place: DeployPlace, source: str) -> Shown:
     """Let go of what a site or broker has delegated and is not there any more to take back.
 
-    Nothing is granted of it from now on; leases that have not begun are off, the others run out. When its giver is
+    Nothing is granted of it from now on; leases that have not begun are off, the others run out. When its issuer is
     back, it hears of it, and offers anew.
     """
     released = place.command(BROKER, "source.release", source=source)

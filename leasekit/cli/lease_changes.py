@@ -142,25 +142,25 @@ def request(
         raise _missing(context, next(name for name, given in missing.items() if given is None))
     if tries is not None:
         raise click.UsageError("--tries goes with --topology")
-    wishes = dict(properties)
+    requested = dict(properties)
     if filter_ is not None:
-        wishes["filter"] = filter_
+        requested["filter"] = filter_
     if elastic is not None:
         if elastic > units:
             raise click.UsageError(f"--elastic: found {elastic}, expected at most the {counted(units)} asked for")
-        wishes |= {"elastic": "true", "min_units": str(elastic)}
+        requested |= {"elastic": "true", "min_units": str(elastic)}
     if group:
-        wishes["group_id"] = group
+        requested["group_id"] = group
     if group_size is not None:
         if not group:
             raise click.UsageError("--group-size goes with --group")
-        wishes["lease_count"] = str(group_size)
+        requested["lease_count"] = str(group_size)
     if timeout is not None:
-        wishes["request_timeout"] = f"{timeout}ms"
+        requested["request_timeout"] = f"{timeout}ms"
     if series is not None:
         asked = {
             "type": type_, "units": units, "slice": slice_, "name": name, "broker": broker, "site": site,
-            "properties": {"request_timeout": f"{ANSWER_WITHIN}ms", **wishes}, "configuration": dict(configuration),
+            "properties": {"request_timeout": f"{ANSWER_WITHIN}ms", **requested}, "configuration": dict(configuration),
         }  # fmt: skip
         return request_series(place, series, asked, start=start, dry_run=dry_run, as_json=as_json)
     latest, least = deferrable_until, now() if start is None else start
@@ -170,7 +170,7 @@ def request(
     if start is None and latest is None:
         latest = begin + (timeout or ANSWER_WITHIN)
     if latest is not None:
-        wishes |= {"deferrable": "true", "latest_start": str(latest)}
+        requested |= {"deferrable": "true", "latest_start": str(latest)}
     arguments = {
         "type": type_,
         "units": units,
@@ -179,7 +179,7 @@ def request(
         "name": name,
         "broker": broker,
         "site": site,
-        "properties": wishes,
+        "properties": requested,
         "configuration": dict(configuration),
         "redeem_predecessor": after,
         "join_predecessor": join_after,
@@ -188,7 +188,7 @@ def request(
     if dry_run:
         if wait or wait_for or group:
             raise click.UsageError("--dry-run goes without --wait and --group")
-        answer = place.command(GUEST, "lease.probe", **arguments)
+        answer = place.command(GUEST, "lease.dry_run", **arguments)
         return _answer(answer, as_json=as_json, latest=latest)
     return _change(place, "lease.request", arguments, wait=wait_for or wait, as_json=as_json)
 
@@ -328,7 +328,7 @@ def extend(
 
     waits = wait_for or wait
     if dry_run:
-        return _try(place, "lease.probe_extend", arguments, name=name, wait=bool(waits), as_json=as_json)
+        return _try(place, "lease.dry_run_extend", arguments, name=name, wait=bool(waits), as_json=as_json)
     return _change(place, "lease.extend", arguments, name=name, wait=waits, as_json=as_json)
 
 
@@ -374,7 +374,7 @@ def modify(
         "victims": list(victims),
     }
     if dry_run:
-        return _try(place, "lease.probe_modify", lambda _: arguments, name=name, wait=wait, as_json=as_json)
+        return _try(place, "lease.dry_run_modify", lambda _: arguments, name=name, wait=wait, as_json=as_json)
     return _change(place, "lease.modify", arguments, name=name, wait=wait, as_json=as_json)
 
 

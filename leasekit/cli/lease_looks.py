@@ -61,7 +61,7 @@ def _fields(lease: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     yield "suspended", "at its end" if lease.get("suspends") else ""
     for key in ("requested", "approved", "granted", "next"):
         yield key, _holding(lease.get(key))
-    for extension in (lease.get("renewal"), *lease.get("further", ())):
+    for extension in (lease.get("renewal"), *lease.get("continuations", ())):
         yield "goes on", _goes_on(extension, lease.get("name") or lease["id"])
     for claim in lease.get("claims", ()):
         yield "claim", f"{_holding(claim)} of {claim['source']}"
@@ -97,7 +97,7 @@ def _goes_on(extension: Mapping[str, Any] | None, name: str) -> str:
 
 def last_end(lease: Mapping[str, Any]) -> int:
     """When it ends after all that it was extended by."""
-    extensions = [one for one in (lease["renewal"], *lease["further"]) if one]
+    extensions = [one for one in (lease["renewal"], *lease["continuations"]) if one]
     return int(extensions[-1]["term"][1] if extensions else lease["end"])
 
 

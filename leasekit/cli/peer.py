@@ -92,7 +92,7 @@ def difference_in_words(row: Mapping[str, Any]) -> str:
         "refused": f"{broker} refuses {wanted} {type_} and has {held}: {row['reason']}",
         "reclaimed": f"{type_} of {broker} is reclaimed ({said}): `delegate {broker} {type_}` gives it again",
         "waits": f"{wanted} {type_} are to go to {broker}, which has {held}: they are not free, or it is no peer",
-        "wished": f"{broker} has {held} {type_}{until} by `delegate`, {said}",
+        "overridden": f"{broker} has {held} {type_}{until} by `delegate`, {said}",
         "unlisted": f"{broker} has {held} {type_}{until}, {said}",
         "in_use": f"{broker} has {held} {type_}, and leases go on to use more{until}: `reclaim --deadline` ends them",
     }

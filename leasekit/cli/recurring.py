@@ -237,6 +237,6 @@ def _told_apart(
 
 def _tried(client: ControlClient, day: Mapping[str, Any]) -> dict[str, Any]:
     """What the broker would answer for one day. Raises ``LeasekitError``."""
-    answer = client.request("command", "lease.probe", day)
+    answer = client.request("command", "lease.dry_run", day)
     status = POSSIBLE if answer["status"] == GRANTED else answer["status"]
     return _row(day, status, answer["reason"], site=answer["site"])

@@ -53,7 +53,7 @@ class TransportSettings:
     """The first wait before a peer that can't be reached is dialled again; it doubles from there."""
     backoff_max: DurationSetting = attrs.field(default=30 * SECOND, validator=attrs.validators.ge(1))
     """The longest such wait."""
-    strangers_max: int = attrs.field(default=512, validator=attrs.validators.ge(2))
+    unauthenticated_max: int = attrs.field(default=512, validator=attrs.validators.ge(2))
     """The most connections in all that have not proven whose they are, half of them answered already; beyond it those
     that get nowhere go first."""
     connections_per_minute: int = attrs.field(default=60, validator=attrs.validators.ge(1))

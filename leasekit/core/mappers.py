@@ -43,7 +43,7 @@ class PendingRequest(NamedTuple):
     from ``term.start`` on, though ``Source.free`` still counts it; what it leaves of that stays booked until the
     site has confirmed the modify. ``classes`` says how many units of each class it holds; it goes on with these.
     ``deadline`` is the last instant at which an answer is of use. ``priority`` is the class of the holder and the
-    request's own wish, added up.
+    request's own priority, added up.
     """
 
     lease: str

@@ -1,7 +1,7 @@
 """Why something is as it is: for programs a code and its values, for people a sentence.
 
-Whatever is refused, noticed or ended says why by a :class:`Reason`: reasons travel, records and the log keep them, and
-programs read the code and the values. Sentences are made of them here, by :func:`words`, and read by nobody else.
+Whatever is refused, announced or ended says why by a :class:`Reason`: reasons travel, records and the log keep them,
+and programs read the code and the values. Sentences are made of them here, by :func:`words`, and read by nobody else.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Code(StrEnum):
     NOT_PREEMPTIBLE = "not_preemptible"
     NOT_YOURS = "not_yours"
     NOTHING_RETURNED = "nothing_returned"
-    NOTICED = "noticed"
+    TERMINATING = "terminating"
     NOT_GOING_ON = "not_going_on"
     OUT_OF_TURN = "out_of_turn"
     OVERDELEGATED = "overdelegated"
@@ -480,13 +480,13 @@ WORDS: Final[Mapping[str, str]] = {
     Code.LET_GO: "{who} has let go of it",
     Code.NOT_HEARD_OF: "{who} does not hear of it",
     Code.HOLDER_SAYS: "{who} says so",
-    Code.FORGOTTEN: "forgotten: its taker holds what was given before",
+    Code.FORGOTTEN: "forgotten: its holder holds what was given before",
     Code.PLANNED_END: "it was to end at {at}",
     Code.TYPE_GONE: "{who} has no {what!r} any more",
     Code.REPORTED: "{who} reports",
     Code.IN_ITS_PLACE: "{who} is in its place, with {units}",
     # what is wrong, by its values
-    Code.NOTICED: "lease {who} ends at {at}",
+    Code.TERMINATING: "lease {who} ends at {at}",
     Code.NOT_GOING_ON: "lease {who} does not go on by what {what} has accepted",
     Code.WAITING: "lease {who} has an extend or modify waiting already",
 }

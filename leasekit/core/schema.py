@@ -62,7 +62,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "plans": Table({"id": str, "peer": str, "state": str, "expires": int, "body": bytes}),
     "usage": Table({"id": str, "holder": str, "type": str, "until": int, "body": bytes}),
     "evidence": Table({"id": str, "at": int, "kind": str, "guilty": str, "words": str, "body": bytes}),
-    "wishes": Table({"id": str, "peer": str, "type": str, "units": int, "until": int, "body": bytes}),
+    "overrides": Table({"id": str, "peer": str, "type": str, "units": int, "until": int, "body": bytes}),
     "reports": Table({"id": str, "at": int, "peer": str, "code": str, "reason": str, "body": bytes}),
 }  # fmt: skip
 """Every table but the log, by name."""

@@ -55,7 +55,7 @@ Mode: TypeAlias = Literal["equidistant", "breakpoints", "both"]
 
 
 @attrs.frozen(kw_only=True)
-class SiteWish:
+class RequestedSite:
     """A site that is wanted: ``units`` of ``type``, where ``filter`` (over resource properties; empty: any) holds.
 
     ``pin`` is the only site that will do (empty: any), ``exclude`` are those that won't. ``properties`` are request
@@ -75,7 +75,7 @@ class SiteWish:
 
 
 @attrs.frozen(kw_only=True)
-class LinkWish:
+class RequestedLink:
     """Bandwidth of ``bw`` Mbit/s that is wanted between two requested sites (``from`` and ``to`` in a file).
 
     ``pmax`` is the most links of its path (None: the options'), ``max_latency`` the most latency of the path in ms;
@@ -123,8 +123,8 @@ class PlanOptions:
 class TopologyRequest:
     """A graph to be leased at once. Instants in ms. ``avoid`` are sites and exchange points that no path may touch."""
 
-    sites: tuple[SiteWish, ...]
-    links: tuple[LinkWish, ...] = ()
+    sites: tuple[RequestedSite, ...]
+    links: tuple[RequestedLink, ...] = ()
     est: Instant
     lst: Instant
     duration: DurationSetting
@@ -133,7 +133,7 @@ class TopologyRequest:
     options: PlanOptions = attrs.field(factory=PlanOptions)
 
     @property
-    def members(self) -> tuple[SiteWish | LinkWish, ...]:
+    def members(self) -> tuple[RequestedSite | RequestedLink, ...]:
         """Sites, then links."""
         return (*self.sites, *self.links)
 
@@ -294,7 +294,7 @@ def _link_faults(request: TopologyRequest) -> Iterator[str]:
             yield f"{where}.pmax: found {link.pmax}, expected 1 to {NAMES_MAX}"
 
 
-def _member_faults(where: str, member: SiteWish | LinkWish) -> Iterator[str]:
+def _member_faults(where: str, member: RequestedSite | RequestedLink) -> Iterator[str]:
     if not _is_id(member.id, ID_LENGTH_MAX):
         yield (
             f"{where}.id: found {member.id!r:.80}, expected 1 to {ID_LENGTH_MAX} printable characters without a slash, "
@@ -331,7 +331,7 @@ def _graph_faults(request: TopologyRequest) -> Iterator[str]:
         yield f"links: found none that connect {', '.join(apart)} with {first}, expected a connected request"
 
 
-def _predecessors(member: SiteWish | LinkWish) -> list[str]:
+def _predecessors(member: RequestedSite | RequestedLink) -> list[str]:
     return [name for name in (member.redeem_predecessor, member.join_predecessor) if name]
 
 
@@ -344,10 +344,10 @@ def _cycle(request: TopologyRequest) -> list[str]:
     return []
 
 
-def in_order(request: TopologyRequest) -> list[SiteWish | LinkWish]:
+def in_order(request: TopologyRequest) -> list[RequestedSite | RequestedLink]:
     """The members, each after its predecessors; those that may go first in the order of the request."""
     left = {member.id: member for member in request.members}
-    made: list[SiteWish | LinkWish] = []
+    made: list[RequestedSite | RequestedLink] = []
     while left:
         ready = next(one for one in left.values() if not any(name in left for name in _predecessors(one)))
         made.append(left.pop(ready.id))
@@ -404,7 +404,7 @@ def plan_faults(request: TopologyRequest, parts: Sequence[Leased]) -> list[str]:
     return found
 
 
-def _hosted(site: SiteWish, parts: Sequence[Leased], request: TopologyRequest) -> Iterator[str]:
+def _hosted(site: RequestedSite, parts: Sequence[Leased], request: TopologyRequest) -> Iterator[str]:
     if len(parts) != 1:
         yield f"{site.id} has {len(parts)} parts, expected one"
         return
@@ -418,7 +418,9 @@ def _hosted(site: SiteWish, parts: Sequence[Leased], request: TopologyRequest) -
         yield f"{site.id} must not be at {part.site}: {parse_filter(site.filter).misses(seen)}"
 
 
-def _linked(link: LinkWish, parts: Sequence[Leased], ends: tuple[str, str], request: TopologyRequest) -> Iterator[str]:
+def _linked(
+    link: RequestedLink, parts: Sequence[Leased], ends: tuple[str, str], request: TopologyRequest
+) -> Iterator[str]:
     if ends[0] == ends[1]:
         if parts:
             yield f"{link.id} has a path within {ends[0]}"

@@ -96,11 +96,11 @@ class Allowance:
 
 
 SILENT, SPEAKS, GREETED, CERTIFIED = range(4)
-"""How far a stranger is: it has said nothing; it has said what a peer might say; it was answered, which costs this side
+"""How far a peer is: it has said nothing; it has said what a peer might say; it was answered, which costs this side
 most of a handshake; its certificate is a peer's."""
 
 
-class Stranger:
+class UnauthenticatedPeer:
     """A connection that has not proven whose it is. ``source`` is the network that it comes from."""
 
     __slots__ = ("drop", "level", "source")
@@ -111,39 +111,42 @@ class Stranger:
 
 
 class _Room:
-    """Strangers of two levels, of which there are at most ``limit``. If one more comes another one goes: of the network
-    that has the most of them; there one that has got less far before one that has got further; among these the oldest.
+    """Unauthenticated peers of two levels, of which there are at most ``limit``. If one more comes another one goes: of
+    the network that has the most of them; there one that has got less far before one that has got further; among these
+    the oldest.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._by_source: dict[str, tuple[OrderedDict[Stranger, None], OrderedDict[Stranger, None]]] = {}
+        self._by_source: dict[
+            str, tuple[OrderedDict[UnauthenticatedPeer, None], OrderedDict[UnauthenticatedPeer, None]]
+        ] = {}
         self.count = 0
 
-    def put(self, stranger: Stranger) -> None:
+    def put(self, peer: UnauthenticatedPeer) -> None:
         """Take one in; who must go for it is dropped."""
-        levels = self._by_source.setdefault(stranger.source, (OrderedDict(), OrderedDict()))
-        levels[stranger.level % 2][stranger] = None
+        levels = self._by_source.setdefault(peer.source, (OrderedDict(), OrderedDict()))
+        levels[peer.level % 2][peer] = None
         self.count += 1
         if self.count > self._limit:
             levels = max(self._by_source.values(), key=lambda found: sum(map(len, found)))
-            victim = next(one for level in levels for one in level if one is not stranger)
+            victim = next(one for level in levels for one in level if one is not peer)
             self.take(victim)
             victim.drop()
 
-    def take(self, stranger: Stranger) -> bool:
+    def take(self, peer: UnauthenticatedPeer) -> bool:
         """Have it go; whether it was here."""
-        levels = self._by_source.get(stranger.source)
-        if levels is None or stranger not in levels[stranger.level % 2]:
+        levels = self._by_source.get(peer.source)
+        if levels is None or peer not in levels[peer.level % 2]:
             return False
-        del levels[stranger.level % 2][stranger]
+        del levels[peer.level % 2][peer]
         self.count -= 1
         if not any(levels):
-            del self._by_source[stranger.source]
+            del self._by_source[peer.source]
         return True
 
 
-class Strangers:
+class UnauthenticatedPeers:
     """All such connections, of which there are at most ``limit``: half of the places are for those who were answered.
 
     So a flood of connections, silent or not, takes its places from itself, and a peer that is of another network, or
@@ -157,19 +160,19 @@ class Strangers:
     def __len__(self) -> int:
         return sum(room.count for room in self._rooms)
 
-    def admit(self, stranger: Stranger) -> None:
+    def admit(self, peer: UnauthenticatedPeer) -> None:
         """Take one in; who must go for it is dropped."""
-        self._room(stranger).put(stranger)
+        self._room(peer).put(peer)
 
-    def advance(self, stranger: Stranger, level: int) -> None:
+    def advance(self, peer: UnauthenticatedPeer, level: int) -> None:
         """It has got as far as ``level``."""
-        if level > stranger.level and self.leave(stranger):
-            stranger.level = level
-            self._room(stranger).put(stranger)
+        if level > peer.level and self.leave(peer):
+            peer.level = level
+            self._room(peer).put(peer)
 
-    def leave(self, stranger: Stranger) -> bool:
-        """It is gone, or no stranger any more; whether it was one."""
-        return self._room(stranger).take(stranger)
+    def leave(self, peer: UnauthenticatedPeer) -> bool:
+        """It is gone, or unauthenticated no more; whether it was one."""
+        return self._room(peer).take(peer)
 
-    def _room(self, stranger: Stranger) -> _Room:
-        return self._rooms[stranger.level // 2]
+    def _room(self, peer: UnauthenticatedPeer) -> _Room:
+        return self._rooms[peer.level // 2]

@@ -31,7 +31,7 @@ from leasekit.core.protocol import codec
 from leasekit.core.protocol.channel import NONCE_BYTES, Channel, Closed, Established, Event
 from leasekit.core.protocol.messages import Message
 from leasekit.core.time import SECOND, Duration, Instant
-from leasekit.runtime.limits import CERTIFIED, GREETED, SPEAKS, Stranger, Strangers
+from leasekit.runtime.limits import CERTIFIED, GREETED, SPEAKS, UnauthenticatedPeer, UnauthenticatedPeers
 from leasekit.runtime.links import LOG, READ_SOME, Traffic
 from leasekit.runtime.logs import Seldom
 from leasekit.runtime.peers import PeerAddress, PeerLink, PeerStatus, RemotePeer
@@ -95,7 +95,7 @@ class Transport:
         self._nursery: trio.Nursery | None = None
         self._tls: Tls | None = None
         self._server_context: ssl.SSLContext | None = None
-        self._strangers = Strangers(self._settings.strangers_max)
+        self._unauthenticated = UnauthenticatedPeers(self._settings.unauthenticated_max)
         self._gate = trio.Semaphore(GREETED_AT_ONCE)
         self._refusals = Seldom(trio.current_time)
         self.bound: list[Endpoint] = []
@@ -258,43 +258,47 @@ class Transport:
 
     async def _accept(self, stream: trio.SocketStream, *, encrypted: bool) -> None:
         wire, scope = Wire(stream, self._stalls), trio.CancelScope()
-        stranger = Stranger(wire.source, scope.cancel)
+        peer = UnauthenticatedPeer(wire.source, scope.cancel)
         channel: Channel | None = None
         events: list[Event] = []
         problem = ""
         try:
-            self._strangers.admit(stranger)
+            self._unauthenticated.admit(peer)
             try:
                 with scope:
-                    channel, events, problem = await self._meet(wire, stranger, encrypted)
+                    channel, events, problem = await self._meet(wire, peer, encrypted)
                     if problem:
-                        self._log_stranger(stranger.source, problem)
+                        self._log_unauthenticated(peer.source, problem)
                         await wire.linger()
             finally:
-                self._strangers.leave(stranger)
+                self._unauthenticated.leave(peer)
             if scope.cancelled_caught and not problem:
-                most = self._settings.strangers_max
-                self._log_stranger(stranger.source, f"more than {most} connections are not proven yet (strangers_max)")
+                most = self._settings.unauthenticated_max
+                self._log_unauthenticated(
+                    peer.source, f"more than {most} connections are not proven yet (unauthenticated_max)"
+                )
             elif channel is not None and not problem:
                 await self._welcome(channel, wire, events)
         finally:
             await (trio.aclose_forcefully(stream) if scope.cancelled_caught else wire.close())
 
-    async def _meet(self, wire: Wire, stranger: Stranger, encrypted: bool) -> tuple[Channel | None, list[Event], str]:
+    async def _meet(
+        self, wire: Wire, peer: UnauthenticatedPeer, encrypted: bool
+    ) -> tuple[Channel | None, list[Event], str]:
         """The channel of a connection that was accepted, as :meth:`_shake_hands`."""
         try:
             with trio.fail_after(self._settings.handshake / SECOND):
                 if encrypted:
                     if not await wire.begins_with_tls():
                         return None, [], await self._refuse_plain(wire)
-                    self._strangers.advance(stranger, SPEAKS)
+                    self._unauthenticated.advance(peer, SPEAKS)
                     async with self._gate:
                         pass  # a few of them at each turn of the loop: what the first step costs holds up nobody else
-                    self._strangers.advance(stranger, GREETED)
+                    self._unauthenticated.advance(peer, GREETED)
                     await wire.secure(self._own_tls, self._context_to_listen(), dialled=False)
-                    self._strangers.advance(stranger, CERTIFIED)
+                    self._unauthenticated.advance(peer, CERTIFIED)
                 channel = self._channel(None, wire.binding)
-                events, problem = await self._shake_hands(channel, wire, partial(self._strangers.advance, stranger))
+                events, problem = await self._shake_hands(channel, wire, partial(self._unauthenticated.advance, peer))
                 return channel, events, problem
         except trio.TooSlowError:
             return None, [], f"the handshake was not complete within {self._settings.handshake} ms"
@@ -314,7 +318,7 @@ class Transport:
             await wire.send(channel.bytes_to_send())
         return "it does not speak TLS, which this address demands: tls must be the same on both sides"
 
-    def _log_stranger(self, source: str, problem: str) -> None:
+    def _log_unauthenticated(self, source: str, problem: str) -> None:
         if (more := self._refusals.note(source)) is not None:
             LOG.warning("connection refused: %s%s", problem, more)
 
@@ -391,13 +395,13 @@ class Transport:
         """Serve a connection that a peer has made, if it still is one and does not come too often."""
         peer = self._peers.get(channel.peer)
         if peer is None or peer.key != channel.peer_key:
-            self._log_stranger(channel.peer, f"{channel.peer!r} is no peer any more")
+            self._log_unauthenticated(channel.peer, f"{channel.peer!r} is no peer any more")
             return
         link = PeerLink(peer, channel, wire, False)
         if not peer.allowance.connect(trio.current_time()):
             most = self._settings.connections_per_minute
             link.stop("too_often", f"more than {most} connections a minute (connections_per_minute)")
-            self._log_stranger(peer.name, f"{peer.name} has made {link.problem}")
+            self._log_unauthenticated(peer.name, f"{peer.name} has made {link.problem}")
             await self._traffic.say_goodbye(link)
         else:
             await self._run_link(link, events)

@@ -134,7 +134,7 @@ def _one(seed: int | None, file: Path | None, shrink: bool, write: Path | None, 
         failure = run(scenario).failure or failure
     if write is not None:
         write_scenario(write, scenario)
-        note(f"written to {write}: {len(scenario.deeds)} deeds, {len(scenario.faults or ())} small faults listed")
+        note(f"written to {write}: {len(scenario.operations)} operations, {len(scenario.faults or ())} small faults")
     if as_json:
         print_json(summary.as_dict())
     elif failure is None:
@@ -153,14 +153,14 @@ def _shrunk(scenario: Scenario, failure: Failure) -> Scenario:
     where = console(stderr=True)
     with where.status("shrinking ...") as status:
 
-        def show(runs: int, deeds: int, faults: int) -> None:
-            status.update(f"shrinking: {runs} runs, {deeds} deeds and {faults} small faults are left")
+        def show(runs: int, operations: int, faults: int) -> None:
+            status.update(f"shrinking: {runs} runs, {operations} operations and {faults} small faults are left")
 
         shrinker = Shrinker(scenario, failure, progress=show)
         small = shrinker.go()
-    note(f"{shrinker.runs} runs; {len(small.deeds)} of {len(scenario.deeds)} deeds are left")
-    for deed in small.deeds:
-        note(f"  {deed.at:>9} {deed.do} {deed.who}")
+    note(f"{shrinker.runs} runs; {len(small.operations)} of {len(scenario.operations)} operations are left")
+    for operation in small.operations:
+        note(f"  {operation.at:>9} {operation.do} {operation.who}")
     for fault in small.faults or ():
         note(f"            {fault}")
     return small

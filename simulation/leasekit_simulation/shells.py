@@ -57,9 +57,9 @@ KINDS: Final[Mapping[str, type[SiteUnit | GuestUnit]]] = {"site": SiteUnit, "bro
 """What the rows of each one's units are; a broker has none."""
 BEGIN: Final = 1_700_000_000
 """What the mock clock's 0 is, in seconds since 1970."""
-DEEDS: Final = 60
+OPERATIONS: Final = 60
 SETTLED: Final = 1800
-"""How many seconds after the last deed all leases are over."""
+"""How many seconds after the last operation all leases are over."""
 
 
 class Bug(Exception):
@@ -269,12 +269,12 @@ class ShellWorld:
     # -- what happens ------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Deeds and faults, then none; in the end nothing is left."""
+        """Operations and faults, then none; in the end nothing is left."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             for daemon in self.daemons.values():
                 nursery.start_soon(self._serve, daemon)
-            for _ in range(DEEDS):
+            for _ in range(OPERATIONS):
                 await trio.sleep(self.rng.choice((0.01, 0.5, 5, 20)))
                 nursery.start_soon(self._do, self.rng.choice(("request",) * 4 + ("extend", "modify", "close", "end")))
             for daemon in self.daemons.values():
@@ -285,8 +285,8 @@ class ShellWorld:
             self._check_over()
             nursery.cancel_scope.cancel()
 
-    async def _do(self, deed: str) -> None:
-        if deed == "end":
+    async def _do(self, operation: str) -> None:
+        if operation == "end":
             self.rng.choice(list(self.daemons.values())).scope.cancel()
             return
         shell = self.daemons["guest"].shell
@@ -294,20 +294,20 @@ class ShellWorld:
             return
         now, more = _now(), {}
         active = [one for one in shell.actor.leases.values() if one.state == "active"]  # type: ignore[attr-defined]
-        if deed == "request":
+        if operation == "request":
             start = now + self.rng.choice((0, 30)) * SECOND
             term = [start, start + self.rng.choice((20, 60, 300)) * SECOND]
             more = {"type": "vm", "units": self.rng.randint(1, 3), "term": term}
         elif active:
             lease = self.rng.choice(active)
             more = {"lease": lease.id}
-            if deed == "extend":
+            if operation == "extend":
                 more["end"] = lease.end + MINUTE
-            elif deed == "modify":
+            elif operation == "modify":
                 more["units"] = self.rng.randint(1, 4)
         if more:
             try:
-                await shell.command(f"lease.{deed}", more)
+                await shell.command(f"lease.{operation}", more)
             except CommandError:
                 return  # refused, or its daemon has been ended
 

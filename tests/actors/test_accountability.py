@@ -151,7 +151,7 @@ def test_honour_in_order_of_arrival(tmp_path: Path) -> None:
 
 
 def test_surplus_is_refused_by_delegation(tmp_path: Path) -> None:
-    """By default what a broker gave first is set aside for its taker, used or not."""
+    """By default what a broker gave first is set aside for its holder, used or not."""
     world = DeployedWorld(CHAIN, tmp_path, make=greedy("upper"))
     lease = world.request("web", 2, 10 * SECOND, HOUR)
     world.pass_time(MINUTE)
@@ -203,7 +203,7 @@ def test_oversubscribed_on_purpose(tmp_path: Path) -> None:
 
 
 def test_degrees_do_not_multiply(tmp_path: Path) -> None:
-    """A broker that lets its taker promise half as much again sets so much aside of its own."""
+    """A broker that lets its holder promise half as much again sets so much aside of its own."""
     text = CHAIN.replace('units = 4\nlength = "12h"', 'units = 4\nlength = "12h"\ndegree = 1.5')
     world = DeployedWorld(text, tmp_path)
     rest = world.request("batch", 1, 10 * SECOND, HOUR)

@@ -68,26 +68,28 @@ def run(world: DeployedWorld, seed: int) -> None:
         world.pass_time(rng.randrange(1, 40) * MINUTE)
         guest = rng.choice(GUESTS)
         mine = [id_ for owner, id_ in leases if owner == guest]
-        deed = rng.choice(("request", "request", "request", "extend", "modify", "close", "fail", "restart", "deaf"))
+        operation = rng.choice(
+            ("request", "request", "request", "extend", "modify", "close", "fail", "restart", "deaf")
+        )
         try:
-            if deed == "request" or not mine:
+            if operation == "request" or not mine:
                 start = world.now + rng.randrange(0, 120) * MINUTE
                 asked = {"type": rng.choice(TYPES), "units": rng.randrange(1, 5), "term": [start, start + 3 * HOUR]}
                 lease = world.command(guest, "lease.request", **asked)
                 leases.append((guest, lease.result["id"]))
-            elif deed == "extend":
+            elif operation == "extend":
                 end = world.lease(guest, mine[-1])["end"] + rng.randrange(10, 200) * MINUTE
                 world.command(guest, "lease.extend", lease=mine[-1], end=end, units=rng.randrange(1, 4))
-            elif deed == "modify":
+            elif operation == "modify":
                 more: dict[str, Any] = {"units": rng.randrange(1, 5)}
                 if rng.random() < 0.4:
                     more = {"configuration": {"image": f"i{rng.randrange(9)}"}}
                 world.command(guest, "lease.modify", lease=mine[-1], **more)
-            elif deed == "close":
+            elif operation == "close":
                 world.command(guest, "lease.close", lease=rng.choice(mine))
-            elif deed == "fail":
+            elif operation == "fail":
                 world.command("site", "unit.fail", unit=f"vm-{rng.randrange(6)}")
-            elif deed == "restart":
+            elif operation == "restart":
                 world.restart(rng.choice(("site", "hub", guest)))
             else:
                 world.lost ^= {(guest, "site", "Redeem")}

@@ -111,7 +111,7 @@ def _deaf_to_answers(name: str, actor):  # type: ignore[no-untyped-def]
 
 
 def test_what_was_refused_stays_booked_until_its_site_knows(tmp_path: Path) -> None:
-    """The taker has the claim of an offer that it refuses: its units are nobody else's, after a restart neither, until
+    """The holder has the claim of an offer that it refuses: its units are nobody else's, after a restart neither, until
     the site has heard that it is over.
     """
     world = DeployedWorld(CHAIN, tmp_path, make=_refusing)
@@ -249,7 +249,7 @@ def test_a_reclaim_with_a_deadline_closes_leases(world: DeployedWorld) -> None:
     world.pass_time(MINUTE)
     world.command("site", "delegation.reclaim", delegation="site/vm@upper", deadline=10 * MINUTE)
     world.pass_time(SECOND)
-    assert world.guest("web").leases[lease].noticed == 10 * MINUTE
+    assert world.guest("web").leases[lease].terminates_at == 10 * MINUTE
     extended = world.command("web", "lease.extend", lease=lease, end=2 * HOUR)
     world.pass_time(10 * SECOND)
     assert extended.error or world.lease("web", lease)["renewal"] is None
@@ -338,7 +338,7 @@ def test_a_reclaim_that_overtakes_its_offer(world: DeployedWorld) -> None:
 
 
 def test_a_refused_offer_that_comes_again_is_refused_again() -> None:
-    """Though it could be taken by then: a giver that has heard the first answer uses the units for others.
+    """Though it could be taken by then: an issuer that has heard the first answer uses the units for others.
 
     The site was away when its delegation ended, and offers anew; the broker's clock is behind, and the old one's time
     is not over there.
@@ -364,12 +364,12 @@ def test_a_refused_offer_that_comes_again_is_refused_again() -> None:
             store.commit(ready.changes)
         return [] if ready is None else [one.message for one in ready.messages]
 
-    giver = site()
-    (offer,) = says(giver, Tick(0))
-    says(giver, *(Received("broker", answer) for answer in says(broker, Tick(0), Received("site", offer))))
-    giver = site()
-    giver.restore(store.load())
-    offer = says(giver, Tick(100 * SECOND))[-1]
+    issuer = site()
+    (offer,) = says(issuer, Tick(0))
+    says(issuer, *(Received("broker", answer) for answer in says(broker, Tick(0), Received("site", offer))))
+    issuer = site()
+    issuer.restore(store.load())
+    offer = says(issuer, Tick(100 * SECOND))[-1]
     (refused,) = says(broker, Tick(99 * SECOND), Received("site", offer))
     assert isinstance(refused, OfferAnswer)
     assert refused.reason is not None and "holds another claim" in words(refused.reason)
@@ -377,7 +377,7 @@ def test_a_refused_offer_that_comes_again_is_refused_again() -> None:
     assert isinstance(again, OfferAnswer)
     assert again.reason == refused.reason
     assert broker.query("sources", {}) == []
-    fresh = [one for one in says(giver, Received("broker", refused), Connected("broker")) if isinstance(one, Offer)]
+    fresh = [one for one in says(issuer, Received("broker", refused), Connected("broker")) if isinstance(one, Offer)]
     (taken,) = says(broker, Received("site", fresh[-1]))
     assert isinstance(taken, OfferAnswer)
     assert taken.reason is None

@@ -8,7 +8,7 @@ from typing import Any
 from topology_worlds import STAR, TopologyWorld, pair, world
 
 from leasekit.actors.base import Actor
-from leasekit.core.protocol.messages import Plan, Probe, RequestTicket
+from leasekit.core.protocol.messages import DryRun, Plan, RequestTicket
 from leasekit.core.steps import Received
 from leasekit.core.time import HOUR, Term
 from leasekit.core.topology import read_topology
@@ -32,10 +32,10 @@ class OneByOne:
         term = Term(TERM.start + self.asked * HOUR, TERM.end + self.asked * HOUR)
         self._hears(peer, RequestTicket(lease, 1, "new", "s", "vm", 1, term, "", {}, b""))
 
-    def probe(self, peer: str) -> None:
+    def dry_run(self, peer: str) -> None:
         """A question what would be answered to one."""
         self.asked += 1
-        self._hears(peer, Probe(f"{peer}-probe", self.asked, "vm", 1, TERM, "", {}))
+        self._hears(peer, DryRun(f"{peer}-dry-run", self.asked, "vm", 1, TERM, "", {}))
 
     def plan(self, peer: str) -> None:
         """A topology that is asked for."""
@@ -64,7 +64,7 @@ def test_topologies_and_questions_do_not_wait_for_requests_to_end(tmp_path: Path
     turns = []
     for _ in range(6):
         one.request("g")
-        one.probe("g")
+        one.dry_run("g")
         turns.append(one.turn())
     assert turns == ["requests", "question", "h", "requests", "question", "requests"]
 

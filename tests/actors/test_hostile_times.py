@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deployed_world import CHAIN, DeployedWorld
 
-from leasekit.core.protocol.messages import Probe, ProbeAnswer, RequestTicket, TicketUpdate
+from leasekit.core.protocol.messages import DryRun, DryRunAnswer, RequestTicket, TicketUpdate
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, Term
 
 MAPPERS: dict[str, dict[str, Any]] = {
@@ -51,7 +51,7 @@ def test_requests_at_the_limits_of_time(tmp_path: Path, mapper: str, length: str
         world.receive(
             "upper", "web",
             RequestTicket(f"{tag}-{number}", 1, "new", "s", "vm", 1 + number % 5, term, "", wish, b""),
-            Probe(f"{tag}-probe", number, "vm", 6, term, "", wish),
+            DryRun(f"{tag}-dry-run", number, "vm", 6, term, "", wish),
         )  # fmt: skip
     honest = world.request("batch", 1, DAY // 2, DAY // 2 + HOUR, properties={"deferrable": "true"})
     world.pass_time(MINUTE)
@@ -60,7 +60,7 @@ def test_requests_at_the_limits_of_time(tmp_path: Path, mapper: str, length: str
     world.pass_time(HOUR)
     assert world.broker("upper").kernel.errors == []
     answered = {update.lease for update in world.letters(TicketUpdate, "upper", "web")}
-    assert len(world.letters(ProbeAnswer, "upper", "web")) > 0
+    assert len(world.letters(DryRunAnswer, "upper", "web")) > 0
     assert len(answered) > 0
     world.restart("upper")
     world.pass_time(2 * DAY)

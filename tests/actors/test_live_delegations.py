@@ -54,9 +54,9 @@ def lose_store(world: DeployedWorld, name: str) -> None:
     world.restart(name)
 
 
-def give(world: DeployedWorld, giver: str, broker: str, **arguments: Any) -> Any:
+def give(world: DeployedWorld, issuer: str, broker: str, **arguments: Any) -> Any:
     """The operator's `delegate`."""
-    reply = world.command(giver, "delegation.give", broker=broker, type="vm", **arguments)
+    reply = world.command(issuer, "delegation.give", broker=broker, type="vm", **arguments)
     assert not reply.error, reply.error
     world.pass_time(SECOND)
     return reply.result
@@ -153,20 +153,20 @@ def test_more_and_fewer_by_command(tmp_path: Path, who: str) -> None:
     """What the operator says stands over restarts, whatever the file says, until it is said otherwise."""
     text = ALONE.replace('broker = "upper"\n', 'broker = "upper"\nunits = 4\n', 1) if who == "site" else ALONE
     world = DeployedWorld(text, tmp_path)
-    taker, line, most = ("upper", LINE, 6) if who == "site" else ("lower", BELOW, 3)
-    started = free(world, taker)
-    given = give(world, who, taker, units=most)
+    holder, line, most = ("upper", LINE, 6) if who == "site" else ("lower", BELOW, 3)
+    started = free(world, holder)
+    given = give(world, who, holder, units=most)
     assert given["difference"]["code"] == "offered"
-    grown = free(world, taker)
+    grown = free(world, holder)
     assert grown - started == 2
     for _ in range(2):
-        assert differs(world, who) == {line: ("wished", most, most)}
+        assert differs(world, who) == {line: ("overridden", most, most)}
         world.restart(who)
         world.pass_time(SECOND)
-    give(world, who, taker, units=2)
-    assert free(world, taker) == grown - most + 2
-    give(world, who, taker)
-    assert free(world, taker) == started
+    give(world, who, holder, units=2)
+    assert free(world, holder) == grown - most + 2
+    give(world, who, holder)
+    assert free(world, holder) == started
     assert differs(world, who) == {}
     is_sound(world)
 
@@ -176,7 +176,7 @@ def test_fewer_than_are_in_use(world: DeployedWorld) -> None:
     lease = world.request("web", 4, 10 * SECOND, HOUR)
     world.run_until(MINUTE)
     give(world, "site", "upper", units=5)
-    assert (free(world, "upper"), differs(world, "site")) == (1, {LINE: ("wished", 5, 5)})
+    assert (free(world, "upper"), differs(world, "site")) == (1, {LINE: ("overridden", 5, 5)})
     give(world, "site", "upper", units=2)
     assert free(world, "upper") < 0
     assert differs(world, "site") == {LINE: ("in_use", 2, 2)}
@@ -217,25 +217,25 @@ def test_until_when(world: DeployedWorld, until: int) -> None:
 
 @pytest.mark.parametrize("who", ["site", "upper"])
 def test_what_was_until_another_time_is_as_the_file_says_again(tmp_path: Path, who: str) -> None:
-    """Until when, too: once, and also where the giver starts again before it is answered."""
+    """Until when, too: once, and also where the issuer starts again before it is answered."""
     world = DeployedWorld(ALONE, tmp_path)
-    taker = "upper" if who == "site" else "lower"
+    holder = "upper" if who == "site" else "lower"
 
     def held() -> list[tuple[str, int]]:
-        rows = world.query(taker, "sources")
+        rows = world.query(holder, "sources")
         return [(row["source"], row["grants_until"]) for row in rows if row["state"] == "held"]
 
     ((_, first),) = held()
-    give(world, who, taker, until=world.now + HOUR)
+    give(world, who, holder, until=world.now + HOUR)
     assert [until for _, until in held()] < [2 * HOUR]
-    world.command(who, "delegation.give", broker=taker, type="vm")
+    world.command(who, "delegation.give", broker=holder, type="vm")
     world.restart(who)
     world.pass_time(MINUTE)
     ((source, until),) = held()
     assert until >= first
     assert differs(world, who) == {}
     world.restart(who)
-    give(world, who, taker)
+    give(world, who, holder)
     assert held() == [(source, until)]
     is_sound(world)
 

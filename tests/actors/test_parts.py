@@ -37,6 +37,8 @@ from leasekit.core.protocol.messages import (
     Administer,
     Administered,
     CloseLease,
+    DryRun,
+    DryRunAnswer,
     ErrorReply,
     HoldParts,
     Introduce,
@@ -47,8 +49,6 @@ from leasekit.core.protocol.messages import (
     Plan,
     Planned,
     PlanPart,
-    Probe,
-    ProbeAnswer,
     Quote,
     Quoted,
     Reclaim,
@@ -64,7 +64,7 @@ from leasekit.core.requests import parse_options
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone, Command, TurnDone
 from leasekit.core.time import DAY, HOUR, SECOND, Term
-from leasekit.core.topology import SiteWish, TopologyRequest
+from leasekit.core.topology import RequestedSite, TopologyRequest
 from leasekit.policies.broker.fcfs import Fcfs
 
 ME, WEB, SITE = (Keypair(letter * 32) for letter in (b"m", b"w", b"s"))
@@ -128,14 +128,14 @@ def test_kernel_writes_what_was_touched_and_wakes_what_is_due(kernel: Kernel) ->
 def test_kernel_sends_what_is_not_acknowledged_when_its_peer_connects(kernel: Kernel) -> None:
     """And forgets what is."""
     heard: list[tuple[str, str]] = []
-    kernel.register(Note, owes=lambda note, peer: note.due > 0, send=lambda note, peer: heard.append((note.id, peer)))
+    kernel.register(Note, awaits=lambda note, peer: note.due > 0, send=lambda note, peer: heard.append((note.id, peer)))
     one, two, three = Note("one", 1), Note("two", 0), Note("three", 1)
     for note in (one, two, three):
         kernel.owe(note, "site")
     kernel.owe_no_more(three, "site")
     for peer in ("web", "site"):
         kernel.connected(peer)
-    assert heard == [("one", "site")] and list(kernel.owed["site"]) == ["one"]
+    assert heard == [("one", "site")] and list(kernel.unacknowledged["site"]) == ["one"]
 
 
 def test_keyring_honours_former_keys_until_they_are_over(kernel: Kernel, keyring: Keyring) -> None:
@@ -272,7 +272,7 @@ def lease_of(keyring: Keyring) -> BrokerLease:
 def test_served_numbers_updates_and_keeps_them_until_they_are_acknowledged(kernel: Kernel, keyring: Keyring) -> None:
     """A request is fresh, a repeat, or old; nobody else's word counts; what is taken is acknowledged once."""
     served: Served[BrokerLease] = Served(kernel, keyring, lambda lease, number: number < 3)
-    kernel.register(BrokerLease, owes=served.owes, send=served.send_now)
+    kernel.register(BrokerLease, awaits=served.awaits, send=served.send_now)
     lease = served.leases["w-1"] = lease_of(keyring)
     assert [served.freshness(lease, "web", number) for number in (2, 3, 4)] == ["old", "repeat", "fresh"]
     with pytest.raises(RemoteError, match="not held by site"):
@@ -288,7 +288,7 @@ def test_served_numbers_updates_and_keeps_them_until_they_are_acknowledged(kerne
     served._on_ack("site", acknowledge(update))
     assert sent(kernel) == [("web", update)] and lease.unacked
     served._on_ack("web", acknowledge(update))
-    assert not lease.unacked and not kernel.owed["web"]
+    assert not lease.unacked and not kernel.unacknowledged["web"]
 
 
 def test_a_queue_keeps_a_share_for_each_peer(keyring: Keyring) -> None:
@@ -374,19 +374,19 @@ def test_dry_runs_answer_by_a_mapper_made_for_them(kernel: Kernel, keyring: Keyr
     admission = Admission(kernel, served, queue, book, BrokerSettings())
     runs = DryRuns(kernel, served, admission, Yes(book), Fcfs)
 
-    def probe(number: int, type_: str = "vm") -> Probe:
-        return Probe(f"w-{number}", number, type_, number, Term(HOUR, 2 * HOUR), "", {})
+    def dry_run(number: int, type_: str = "vm") -> DryRun:
+        return DryRun(f"w-{number}", number, type_, number, Term(HOUR, 2 * HOUR), "", {})
 
-    runs._on_probe("web", probe(1, "disk"))
+    runs._on_dry_run("web", dry_run(1, "disk"))
     ((_, refused),) = sent(kernel)
-    assert isinstance(refused, ProbeAnswer) and (refused.status, runs.is_due()) == ("refused", False)
+    assert isinstance(refused, DryRunAnswer) and (refused.status, runs.is_due()) == ("refused", False)
     for units, status in ((1, "granted"), (2, "refused")):
-        runs._on_probe("web", probe(units))
+        runs._on_dry_run("web", dry_run(units))
         assert runs.is_due() and runs.next_call() is not None and runs.in_turn is not None
         grant = Grant(runs.in_turn.lease.id, "site/vm@hub", units, Term(HOUR, 2 * HOUR))
         runs.turn_done(TurnDone(1, (grant,)))
         ((_, answer),) = sent(kernel)
-        assert isinstance(answer, ProbeAnswer) and answer.status == status
+        assert isinstance(answer, DryRunAnswer) and answer.status == status
     assert not queue.options and not served.leases and runs.in_turn is None
 
 
@@ -412,7 +412,7 @@ def test_answers_settle_a_request_and_refuse_its_group(kernel: Kernel, keyring: 
     refused again.
     """
     served: Served[BrokerLease] = Served(kernel, keyring, attrs.asdict)
-    kernel.register(BrokerLease, owes=served.owes, send=served.send_now)
+    kernel.register(BrokerLease, awaits=served.awaits, send=served.send_now)
     book, queue = book_of(keyring), RequestQueue(keyring, 8)
     introductions = Introductions(
         kernel, keyring, Peering(kernel, keyring, "broker", "", lambda peer: False),
@@ -449,7 +449,7 @@ def test_a_planner_asks_other_brokers_and_holds_what_its_mapper_plans(kernel: Ke
     quotes._on_quote("other", Quote("theirs", 1, Term(HOUR, 2 * HOUR), ("vm",)))
     ((_, quoted),) = sent(kernel)
     assert isinstance(quoted, Quoted) and [(offer.units, offer.steps) for offer in quoted.offers] == [(2, (HOUR, 2))]
-    request = TopologyRequest(sites=(SiteWish(id="a", type="vm", units=2),), est=HOUR, lst=HOUR, duration=HOUR)
+    request = TopologyRequest(sites=(RequestedSite(id="a", type="vm", units=2),), est=HOUR, lst=HOUR, duration=HOUR)
     for number, units in enumerate((1, 2)):
         planner._on_plan("web", Plan(f"q{number}", number, "hold", request.to_bytes()))
         ((peer, question),) = sent(kernel)
@@ -523,7 +523,7 @@ def test_returns_go_by_their_site_to_their_broker(kernel: Kernel, keyring: Keyri
     assert sent(kernel) == []
     returns._on_relinquished("site", Relinquished("w-1", giving.number, b"receipt", None))
     assert sent(kernel) == [("hub", ReturnTicket("w-1", giving.number, b"receipt"))]
-    assert returns.owes(giving, "hub") and not returns.owes(giving, "site")
+    assert returns.awaits(giving, "hub") and not returns.awaits(giving, "site")
     kernel.tick(2 * HOUR)
     assert len(returns) == 0, "its term is over"
 
@@ -580,7 +580,7 @@ class Plenty:
         self.issued.offer(id_, spec.broker, ticket, {}, (), line=self.issued.line_name(spec))
         return True
 
-    def check_wish(self, line: str, type_: str, units: int) -> None: ...
+    def check_override(self, line: str, type_: str, units: int) -> None: ...
 
     def check_given_in_all(self, type_: str) -> None: ...
 

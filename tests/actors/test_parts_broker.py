@@ -74,7 +74,7 @@ class Parts:
             ticket,
         )
         self.served: Served[BrokerLease] = Served(self.kernel, self.keyring, lambda lease, number: False)
-        self.kernel.register(BrokerLease, owes=self.served.owes, send=self.served.send_now)
+        self.kernel.register(BrokerLease, awaits=self.served.awaits, send=self.served.send_now)
         self.queue = RequestQueue(self.keyring, 8)
         self.statements = Statements(self.kernel, self.keyring, self.book, HOUR)
         self.granted = GrantedClaims(self.kernel, self.served, self.queue, self.book, self.statements)
@@ -176,7 +176,7 @@ def test_a_lease_is_ended_early_when_its_site_agrees() -> None:
     preemption.preempt(lease.id, HOUR + MINUTE, said("others need it"))
     messages = dict(parts.sent())
     told, heard = messages["site"], messages["web"]
-    assert isinstance(told, Truncated) and isinstance(heard, TicketUpdate) and heard.status == "noticed"
+    assert isinstance(told, Truncated) and isinstance(heard, TicketUpdate) and heard.status == "terminating"
     rest = Term(HOUR + MINUTE, 2 * HOUR)
     assert parts.free(rest) == 0
     parts.notices._on_accepted("site", Accepted("w-1", told.number, receipt(lease.claims[0], HOUR + MINUTE)))
@@ -224,7 +224,7 @@ def test_what_is_given_is_reserved_and_ends_with_what_it_was_cut_from() -> None:
 
 
 def test_offers_are_taken_once_and_taken_back() -> None:
-    """Nothing is granted of what is taken back. A name that is not its giver's is refused."""
+    """Nothing is granted of what is taken back. A name that is not its issuer's is refused."""
     parts = Delegations()
     term = Term(HOUR, 3 * HOUR)
     ticket = delegate_root(
@@ -247,7 +247,7 @@ def test_offers_are_taken_once_and_taken_back() -> None:
 
 
 def test_maintenance_windows_are_left_out_and_passed_on() -> None:
-    """Whom a part was given hears what lacks there; only the giver can withhold."""
+    """Whom a part was given hears what lacks there; only the issuer can withhold."""
     parts = Delegations()
     record = parts.give()
     withholding = Withholding(parts.kernel, parts.keyring, parts.book, parts.notices, parts.issued)

@@ -18,7 +18,7 @@ from leasekit.actors.guest.answers import (
 from leasekit.actors.guest.leases import GuestOperations, Leases, Limits
 from leasekit.actors.guest.lifecycle import Dependents, Endings, Predecessors, Redeems, SliceKeys, Transitions
 from leasekit.actors.guest.membership import Membership
-from leasekit.actors.guest.requests import LeaseChanges, LeaseRequests, Probes, Rests, Slices
+from leasekit.actors.guest.requests import DryRunRequests, LeaseChanges, LeaseRequests, Rests, Slices
 from leasekit.actors.guest.tickets import Returns, Sites, Tickets
 from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
 from leasekit.actors.kernel import Dispatch, Kernel
@@ -39,14 +39,14 @@ from leasekit.core.protocol.messages import (
     NEW,
     Accepted,
     CloseLease,
+    DryRun,
+    DryRunAnswer,
     ErrorReply,
     LeaseUpdate,
     Message,
     Plan,
     Planned,
     PlanPart,
-    Probe,
-    ProbeAnswer,
     Redeem,
     ReleaseParts,
     Relinquish,
@@ -59,7 +59,7 @@ from leasekit.core.protocol.messages import (
 from leasekit.core.reasons import Code, Reason, said, words
 from leasekit.core.steps import ActionDone, Command
 from leasekit.core.time import HOUR, MINUTE, Term
-from leasekit.core.topology import LinkWish, PlanOptions, SiteWish, TopologyRequest
+from leasekit.core.topology import PlanOptions, RequestedLink, RequestedSite, TopologyRequest
 
 ME, HUB, SITE = (Keypair(letter * 32) for letter in (b"m", b"h", b"s"))
 TERM = Term(HOUR, 2 * HOUR)
@@ -145,7 +145,7 @@ def test_limits_follow_from_the_state_of_a_lease() -> None:
     held = Held(b"ticket", b"d" * 32, 2, TERM)
     runs = lease(1, state=sm.ACTIVE, approved=held, granted=TERM)
     assert limits.of(runs) == TERM.end - MINUTE
-    runs.noticed = TERM.start + 5 * MINUTE
+    runs.terminates_at = TERM.start + 5 * MINUTE
     assert limits.of(runs) == TERM.start + 4 * MINUTE
     waits = lease(2, state=sm.TICKETED, approved=held)
     assert limits.of(waits) == TERM.start - 2 * MINUTE
@@ -181,7 +181,7 @@ class Guest:
         self.changes = LeaseChanges(kernel, self.records, self.tickets, self.limits, self.redeems)
         self.calls = Calls(kernel, self.keyring, Dispatch("guest"))
         kernel.register(
-            GuestLease, due_at=self.operations.due_at, on_due=self.operations.due, owes=self.operations.owes,
+            GuestLease, due_at=self.operations.due_at, on_due=self.operations.due, awaits=self.operations.awaits,
             send=self.operations.send_now,
         )  # fmt: skip
 
@@ -234,7 +234,7 @@ def test_operations_are_sent_until_they_are_accepted() -> None:
     guest.operations.begin(one, NEW)
     (redeem,) = guest.sent()
     assert isinstance(redeem, Redeem) and (redeem.number, redeem.ticket) == (2, one.approved.ticket)
-    assert guest.operations.owes(one, "site") and not guest.operations.owes(one, "hub")
+    assert guest.operations.awaits(one, "site") and not guest.operations.awaits(one, "hub")
 
 
 def test_endings_let_units_leave_before_the_site_is_told() -> None:
@@ -263,10 +263,10 @@ def test_redeems_go_on_by_the_tickets_in_hand() -> None:
     """A lease goes on by the first ticket in hand; the last extend is taken back whole, if it has not begun."""
     guest = Guest()
     after, last = (ticket(term=Term(n * HOUR, (n + 1) * HOUR), extends=n) for n in (2, 3))
-    one = guest.lease(1, state=sm.ACTIVE, site="site", approved=ticket(), granted=TERM, further=(after, last))
+    one = guest.lease(1, state=sm.ACTIVE, site="site", approved=ticket(), granted=TERM, continuations=(after, last))
     assert guest.redeems.in_hand(one) and one.state == sm.ACTIVE_TICKETED
     guest.redeems.undo_extend(one)
-    assert one.further == (after,) and guest.advanced == ["w-1"]
+    assert one.continuations == (after,) and guest.advanced == ["w-1"]
     assert [type(message) for message in guest.sent()] == [Relinquish]
     assert guest.redeems.in_hand(one)
     guest.redeems.go_on(one)
@@ -358,17 +358,19 @@ def test_changes_ask_for_what_goes_on_or_is_another() -> None:
     assert one.pending == sm.EXTENDING_TICKET
 
 
-def test_probes_and_trials_answer_a_command() -> None:
+def test_dry_runs_and_trials_answer_a_command() -> None:
     """What a broker would do is the command's reply; a group's request can't be tried, nor can what is no topology."""
     guest = Guest()
-    probes = Probes(guest.kernel, guest.keyring, guest.calls, guest.requests, guest.changes)
+    dry_runs = DryRunRequests(guest.kernel, guest.keyring, guest.calls, guest.requests, guest.changes)
     wish = {"type": "vm", "units": 1, "term": [HOUR, 2 * HOUR]}
     with pytest.raises(CommandError, match="a group is answered whole"):
-        probes._probe(Command(1, "lease.probe", {**wish, "properties": {"group_id": "g", "lease_count": "1"}}))
-    probes._probe(Command(2, "lease.probe", wish))
-    (probe,) = guest.sent()
-    assert isinstance(probe, Probe)
-    probes._answered("hub", ProbeAnswer(probe.lease, probe.number, "refused", "", 0, TERM, said("full"), 3 * HOUR))
+        dry_runs._dry_run(Command(1, "lease.dry_run", {**wish, "properties": {"group_id": "g", "lease_count": "1"}}))
+    dry_runs._dry_run(Command(2, "lease.dry_run", wish))
+    (question,) = guest.sent()
+    assert isinstance(question, DryRun)
+    dry_runs._answered(
+        "hub", DryRunAnswer(question.lease, question.number, "refused", "", 0, TERM, said("full"), 3 * HOUR)
+    )
     ready = guest.kernel.take()
     assert ready is not None and ready.replies[0][:2] == (2, {
         "broker": "hub", "status": "refused", "site": "", "units": 0, "term": [*TERM], "reason": "full",
@@ -384,8 +386,8 @@ def test_topologies_are_leased_at_once() -> None:
     """A broker's plan becomes a lease for each part; when one is lost, the others are closed, and another is tried."""
     guest = Guest()
     topologies = LeasedTopologies(guest.kernel, guest.keyring, guest.records, guest.requests, guest.endings)
-    sites = tuple(SiteWish(id=name, type="vm", units=1) for name in ("a", "b"))
-    links = (LinkWish(id="k", from_="a", to="b", bw=1.0),)
+    sites = tuple(RequestedSite(id=name, type="vm", units=1) for name in ("a", "b"))
+    links = (RequestedLink(id="k", from_="a", to="b", bw=1.0),)
     options = PlanOptions(distinct_sites=False)
     wish = TopologyRequest(sites=sites, links=links, est=HOUR, lst=2 * HOUR, duration=HOUR, options=options)
     with pytest.raises(CommandError, match="tries: found 0"):

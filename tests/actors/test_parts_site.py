@@ -141,7 +141,7 @@ def test_demands_are_shown_in_order() -> None:
     leases = {id_: lease(id_) for id_ in ("one", "two", "three")}
     _, units = units_of(Kernel(ActorSettings()), [])
     queue = DemandQueue(leases, watches=False)
-    queue.look_again()
+    queue.mark_dirty()
     assert not queue.is_news(), "nobody waits"
     for id_, op in (("one", NEW), ("two", GROW), ("three", SHRINK)):
         queue.put(leases[id_], op)
@@ -175,7 +175,7 @@ class Site:
             kernel, inventory, settings.failures_max, saved.begin, lambda unit: self.outages.waits(unit)
         )
         self.demands = demands = DemandQueue(known, watches=False)
-        self.calendars = calendars = Calendars(kernel, inventory, units, demands.look_again)
+        self.calendars = calendars = Calendars(kernel, inventory, units, demands.mark_dirty)
         self.claims = claims = SiteClaims(kernel, keyring, known, settings)
         updates = LeaseUpdates(kernel, self.served, units, saved, claims.root_signer)
         self.delegations = SiteDelegations(kernel, keyring, units, claims, settings)
@@ -333,7 +333,7 @@ def test_maintenance_ends_leases_and_is_told_to_brokers() -> None:
     lease = site.active(ticket(), "a", "b")
     window = {"units": ["a"], "start": HOUR + 5, "end": 2 * HOUR, "close": True}
     made = site.maintenance._add(AddMaintenance(**window))
-    assert lease.noticed == HOUR + 5
+    assert lease.terminates_at == HOUR + 5
     (told,) = [message for message in site.ready()[1] if isinstance(message, Withhold)]
     assert (told.units, told.term) == (1, Term(HOUR + 5, 2 * HOUR))
     with pytest.raises(CommandError, match=r"already \(window"):
@@ -347,7 +347,7 @@ def test_leases_are_suspended_only_where_units_can_be_saved() -> None:
     site = Site()
     lease = site.active(ticket(), "a", "b")
     site.ends.suspend(lease, TERM.end - 10, 5, "its broker", None)
-    assert (lease.noticed, lease.saves) == (TERM.end - 10, False)
+    assert (lease.terminates_at, lease.saves) == (TERM.end - 10, False)
     assert lease.notice is not None and lease.notice.code == Code.ENDED_BY
 
 
@@ -392,7 +392,7 @@ def test_issuers_end_claims_early_if_these_say_so() -> None:
         cut = Truncated(ONE, 5, b"", state(HUB, TRUNCATION, lease.claim, TERM.end - 10).encode())
         if ends:
             site.early_ends._on_truncated("hub", cut)
-            assert lease.noticed == TERM.end - 10
+            assert lease.terminates_at == TERM.end - 10
         else:
             with pytest.raises(TicketError, match="does not say that its issuer may end it early"):
                 site.early_ends._on_truncated("hub", cut)

@@ -107,9 +107,9 @@ def test_an_extend_that_nobody_redeems(world: DeployedWorld) -> None:
     world.run_until(HOUR + 30 * MINUTE)
     other = world.request("batch", 2, world.now + MINUTE, 3 * HOUR)
     world.pass_time(2 * MINUTE)
-    assert [one.reason.code for one in world.letters(TicketUpdate, "upper", "batch") if one.status == "noticed"] == [
-        Code.LAPSED
-    ]
+    assert [
+        one.reason.code for one in world.letters(TicketUpdate, "upper", "batch") if one.status == "terminating"
+    ] == [Code.LAPSED]
     world.lost.clear()
     world.pass_time(2 * MINUTE)
     assert state_of(world, other) == "active"

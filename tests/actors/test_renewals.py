@@ -38,7 +38,7 @@ def terms(world: DeployedWorld, actor: str) -> list[Term]:
 def in_hand(world: DeployedWorld, guest: str, lease: str) -> list[Term]:
     """The terms of the tickets that a guest has in hand for a lease."""
     record = world.guest(guest).leases[lease]
-    held = [one for one in (record.approved, record.renewal, *record.further) if one is not None]
+    held = [one for one in (record.approved, record.renewal, *record.continuations) if one is not None]
     assert [decode_ticket(one.ticket).leaf.term for one in held] == [one.term for one in held]
     return [one.term for one in held]
 
@@ -62,7 +62,7 @@ def goes_on(world: DeployedWorld, lease: str, end: int) -> None:
 
 
 def test_stretches_follow_without_a_gap(world: DeployedWorld) -> None:
-    """Site to broker and broker to broker: what is held goes on, a part of the giver's; what is over goes."""
+    """Site to broker and broker to broker: what is held goes on, a part of the issuer's; what is over goes."""
     seen: dict[str, set[Term]] = {"upper": set(), "lower": set()}
     for _ in range(60):
         world.pass_time(10 * MINUTE)
@@ -92,7 +92,7 @@ def test_a_lease_is_extended_across_the_boundary(world: DeployedWorld, restarted
     assert not world.command("batch", "lease.extend", lease=lease, end=AFTER).error
     world.pass_time(10 * SECOND)
     assert in_hand(world, "batch", lease)[1:] == [Term(BEFORE, SITE), Term(SITE, AFTER)]
-    assert len(world.letters(TicketUpdate, "upper")[-1].further) > 0
+    assert len(world.letters(TicketUpdate, "upper")[-1].continuations) > 0
     for at in (106, 112, 121) if restarted else ():
         world.run_until(at * MINUTE)
         world.restart(restarted)
@@ -213,7 +213,7 @@ class Refusing:
 
 @pytest.mark.parametrize("how", ["answer", "error"])
 def test_a_refused_offer_is_not_sent_for_ever(tmp_path: Path, how: str) -> None:
-    """A refusal, or an error, ends it: the operator sees why, and it is offered again when the taker comes anew."""
+    """A refusal, or an error, ends it: the operator sees why, and it is offered again when the holder comes anew."""
     refusing = Refusing(how)
     world = DeployedWorld(CHAIN, tmp_path, make=refusing)
     world.pass_time(HOUR)
@@ -235,7 +235,7 @@ def test_a_refused_offer_is_not_sent_for_ever(tmp_path: Path, how: str) -> None:
 
 
 def test_retries_are_bounded(tmp_path: Path) -> None:
-    """A taker that comes again and again, and refuses each time, is offered so much and no more until something else
+    """A holder that comes again and again, and refuses each time, is offered so much and no more until something else
     changes.
     """
     world = DeployedWorld(CHAIN, tmp_path, make=Refusing("error"))
@@ -264,7 +264,7 @@ def test_a_renewal_that_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_claim_that_was_refused_is_worth_nothing(tmp_path: Path) -> None:
-    """A taker that refuses an offer and uses its claim all the same is refused, and the giver is not to blame."""
+    """A holder that refuses an offer and uses its claim all the same is refused, and the issuer is not to blame."""
     refusing = Refusing("answer")
     world = DeployedWorld(CHAIN, tmp_path, make=refusing)
     offer = world.letters(Offer, "site")[0]
@@ -280,7 +280,7 @@ def test_a_claim_that_was_refused_is_worth_nothing(tmp_path: Path) -> None:
 
 def test_a_line_that_begins_anew(world: DeployedWorld) -> None:
     """A broker can't renew what it gives, since its units are taken, and the line ends; it begins anew as soon as units
-    are free for it, and goes on when the giver's own line does.
+    are free for it, and goes on when the issuer's own line does.
     """
     world.run_until(60 * MINUTE)
     lease = world.request("batch", 4, 91 * MINUTE, 110 * MINUTE)

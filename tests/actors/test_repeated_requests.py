@@ -187,7 +187,7 @@ def test_an_acknowledgement_settles_only_what_it_names(world: LosingWorld) -> No
     broker.turns.running = broker.kernel.next("turn")
     broker.turns.done(TurnDone(broker.turns.running, [Preempt(lease, 2 * HOUR, "others need it more")]))
     granted, noticed = (update.message for update in broker.leases[lease].unacked)
-    assert (granted.status, noticed.status) == ("granted", "noticed")
+    assert (granted.status, noticed.status) == ("granted", "terminating")
     world.receive("upper", "batch", acknowledge(noticed))
     assert [update.message for update in broker.leases[lease].unacked] == [granted]
     world.pass_time(MINUTE)

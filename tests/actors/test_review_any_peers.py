@@ -138,7 +138,7 @@ class Pool:
         lease, number = draw(st.sampled_from(self.ids)), draw(st.integers(0, 12) | st.just(2**63 - 1))
         delegation, term = draw(st.sampled_from(self.delegations)), draw(st.sampled_from(self.tickets)).leaf.term
         note, op = self.statement(draw, ticket), draw(st.sampled_from(("new", "extend", "modify")))
-        status = draw(st.sampled_from(("granted", "refused", "closed", "noticed", "active", "failed")))
+        status = draw(st.sampled_from(("granted", "refused", "closed", "terminating", "active", "failed")))
         at, units = draw(st.sampled_from(INSTANTS)), draw(st.integers(0, 7))
         claim = decode_ticket(ticket).leaf.digest if ticket else b""
         code = draw(st.sampled_from(("replaced", "overdelegated")))

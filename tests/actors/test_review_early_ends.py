@@ -122,7 +122,7 @@ def test_asking_for_an_extend_is_no_way_out_of_a_preemption(tmp_path: Path) -> N
     world.pass_time(SECOND)
     refused = [update for update in world.letters(TicketUpdate, "upper", "batch") if update.status == "refused"]
     assert words(refused[-1].reason) == "the lease is preempted: go"
-    assert world.guest("batch").leases[lease].noticed == 5 * MINUTE
+    assert world.guest("batch").leases[lease].terminates_at == 5 * MINUTE
     world.run_until(6 * MINUTE)
     assert states(world, lease, "batch", "site") == ["closed", "closed"]
 
@@ -237,7 +237,7 @@ def test_a_broker_reclaims_with_a_deadline(world: DeployedWorld) -> None:
     world.pass_time(MINUTE)
     world.command("upper", "delegation.reclaim", delegation="upper/vm@lower", deadline=10 * MINUTE)
     world.pass_time(MINUTE)
-    assert world.guest("web").leases[lease].noticed == 10 * MINUTE
+    assert world.guest("web").leases[lease].terminates_at == 10 * MINUTE
     other = world.request("batch", 6, 11 * MINUTE, HOUR)
     world.run_until(13 * MINUTE)
     assert states(world, lease, "web", "site") == ["closed", "closed"]
@@ -245,8 +245,8 @@ def test_a_broker_reclaims_with_a_deadline(world: DeployedWorld) -> None:
     assert world.query("site", "evidence") == []
 
 
-def test_a_taker_does_not_put_the_deadline_off(world: DeployedWorld) -> None:
-    """Whatever the taker says of how long its leases go on, its giver has the units back by the deadline."""
+def test_a_holder_does_not_put_the_deadline_off(world: DeployedWorld) -> None:
+    """Whatever the holder says of how long its leases go on, its issuer has the units back by the deadline."""
     world.lost.add(("upper", "lower", "Reclaim"))
     world.command("upper", "delegation.reclaim", delegation="upper/vm@lower", deadline=10 * MINUTE)
     number = world.broker("upper").issued.given["upper/vm@lower"].number
@@ -267,7 +267,7 @@ def test_what_was_taken_back_is_free_after_a_restart(world: DeployedWorld) -> No
 
 
 def test_reservations_that_a_reclaim_forbids_do_not_hold_it_up(world: DeployedWorld) -> None:
-    """What has not begun by the reclaim is off: the giver does not wait for its end."""
+    """What has not begun by the reclaim is off: the issuer does not wait for its end."""
     world.request("web", 1, 6 * HOUR, 7 * HOUR)
     world.pass_time(MINUTE)
     world.command("upper", "delegation.reclaim", delegation="upper/vm@lower")
@@ -287,7 +287,7 @@ def test_what_was_taken_back_is_not_offered_again(world: DeployedWorld) -> None:
     assert len(world.letters(Offer)) == sent
 
 
-def test_a_taker_that_was_removed_stops_no_start(world: DeployedWorld) -> None:
+def test_a_holder_that_was_removed_stops_no_start(world: DeployedWorld) -> None:
     """An actor whose operator removed the broker that it is to delegate to starts all the same."""
     world.run_until(25 * HOUR)
     for name, broker in (("site", "upper"), ("upper", "lower")):

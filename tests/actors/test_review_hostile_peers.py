@@ -76,8 +76,8 @@ def truncated(world: DeployedWorld, broker: str, ticket: Ticket, at: int, subjec
 # -- delegations -----------------------------------------------------------------------------------------------------
 
 
-def test_a_giver_does_not_overwrite_what_its_taker_has_given(world: DeployedWorld) -> None:
-    """An offer, or a reclaim, under the name of what the taker gave itself is refused; a restart forgets nothing."""
+def test_an_issuer_does_not_overwrite_what_its_holder_has_given(world: DeployedWorld) -> None:
+    """An offer, or a reclaim, under the name of what the holder gave itself is refused; a restart forgets nothing."""
     site, upper = world.site(), world.broker("upper")
     ticket = delegate_root(
         site.signer, holder=upper.signer.public, type="vm", units=1, term=Term(0, DAY), serial=99
@@ -92,7 +92,7 @@ def test_a_giver_does_not_overwrite_what_its_taker_has_given(world: DeployedWorl
 
 
 def test_a_broker_does_not_take_the_name_of_anothers_delegation(tmp_path: Path) -> None:
-    """Whoever is first can't keep another giver's offer out: names of delegations begin with their giver's."""
+    """Whoever is first can't keep another issuer's offer out: names of delegations begin with their issuer's."""
     world = DeployedWorld(CHAIN, tmp_path, make=lambda name, actor: actor)
     lower, upper = world.broker("lower"), world.broker("upper")
     fake = delegate_root(
@@ -116,7 +116,7 @@ def test_a_broker_is_no_site(world: DeployedWorld) -> None:
 
 
 def test_delegations_are_bounded(world: DeployedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A giver can't fill its taker's memory and store with offers, nor with reclaims of what was never offered."""
+    """An issuer can't fill its holder's memory and store with offers, nor with reclaims of what was never offered."""
     monkeypatch.setattr(broker_delegations, "TAKEN_MAX", 5)
     site, upper = world.site(), world.broker("upper")
     for serial in range(20):
@@ -409,7 +409,7 @@ def test_the_ticket_of_a_modify_frames_nobody(world: DeployedWorld) -> None:
     assert len(world.site().leases[lease].units) == 1
 
 
-def test_a_delegation_that_was_taken_back_clears_its_giver(world: DeployedWorld) -> None:
+def test_a_delegation_that_was_taken_back_clears_its_issuer(world: DeployedWorld) -> None:
     """The site countersigns a truncation that it has accepted: what was cut anew from the same units is no guilt."""
     lower = source_of(world, "lower").leaf
     world.command("upper", "delegation.reclaim", delegation="upper/vm@lower")

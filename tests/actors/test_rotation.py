@@ -138,7 +138,7 @@ def test_an_old_key_comes_to_an_end(tmp_path: Path, rotating: Rotating) -> None:
 
 @pytest.mark.parametrize("name", ["site", "upper"])
 def test_a_delegation_of_the_old_key_is_taken_back(tmp_path: Path, rotating: Rotating, name: str) -> None:
-    """The giver with its new key takes back what the old one gave: taker and site believe it."""
+    """The issuer with its new key takes back what the old one gave: holder and site believe it."""
     world = DeployedWorld(CHAIN, tmp_path, make=rotating)
     world.pass_time(MINUTE)
     rotating.rotate(world, name)

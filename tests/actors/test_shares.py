@@ -54,10 +54,10 @@ def test_shares_add_up(weights: dict[str, int], lacking: int) -> None:
 @settings(max_examples=300)
 @given(data=st.data())
 def test_windows_never_overbook(data: st.DataObject) -> None:
-    """Whatever a giver has promised, to takers that come and go and in leases of its own: at no instant in the window
-    can it and its takers grant more than the units that are left.
+    """Whatever an issuer has promised, to holders that come and go and in leases of its own: at no instant in the
+    window can it and its holders grant more than the units that are left.
     """
-    table, units, takers = Timetable(0), 12, []
+    table, units, holders = Timetable(0), 12, []
     table.add_capacity(Term(0, 100), units)
     for number in range(data.draw(st.integers(1, 5))):
         start = data.draw(st.integers(0, 90))
@@ -67,13 +67,13 @@ def test_windows_never_overbook(data: st.DataObject) -> None:
             count = data.draw(st.integers(1, most))
             table.reserve(number, count, term)
             if data.draw(st.booleans()):
-                takers.append(Delegation(str(number), "b", "vm", count, term, b"", {}, 1, "s", b"d"))
+                holders.append(Delegation(str(number), "b", "vm", count, term, b"", {}, 1, "s", b"d"))
     start = data.draw(st.integers(0, 90))
     window = Term(start, data.draw(st.integers(start + 1, 100)))
     out = data.draw(st.integers(1, units))
-    told = withheld_shares(out, window, table.available, [(one, one.units) for one in takers])
+    told = withheld_shares(out, window, table.available, [(one, one.units) for one in holders])
     for at in range(window.start, window.end):
-        live = [one for one in takers if one.term.start <= at < one.term.end]
+        live = [one for one in holders if one.term.start <= at < one.term.end]
         leases = units - table.free_at(at) - sum(one.units for one in live)
         own = max(0, table.free_at(at) - out)
         passed = sum(one.units - told.get(one.id, 0) for one in live)
@@ -113,7 +113,7 @@ def test_what_is_spare_goes_first(tmp_path: Path) -> None:
 
 
 def test_a_delegation_in_a_window(tmp_path: Path) -> None:
-    """What is delegated, or renewed, when a window is known already goes on: the taker hears of its share."""
+    """What is delegated, or renewed, when a window is known already goes on: the holder hears of its share."""
     text = TWO.replace('units = 3\nlength = "12h"', 'units = 3\nlength = "1h"\nrenew = "10m"')
     world = DeployedWorld(text, tmp_path)
     world.command("site", "maintenance.add", start=90 * MINUTE, end=100 * MINUTE, units=["vm-0", "vm-1", "vm-2"])

@@ -68,7 +68,7 @@ def test_steps_agree_with_what_is_held_at_every_instant(held: list[tuple[int, Te
 
 
 def test_what_is_taken_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From when on a delegation is taken back is drawn, in the picture as well; what its taker let go of is free."""
+    """From when on a delegation is taken back is drawn, in the picture as well; what its holder let go of is free."""
     given_back = given_on(4, hours(-1, 40), "reclaimed", hours(0, 6)[1])
     (made,) = calendars([source("east", until=12)], (), (given_back,), DAY)
     assert made.data()["taken_back"] == hours(12, 48)

@@ -172,7 +172,11 @@ def test_extend_further_modify_and_undo(cli: Cli) -> None:
         return found
 
     def goes_on(lease: dict[str, Any]) -> int:
-        return -1 if lease["pending"] != "-" else len([lease["renewal"], *lease["further"]] if lease["renewal"] else [])
+        return (
+            -1
+            if lease["pending"] != "-"
+            else len([lease["renewal"], *lease["continuations"]] if lease["renewal"] else [])
+        )
 
     before = cli.json("lease request vm 2 --for 20m --name web --wait")
     _, err = cli("lease extend web --undo", 1)
@@ -185,7 +189,7 @@ def test_extend_further_modify_and_undo(cli: Cli) -> None:
     assert cli.json("lease extend web --for 10m --units 1 --dry-run")["term"][0] == before["end"] + 10 * 60_000
     cli("lease extend web --for 10m --units 1")
     lease = granted(2)
-    assert [one["units"] for one in (lease["renewal"], *lease["further"])] == [2, 1]
+    assert [one["units"] for one in (lease["renewal"], *lease["continuations"])] == [2, 1]
     assert lease["end"] == before["end"]
     out, _ = cli("lease show web")
     (line,) = [line for line in out.splitlines() if "--undo" in line]
@@ -215,7 +219,7 @@ def test_changes_when_the_site_goes_on_by_an_extension_already(
             def found() -> tuple[int, str, str]:
                 lease = cli.json("lease show web")
                 there = cli.json(f"lease show {lease['id']} --actor site")
-                tickets = [one for one in (lease["renewal"], *lease["further"]) if one]
+                tickets = [one for one in (lease["renewal"], *lease["continuations"]) if one]
                 return len(tickets), lease["pending"], there["pending"]
 
             wanted = (extensions, "extending_lease", "extending")

@@ -85,7 +85,7 @@ def test_again_fewer_more_and_until_when(cli: Live) -> None:
         assert "broker has 3 vm until" in cli.notes()
         assert "by `delegate`, the deploy file says 4" in cli.notes()
         (difference,) = cli.json("status site")[0]["delegations"]
-        assert (difference["code"], difference["held"], difference["file"]) == ("wished", 3, 4)
+        assert (difference["code"], difference["held"], difference["file"]) == ("overridden", 3, 4)
         assert difference["until"] in [row["grants_until"] for row in cli.json("broker sources")]
         cli("lease request vm 3 --for 2h --name web --wait")
         _, err = cli("site delegate broker vm 9", 1)

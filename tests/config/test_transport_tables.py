@@ -71,7 +71,11 @@ def test_who_dials_in_the_same_file_knows(tmp_path: Path) -> None:
         (SMALL + "[actor.guest.transport]\nheartbeat = 0\n", "actor.guest.transport.heartbeat", ">= 1"),
         (SMALL + '[actor.guest.transport]\nheartbeat = "20s"\n', "actor.guest.transport.heartbeat", "half of silence"),
         (SMALL + '[actor.guest.transport]\nbackoff_min = "1h"\n', "actor.guest.transport.backoff_min", "backoff_max"),
-        (SMALL + "[actor.guest.transport]\nstrangers_max = 1\n", "actor.guest.transport.strangers_max", ">= 2"),
+        (
+            SMALL + "[actor.guest.transport]\nunauthenticated_max = 1\n",
+            "actor.guest.transport.unauthenticated_max",
+            ">= 2",
+        ),
         (SMALL + "[actor.guest.transport]\nframe_max = 100\n", "actor.guest.transport.frame_max", ">= 4096"),
         (SMALL + "[actor.guest.transport]\nframe_max = 99999999\n", "actor.guest.transport.frame_max", "<= 4194304"),
         (SMALL + '[actor.guest.transport]\nsilence = "x"\n', "actor.guest.transport.silence", "a duration"),

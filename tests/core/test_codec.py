@@ -84,7 +84,7 @@ def test_kind_numbers_are_fixed() -> None:
         1: "RequestTicket", 2: "Withdraw", 3: "ReturnTicket", 4: "TicketUpdate", 5: "Redeem", 6: "CloseLease",
         7: "Relinquish", 8: "Relinquished", 9: "LeaseUpdate", 10: "Truncated", 11: "Accepted", 12: "Ack", 13: "Offer",
         14: "OfferAnswer", 15: "ErrorReply", 16: "Reclaim", 17: "Introduce", 18: "ClaimReport", 19: "Administer",
-        20: "Administered", 21: "Withhold", 22: "Probe", 23: "ProbeAnswer", 24: "Plan", 25: "Planned", 26: "Quote",
+        20: "Administered", 21: "Withhold", 22: "DryRun", 23: "DryRunAnswer", 24: "Plan", 25: "Planned", 26: "Quote",
         27: "Quoted", 28: "HoldParts", 29: "PartsHeld", 30: "ReleaseParts", 31: "LetGo",
     }  # fmt: skip
 

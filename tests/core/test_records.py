@@ -50,7 +50,7 @@ from leasekit.core.leases.records import (
 )
 from leasekit.core.leases.relations import (
     Delegation,
-    DelegationWish,
+    DelegationOverride,
     Incident,
     Notice,
     PeerRecord,
@@ -150,7 +150,7 @@ RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
         numbers, maybe, st.lists(st.tuples(digests, instants), max_size=2).map(tuple), instants,
     ),
     Window: st.builds(Window, names, instants, instants, st.lists(names).map(tuple), texts_of_people, maybe, maybe),
-    DelegationWish: st.builds(DelegationWish, names, names, names, numbers, endings, names),
+    DelegationOverride: st.builds(DelegationOverride, names, names, names, numbers, endings, names),
     Report: st.builds(Report, names, instants, names, names, causes),
     Incident: st.builds(Incident, names, instants, names, names, texts_of_people, statements, names),
 }  # fmt: skip

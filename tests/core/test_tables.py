@@ -392,7 +392,7 @@ def test_states_that_the_design_names() -> None:
 def test_states_of_the_specification_that_are_not_there() -> None:
     """Two pending operations that the specification names are not in the tables, for a reason."""
     missing = {
-        "noticed": ("service manager", "a notice is a deadline on the record, beside what is pending"),
+        "terminating": ("service manager", "a notice is a deadline on the record, beside what is pending"),
         "preempting": ("broker", "nothing preempts yet"),
     }
     for pending, (machine, _) in missing.items():

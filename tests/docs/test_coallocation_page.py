@@ -16,7 +16,7 @@ from cli_daemons import running
 from leasekit.actors.settings import BrokerSettings
 from leasekit.cli import main
 from leasekit.cli.topology import read_topology_file
-from leasekit.core.topology import Frames, LinkWish, PlanOptions, SiteWish, TopologyRequest
+from leasekit.core.topology import Frames, PlanOptions, RequestedLink, RequestedSite, TopologyRequest
 from leasekit.drivers.link.settings import End, LinkSettings, LinkTable
 from leasekit.policies.broker.coallocate import CoallocationSettings
 from leasekit.policies.broker.fcfs import FcfsSettings
@@ -79,7 +79,7 @@ def test_the_offline_problem_is_planned(tmp_path: Path, capsys: pytest.CaptureFi
 def test_every_key_is_told() -> None:
     """All keys of a topology file, of the mapper and of the broker's holds are on the page."""
     told = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`]+)`", BLOCK.sub("", PAGE)))))
-    for cls in (TopologyRequest, SiteWish, LinkWish, PlanOptions, Frames):
+    for cls in (TopologyRequest, RequestedSite, RequestedLink, PlanOptions, Frames):
         names = {field.name.rstrip("_") for field in attrs.fields(cls)} - {"sites", "links"}
         assert names - told == set(), cls.__name__
     own = {field.name for field in attrs.fields(CoallocationSettings)} - {f.name for f in attrs.fields(FcfsSettings)}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from leasekit.core.mappers import BrokerCycle, Defer, Grant, GrantGroup, PendingRequest, Reject, Wake
 from leasekit.core.time import Term
-from leasekit.policies.broker import rooms, turn
+from leasekit.policies.broker import capacity, turn
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
 
 HORIZON = 30
@@ -78,7 +78,7 @@ def test_earliest_counts_what_was_granted_in_between() -> None:
     """Two equal requests are told different times when a grant between them has taken the first one's place."""
     books = Books({"a": 4})
     books.book("a", "x", 3, 0, 10)
-    cycle = books.cycle(request("first", 2, 0, 10), request("taker", 3, 10, 20), request("second", 2, 0, 10))
+    cycle = books.cycle(request("first", 2, 0, 10), request("holder", 3, 10, 20), request("second", 2, 0, 10))
     first, _, second = mapper().allocate(cycle)
     assert isinstance(first, Reject) and isinstance(second, Reject)
     assert (first.earliest, second.earliest) == (10, 20)
@@ -480,5 +480,5 @@ def test_a_burst_on_a_flat_copy_is_decided_as_on_the_view(shapes: list[tuple[int
     ]
     flat = mapper().allocate(books.cycle(*wishes))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rooms, "FLATTEN_FROM", 10**9)
+        patch.setattr(capacity, "FLATTEN_FROM", 10**9)
         assert mapper().allocate(books.cycle(*wishes)) == flat

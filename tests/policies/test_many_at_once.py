@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from leasekit.core.mappers import BrokerCycle, PendingRequest
 from leasekit.core.time import Term
-from leasekit.policies.broker import rooms
+from leasekit.policies.broker import capacity
 from leasekit.policies.broker.fair_share import FairShareSettings, _ByShare
 from leasekit.policies.broker.ledger import Ledger
 from leasekit.policies.broker.turn import GrantedToo
@@ -59,8 +59,8 @@ def test_a_flat_copy_changes_no_decision(
     found = []
     for first in (1, 10**9):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rooms, "FLATTEN_FROM", first)
-            patch.setattr(rooms, "COPY_FROM", first)
+            patch.setattr(capacity, "FLATTEN_FROM", first)
+            patch.setattr(capacity, "COPY_FROM", first)
             mapper = make_mapper(name.strip(), "broker", MAPPERS[name], "mapper", {})
             found.append(list(mapper.allocate(cycle_of(drawn, held))))
     assert found[0] == found[1]

@@ -28,8 +28,8 @@ from leasekit.runtime.limits import (
     WORK_SHARE,
     Allowance,
     Bucket,
-    Stranger,
-    Strangers,
+    UnauthenticatedPeer,
+    UnauthenticatedPeers,
 )
 from leasekit.runtime.sockets import AT_ONCE, Endpoint, Wire, network
 from leasekit.runtime.tls import Tls
@@ -106,16 +106,16 @@ def test_a_peer_may_connect_so_often() -> None:
 
 
 class Door:
-    """Strangers that are told apart by name, and who has been dropped."""
+    """UnauthenticatedPeers that are told apart by name, and who has been dropped."""
 
     def __init__(self, limit: int) -> None:
-        self.strangers = Strangers(limit)
+        self.strangers = UnauthenticatedPeers(limit)
         self.dropped: list[str] = []
 
-    def come(self, name: str, source: str = "there") -> Stranger:
-        stranger = Stranger(source, lambda: self.dropped.append(name))
-        self.strangers.admit(stranger)
-        return stranger
+    def come(self, name: str, source: str = "there") -> UnauthenticatedPeer:
+        peer = UnauthenticatedPeer(source, lambda: self.dropped.append(name))
+        self.strangers.admit(peer)
+        return peer
 
 
 def test_the_oldest_of_the_least_advanced_goes() -> None:
@@ -167,14 +167,14 @@ def test_a_flood_takes_its_places_from_itself() -> None:
 )
 def test_there_are_never_more_strangers_than_allowed(steps: list[tuple[str, int, int]], limit: int) -> None:
     """However they come, advance and leave: the count is right, within the limit, and the newest is always let in."""
-    strangers, inside = Strangers(limit), []
+    strangers, inside = UnauthenticatedPeers(limit), []
     for source, action, which in steps:
         if action == 4 and inside:
             strangers.leave(inside.pop(which % len(inside)))
         elif action and inside:
             strangers.advance(inside[which % len(inside)], action)
         else:
-            made = Stranger(source, lambda: None)
+            made = UnauthenticatedPeer(source, lambda: None)
             made.drop = lambda made=made: inside.remove(made)  # type: ignore[misc]
             inside.append(made)
             strangers.admit(made)
@@ -378,7 +378,7 @@ async def stalled(port: int, streams: list[trio.SocketStream]) -> None:
 @pytest.mark.parametrize("half_open", [silent, stalled])
 async def test_a_flood_of_half_open_handshakes(nursery: trio.Nursery, half_open: Callable[..., Any]) -> None:
     """While connections that never prove anything come without end, real peers get in and are served."""
-    bob = await Node("bob", {"alice": None, "carol": None}, [TCP], strangers_max=16).start(nursery)
+    bob = await Node("bob", {"alice": None, "carol": None}, [TCP], unauthenticated_max=16).start(nursery)
     where, streams = bob.transport.bound[0], []
     over = trio.Event()
 
@@ -395,7 +395,7 @@ async def test_a_flood_of_half_open_handshakes(nursery: trio.Nursery, half_open:
     await alice.until(lambda: alice.connects == ["bob"])
     alice.transport.send("bob", [Ack("L", 1)])
     await bob.until(lambda: bob.heard == [Ack("L", 1)])
-    assert len(bob.transport._strangers) <= 16
+    assert len(bob.transport._unauthenticated) <= 16
     over.set()
 
 
@@ -431,12 +431,12 @@ async def test_costly_handshakes_take_turns(nursery: trio.Nursery, monkeypatch: 
 
 async def test_those_who_knock_are_let_in_together(nursery: trio.Nursery) -> None:
     """Who waits in the system's queue is not told from anybody there: several are taken at each turn."""
-    bob = await Node("bob", {"alice": None}, [TCP], strangers_max=1000).start(nursery)
+    bob = await Node("bob", {"alice": None}, [TCP], unauthenticated_max=1000).start(nursery)
     where, rounds = bob.transport.bound[0], Rounds()
     await trio.testing.wait_all_tasks_blocked()
     knocking = [socket.create_connection((where.host, where.port)) for _ in range(5 * AT_ONCE)]
     trio.lowlevel.add_instrument(rounds)
-    while len(bob.transport._strangers) < len(knocking):
+    while len(bob.transport._unauthenticated) < len(knocking):
         await trio.lowlevel.checkpoint()
     assert 5 <= rounds.count <= 20
     trio.lowlevel.remove_instrument(rounds)

@@ -386,21 +386,21 @@ async def test_a_handshake_that_never_ends(nursery: trio.Nursery, tmp_path: Path
 
 async def test_a_flood_of_strangers(nursery: trio.Nursery, tmp_path: Path) -> None:
     """Beyond the limit the oldest unproven connection goes, so that a peer still gets in."""
-    bob = await Node("bob", {"alice": None}, [unix(tmp_path / "bob.sock")], strangers_max=8).start(nursery)
+    bob = await Node("bob", {"alice": None}, [unix(tmp_path / "bob.sock")], unauthenticated_max=8).start(nursery)
     strangers = [await trio.open_unix_socket(str(tmp_path / "bob.sock")) for _ in range(7)]
     with trio.fail_after(PATIENCE):
         for stream in strangers[:3]:
             assert await stream.receive_some(1) == b""
-    assert len(bob.transport._strangers) == 4
+    assert len(bob.transport._unauthenticated) == 4
     raw = await Raw.dial(bob, "alice")
     await raw.send(codec.encode_batch([Ack("L", 1)]))
     await bob.until(lambda: bob.heard == [Ack("L", 1)])
-    assert len(bob.transport._strangers) == 3
+    assert len(bob.transport._unauthenticated) == 3
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 4096, b"\xff" * 10_000, b"\0\0\0\1\xc1"])
 async def test_garbage_is_hung_up_on(nursery: trio.Nursery, tmp_path: Path, data: bytes, caplog: Any) -> None:
-    """A stranger that does not speak the protocol is hung up on, and peers are served on."""
+    """A peer that does not speak the protocol is hung up on, and peers are served on."""
     bob = await Node("bob", {"alice": None}, [unix(tmp_path / "bob.sock")]).start(nursery)
     stream = await trio.open_unix_socket(str(tmp_path / "bob.sock"))
     await stream.send_all(data)

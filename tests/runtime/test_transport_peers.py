@@ -108,7 +108,7 @@ async def test_one_more_peer_is_one_more_anchor(nursery: trio.Nursery, monkeypat
     ("where", "problem"), [("tcp://127.0.0.1:0", "failed"), ("tcp://no..host:7000", "no host can have the name")]
 )
 async def test_an_address_where_nobody_can_be(nursery: trio.Nursery, tmp_path: Path, where: str, problem: str) -> None:
-    """It is a stranger's to say, by a broker's introduction: it is the peer's problem, and nobody else's."""
+    """It is a peer's to say, by a broker's introduction: it is the peer's problem, and nobody else's."""
     alice, bob = await couple(nursery, tmp_path)
     alice.transport.add_peer(address("carol", parse_endpoint(where)))
     await poll(lambda: problem in alice.transport.status()[1].problem)

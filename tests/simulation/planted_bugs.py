@@ -94,11 +94,11 @@ BUGS: Final[dict[str, Bug]] = {
         TakenDelegations, "_take", "other.replaced = source.term.start", NOTHING
     ),
     "a broker forgets in a restart what was replaced": Bug(TakenDelegations, "restore", "deleg.REPLACED, ", ""),
-    "a delegation does not grow with what its giver's file says": Bug(
+    "a delegation does not grow with what its issuer's file says": Bug(
         Issued, "_is_other", "(record.units, degree) != (spec.units, spec.degree)", "degree != spec.degree"
     ),
-    "what was taken back is not given anew": Bug(Issued, "_is_missing", "line in self.wishes or ", ""),
-    "a delegation that its taker gives back is not given anew": Bug(
+    "what was taken back is not given anew": Bug(Issued, "_is_missing", "line in self.overrides or ", ""),
+    "a delegation that its holder gives back is not given anew": Bug(
         Issued, "_on_let_go", "self._renew(record)", NOTHING
     ),
     "units that the inventory names no more stay in service": Bug(
@@ -126,7 +126,7 @@ BUGS: Final[dict[str, Bug]] = {
         "else {key: value.strip() for key, value in lease.properties.items()}",
     ),
     "a modify drops what it does not change": Bug(
-        LeaseChanges, "modify", "with_more(lease.configuration, wish.configuration)", "dict(wish.configuration)"
+        LeaseChanges, "modify", "with_more(lease.configuration, request.configuration)", "dict(request.configuration)"
     ),
     # -- guards and answers
     "a broker does not check what its mapper grants": Bug(
@@ -138,7 +138,7 @@ BUGS: Final[dict[str, Bug]] = {
     "an old update of a site is taken for news": Bug(
         SiteUpdates, "_on_update", "if message.update > lease.site_seen:", "if True:"
     ),
-    "a stranger's word on a lease is taken": Bug(
+    "a third party's word on a lease is taken": Bug(
         SiteUpdates, "_on_update", "if lease.site != peer:", "if False:"
     ),
     "a site's updates are taken out of order": Bug(
@@ -321,7 +321,8 @@ BUGS: Final[dict[str, Bug]] = {
         "    if known is not None and known.state == VOID:",
     ),
     "an extend is refused for a notice that there was not": Bug(
-        RedeemedTickets, "extend", "if lease.noticed >= 0:", "if lease.noticed >= 0 or leaf.serial % 3 == 0:"
+        RedeemedTickets, "extend",
+        "if lease.terminates_at >= 0:", "if lease.terminates_at >= 0 or leaf.serial % 3 == 0:",
     ),
     "an extend is refused as out of term": Bug(
         RedeemedTickets, "extend", "leaf.term.start != lease.term.end", "leaf.term.start != lease.term.end + 1"
@@ -368,7 +369,8 @@ BUGS: Final[dict[str, Bug]] = {
         Redemptions, "_continue", "message.op == EXTEND and self._terms.is_taken(lease, message)", "False"
     ),
     "a guest asks for the extension after the next from the wrong end": Bug(
-        GuestOperations, "_send_ask", "held = lease.following[-1]", "held = (lease.further or (lease.approved,))[-1]"
+        GuestOperations, "_send_ask",
+        "held = lease.following[-1]", "held = (lease.continuations or (lease.approved,))[-1]",
     ),
     # -- preemption, maintenance, questions, peers
     "preempted units are granted before their site has agreed": Bug(
@@ -400,7 +402,7 @@ BUGS: Final[dict[str, Bug]] = {
         Book, "withhold", "if start < end:", "if start < end and sign < 0:"
     ),
     "a question is taken for a request": Bug(
-        DryRuns, "_on_probe", "self._admission.note(lease, options)",
+        DryRuns, "_on_dry_run", "self._admission.note(lease, options)",
         "self._admission.note(lease, options)\n    self._served.leases[lease.id] = lease",
     ),
     "a modify's claim does not say what it replaces": Bug(
@@ -414,7 +416,8 @@ BUGS: Final[dict[str, Bug]] = {
         SiteLeases, "resume", "lease.pending == au.PRIMING and len(lease.units) != lease.wanted", "False"
     ),
     "an extend takes the units of a modify that was refused": Bug(
-        LeaseChanges, "extension", "wish.units, wish.victims", "wish.units or lease.asked.units, wish.victims"
+        LeaseChanges, "extension",
+        "request.units, request.victims", "request.units or lease.asked.units, request.victims",
     ),
     "a plan that is not wanted is not released": Bug(
         LeasedTopologies, "_release", "if plan else ()", "if False else ()"

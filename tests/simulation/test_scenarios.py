@@ -10,10 +10,10 @@ import pytest
 
 from leasekit_simulation.faults.run import simulate
 from leasekit_simulation.faults.scenario import (
-    DEEDS,
     FILES,
     FORGERY,
     MALICE,
+    OPERATIONS,
     ROGUE,
     TAMPERING,
     ScenarioError,
@@ -32,9 +32,9 @@ def test_seeds_draw_all_there_is() -> None:
     assert any(above for one in drawn for above in one.brokers.values())
     assert {one.signed for one in drawn} == {one.channels for one in drawn} == {one.rogue for one in drawn}
     assert {store for one in drawn for store in one.stores.values()} == {"sqlite"}
-    deeds = [deed.do for one in drawn for deed in one.deeds]
-    assert {*MALICE, *FORGERY, *TAMPERING, "crash", "full", "step_beyond", "reclaim", "overdelegate"} <= set(deeds)
-    assert {"drain", "evict", "move", "sleep", "leap", "odd", "wordy", *FILES} <= set(deeds)
+    operations = [operation.do for one in drawn for operation in one.operations]
+    assert {*MALICE, *FORGERY, *TAMPERING, "crash", "full", "step_beyond", "reclaim", "overdelegate"} <= set(operations)
+    assert {"drain", "evict", "move", "sleep", "leap", "odd", "wordy", *FILES} <= set(operations)
 
 
 def test_nobody_gets_more_than_there_is() -> None:
@@ -44,9 +44,9 @@ def test_nobody_gets_more_than_there_is() -> None:
         for site, types in one.sites.items():
             for type_, count in types.items():
                 own = [s for s in one.shares if (s.site, s.type) == (site, type_)]
-                assert sum(s.units for s in own if not s.giver) == count
+                assert sum(s.units for s in own if not s.issuer) == count
                 for share in own:
-                    assert sum(s.units for s in own if s.giver == share.broker) < share.units or not share.giver
+                    assert sum(s.units for s in own if s.issuer == share.broker) < share.units or not share.issuer
         assert all(one.rogue for share in one.shares if share.broker == ROGUE)
         more = (
             "topology",
@@ -62,8 +62,8 @@ def test_nobody_gets_more_than_there_is() -> None:
             "wordy",
             *FILES,
         )
-        own = [deed for deed in one.deeds if deed.do not in more]
-        assert DEEDS[0] <= len(own) <= DEEDS[1]
+        own = [operation for operation in one.operations if operation.do not in more]
+        assert OPERATIONS[0] <= len(own) <= OPERATIONS[1]
 
 
 def test_a_written_scenario_is_the_same_run(tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_a_file_fixes_part_of_the_draw(tmp_path: Path) -> None:
     assert scenario.signed
     assert scenario.sites == {"site-0": {"vm": 3}}
     assert scenario.timing == attrs.evolve(drawn.timing, retention=7)
-    assert scenario.deeds == drawn.deeds
-    assert read_scenario(path, 6).deeds == draw(6).deeds
+    assert scenario.operations == drawn.operations
+    assert read_scenario(path, 6).operations == draw(6).operations
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,11 @@ def test_a_file_fixes_part_of_the_draw(tmp_path: Path) -> None:
         ('{"mappers": {"nobody": "fcfs"}}', "mappers: found 'nobody', expected one of: guest-0"),
         ('{"mappers": {"broker-0": "manual"}}', "found 'manual', expected one of: backfill, coallocation, "),
         ('{"stores": {"broker-0": "tape"}}', "stores.broker-0: found 'tape', expected one of: memory, sqlite"),
-        ('{"deeds": [{"at": 5, "do": "dance", "pick": 1}]}', "do"),
-        ('{"deeds": [{"at": 5, "do": "crash", "pick": 1}, {"at": 4, "do": "crash", "pick": 1}]}', "found 4 after 5"),
+        ('{"operations": [{"at": 5, "do": "dance", "pick": 1}]}', "do"),
+        (
+            '{"operations": [{"at": 5, "do": "crash", "pick": 1}, {"at": 4, "do": "crash", "pick": 1}]}',
+            "found 4 after 5",
+        ),
     ],
 )
 def test_a_wrong_file_is_told(tmp_path: Path, text: str, said: str) -> None:
@@ -125,13 +128,13 @@ def test_a_wrong_file_is_told(tmp_path: Path, text: str, said: str) -> None:
     assert said in str(error.value)
 
 
-def test_files_have_a_deed_a_line(tmp_path: Path) -> None:
+def test_files_have_an_operation_a_line(tmp_path: Path) -> None:
     """A person can drop a line of a written scenario and run the rest."""
     path = tmp_path / "one.json"
     write_scenario(path, draw(3))
     lines = path.read_text().splitlines()
-    first = next(number for number, line in enumerate(lines) if '"deeds"' in line) + 1
-    assert json.loads(lines[first].rstrip(","))["do"] == draw(3).deeds[0].do
+    first = next(number for number, line in enumerate(lines) if '"operations"' in line) + 1
+    assert json.loads(lines[first].rstrip(","))["do"] == draw(3).operations[0].do
     del lines[first]
     path.write_text("\n".join(lines))
-    assert read_scenario(path).deeds == draw(3).deeds[1:]
+    assert read_scenario(path).operations == draw(3).operations[1:]

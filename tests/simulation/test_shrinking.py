@@ -16,8 +16,8 @@ SHRUNK = "a repeated request is done again"
 
 
 def test_a_failure_is_made_small(tmp_path: Path) -> None:
-    """With a bug in, what is left fails in the same way with few deeds and faults, from a file as well; without the
-    bug it does not fail.
+    """With a bug in, what is left fails in the same way with few operations and faults, from a file as well; without
+    the bug it does not fail.
     """
     bug = BUGS[SHRUNK]
     scenario = draw(known()[SHRUNK].seed)
@@ -26,7 +26,7 @@ def test_a_failure_is_made_small(tmp_path: Path) -> None:
         assert failure is not None
         shrinker = Shrinker(scenario, failure, runs_max=150)
         small = shrinker.go()
-        assert len(small.deeds) < len(scenario.deeds) / 10
+        assert len(small.operations) < len(scenario.operations) / 10
         assert small.faults is not None
         write_scenario(tmp_path / "small.json", small)
         again = simulate(read_scenario(tmp_path / "small.json")).failure

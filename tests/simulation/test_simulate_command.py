@@ -66,9 +66,9 @@ def test_a_failure_is_shrunk_and_replayed(tmp_path: Path, capsys: pytest.Capture
         assert run(["simulate", "--seed", str(SEED), "--shrink", "--write", str(path)]) == EXIT_ERROR
         said = capsys.readouterr().err
         assert f"run it again: leasekit simulate --scenario {path}" in said
-        assert "deeds are left" in said
+        assert "operations are left" in said
         assert run(["simulate", "--scenario", str(path)]) == EXIT_ERROR
-    assert len(read_scenario(path).deeds) < len(draw(SEED).deeds)
+    assert len(read_scenario(path).operations) < len(draw(SEED).operations)
     capsys.readouterr()
     assert run(["simulate", "--scenario", str(path)]) == 0
 

@@ -230,7 +230,7 @@ def test_an_extended_lease_is_changed_while_daemons_are_killed(tmp_path: Path) -
 
             def wrong() -> Any:
                 lease = world.lease("web")
-                tickets = [one for one in (lease["renewal"], *lease["further"]) if one]
+                tickets = [one for one in (lease["renewal"], *lease["continuations"]) if one]
                 found = [(one["units"], one["term"][1]) for one in tickets]
                 return None if (found, lease["pending"]) == (wanted, "-") else lease
 
@@ -305,7 +305,7 @@ def test_a_lease_is_changed_when_its_site_goes_on_by_the_extension_already(tmp_p
 
             def wrong() -> Any:
                 lease, there = world.lease("web"), world.query("site", "lease", lease=id_)
-                tickets = [one["term"][1] for one in (lease["renewal"], *lease["further"]) if one]
+                tickets = [one["term"][1] for one in (lease["renewal"], *lease["continuations"]) if one]
                 found = (tickets, lease["pending"], len(world.joined(lease)), there["pending"], there["end"])
                 return None if found == ([*ends], "extending_lease", units, "extending", ends[0]) else found
 

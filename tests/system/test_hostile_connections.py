@@ -236,7 +236,7 @@ async def test_addresses_of_one_ipv6_prefix_share_its_places(tmp_path: Path, pre
     """A flood from many addresses of a /64 takes its places from itself: who is of another one, and slower than all of
     them, keeps its place and gets in.
     """
-    text = BROKER.replace("127.0.0.1", "[::]") + "transport.strangers_max = 16\n"
+    text = BROKER.replace("127.0.0.1", "[::]") + "transport.unauthenticated_max = 16\n"
     daemon = LiveDaemon(tmp_path, "broker", text.replace("2s", "20s"), PEERS)
 
     async def knock(prefix: str, number: int) -> trio.SocketStream:

@@ -270,7 +270,7 @@ def test_a_broker_that_is_killed_amid_it(rush: Rush, hour: int, after: int) -> N
 def test_probing_takes_nothing_from_others(rush: Rush, hour: int) -> None:
     """What many are told that they would get at the same time is still to be had by who then asks in earnest."""
     with rush.client("ann") as one, rush.client("bob") as other:
-        probe = ("command", "lease.probe", wish(FEW, hour, hour + HOUR, 3))
+        probe = ("command", "lease.dry_run", wish(FEW, hour, hour + HOUR, 3))
         answers = [*one.batch([probe] * 8), *other.batch([probe] * 8)]
         told = [answer["status"] for answer in answers if not isinstance(answer, RequestError)]
         assert told and set(told) == {"granted"}

@@ -84,7 +84,7 @@ class Answers:
         source: Delegation | None = None,
         truncation: bytes = b"",
         fits: Instant | None = None,
-        further: bytes = b"",
+        continuations: bytes = b"",
     ) -> None:
         """The request of ``lease`` is over, as ``status`` says: its guest is told until it acknowledges that."""
         number, lease.defer_reason = lease.request, None
@@ -104,7 +104,7 @@ class Answers:
             lease,
             TicketUpdate(
                 lease.id, lease.update + 1, number, status, ticket, site, properties, truncation, reason,
-                -1 if fits is None else fits, endorsement, further, classes,
+                -1 if fits is None else fits, endorsement, continuations, classes,
             ),
         )  # fmt: skip
 
@@ -181,7 +181,7 @@ class LeaseTerms:
 
     def __attrs_post_init__(self) -> None:
         self._kernel.register(
-            BrokerLease, due_at=self._due_at, on_due=self._due, owes=self._served.owes, send=self._served.send_now
+            BrokerLease, due_at=self._due_at, on_due=self._due, awaits=self._served.awaits, send=self._served.send_now
         )
 
     def _due_at(self, lease: BrokerLease) -> Instant | None:

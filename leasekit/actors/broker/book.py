@@ -34,7 +34,7 @@ from leasekit.core.timetable.profile import Profile
 KEPT: Final[Duration] = 31 * DAY
 """How far back usage is kept at least."""
 KEPT_MAX: Final[Duration] = 400 * DAY
-"""How far back it is kept at most, whatever a mapper wishes."""
+"""How far back it is kept at most, whatever a mapper asks for."""
 TIDY_EVERY: Final = 1024
 STRETCHES_MAX: Final = 256
 TABLE: Final = "usage"
@@ -336,7 +336,7 @@ class Book:
         return parts if at >= term.end else []
 
     def count_of(self, peer: str) -> int:
-        """How many delegations of one giver are held."""
+        """How many delegations of one issuer are held."""
         return sum(source.peer == peer for source in self._sources.values())
 
     def table(self, id_: str) -> ClassedTimetable:
@@ -414,7 +414,7 @@ class Book:
             raise CommandError(f"properties.{error}") from error
 
     def _runs(self, type_: str) -> list[tuple[Delegation, int, Term]]:
-        """Each line of a type: its first delegation, the most units, the term. In a gap, as a giver leaves that was
+        """Each line of a type: its first delegation, the most units, the term. In a gap, as an issuer leaves that was
         away when it should have gone on, the line's timetable has nothing.
         """
         runs: dict[str, tuple[Delegation, int, Term]] = {}
@@ -435,7 +435,7 @@ class Book:
                 {
                     "source": source.id,
                     "site": source.site,
-                    "giver": source.peer,
+                    "issuer": source.peer,
                     "state": source.state,
                     "type": source.type,
                     "units": source.units,

@@ -213,7 +213,7 @@ class Broker(Server[BrokerLease]):
         super()._restore(tables)
         rows = tables.get("delegations", ())
         self.sources.restore(rows)
-        self.subdelegation.restore(rows, tables.get("wishes", ()))
+        self.subdelegation.restore(rows, tables.get("overrides", ()))
         self.granted.restore(tables.get("leases", ()), tables.get("usage", ()))
         self.admission.restore()
         self.holds.restore(tables.get("plans", ()))
@@ -242,7 +242,7 @@ class Broker(Server[BrokerLease]):
         return source.site if source is not None else lease.asked.site
 
     def _until(self, claim: Granted) -> Instant:
-        """When a claim ends: by its giver's deadline at the latest, if that takes back what it was cut from."""
+        """When a claim ends: by its issuer's deadline at the latest, if that takes back what it was cut from."""
         source = self.book.get(claim.source)
         if source is None or source.deadline < 0:
             return claim.until

@@ -333,7 +333,7 @@ class GrantedClaims:
     def notice(self, lease: BrokerLease, claim: Granted, at: Instant, reason: Reason) -> None:
         """Tell a guest that a claim of its lease, and what goes on from it, ends at ``at``."""
         statement = self._statements.early_end(lease, claim, at)
-        update = TicketUpdate(lease.id, lease.update + 1, 0, "noticed", b"", "", {}, statement, reason, -1)
+        update = TicketUpdate(lease.id, lease.update + 1, 0, "terminating", b"", "", {}, statement, reason, -1)
         self._served.publish(lease, update)
 
     def check_saved_by(self, lease: BrokerLease, at: Instant) -> Duration:

@@ -80,7 +80,7 @@ class Subdelegation:
         """As many as are asked for."""
         return UNITS_MAX  # whether it ever has that much shows when its sites have delegated
 
-    def check_wish(self, line: str, type_: str, units: int) -> None:
+    def check_override(self, line: str, type_: str, units: int) -> None:
         """How many are given must be said."""
         if not units and line not in self.issued.specs:
             raise CommandError(f"units: found none, and the settings don't say how many {type_!r} are given: say it")
@@ -116,7 +116,7 @@ class Subdelegation:
             table, key = self._book.table(source.id), _key(id_)
             if key in table:  # a line that begins anew, under the name of what is over
                 table.release(key)
-            # Over a maintenance window it may be more than there is: the taker hears of that when it has it.
+            # Over a maintenance window it may be more than there is: the holder hears of that when it has it.
             table.reserve(key, ticket.leaf.capacities, term, force=True)
             self.issued.offer(
                 id_, spec.broker, ticket, *self._book.attributes_of(units), line=self.issued.line_name(spec),
@@ -139,7 +139,7 @@ class Subdelegation:
         return chosen(spec.units, most, first)
 
     def offer_taken(self, record: Delegation) -> None:
-        """It may have been cut out of what a maintenance window takes: the taker is to leave that alone."""
+        """It may have been cut out of what a maintenance window takes: the holder is to leave that alone."""
         source = self._book.get(record.source)
         for window in source.withheld if source is not None else ():
             begin, end = (
@@ -157,11 +157,11 @@ class Subdelegation:
                 )
 
     def offer_refused(self, record: Delegation) -> None:
-        """The taker has the claim all the same: its units are free when the site knows that it is not to be used."""
+        """The holder has the claim all the same: its units are free when the site knows that it is not to be used."""
         self._end_claim(record, record.term.start)
 
     def taken_back(self, record: Delegation) -> None:
-        """Its taker stops what depends on it."""
+        """Its holder stops what depends on it."""
 
     def is_own_claim(self, peer: str, ticket: Ticket, offered: Delegation) -> bool:
         """What this broker forgot it can't tell from what others made up."""
@@ -171,7 +171,7 @@ class Subdelegation:
         """Whether there is as much shows when its sites have delegated."""
 
     def let_go(self, record: Delegation, until: Instant) -> None:
-        """What the taker granted before may go on until then."""
+        """What the holder granted before may go on until then."""
         self._end_claim(record, max(record.reclaimed, record.replaced, min(until, record.term.end)))
 
     def _end_claim(self, record: Delegation, at: Instant) -> None:
@@ -204,9 +204,9 @@ class Subdelegation:
             self._book.note_news()
             self.issued.give_waiting()
 
-    def restore(self, rows: Collection[Row], wishes: Collection[Row]) -> None:
+    def restore(self, rows: Collection[Row], overrides: Collection[Row]) -> None:
         """Take up what a store kept, and reserve it in what was taken up of the book."""
-        self.issued.restore(rows, wishes)
+        self.issued.restore(rows, overrides)
         for given in self.issued:
             table = self._book.table_or_none(given.source)
             if table is not None and given.state != deleg.ENDED:  # one that was refused until its site knows: freed
@@ -277,7 +277,7 @@ class SourceDependents:
         self._stop_granting(source)
 
     def _stop_granting(self, source: Delegation) -> None:
-        """What was cut from ``source`` and has not begun by then is off; its own takers are told."""
+        """What was cut from ``source`` and has not begun by then is off; its own holders are told."""
         for record in list(self._issued):
             if record.source == source.id and deleg.MACHINE.allows((record.state, record.pending), "reclaim"):
                 self._issued.give_again(record)
@@ -292,7 +292,7 @@ class SourceDependents:
 
 
 TAKEN_MAX = 1000
-"""How many delegations of one giver are held at once."""
+"""How many delegations of one issuer are held at once."""
 REFUSED_MAX = 1000
 """How many refused offers are remembered at once."""
 
@@ -307,14 +307,14 @@ class TakenDelegations:
     _issued: Issued
     _dependents: SourceDependents
     refused_offers: dict[tuple[str, bytes], Reason] = attrs.field(factory=dict, init=False)
-    """Why tickets, by their giver and their bytes, were not taken."""
+    """Why tickets, by their issuer and their bytes, were not taken."""
 
     def __attrs_post_init__(self) -> None:
         self._kernel.register(
             Delegation,
             due_at=lambda one: self._issued.due_at(one) if one.given else self._due_at(one),
             on_due=lambda one: self._issued.due(one) if one.given else self._due(one),
-            owes=self._issued.owes,
+            awaits=self._issued.awaits,
             send=self._issued.send_now,
         )
 
@@ -342,7 +342,7 @@ class TakenDelegations:
         self._kernel.send(peer, answer if taken is None else self._taken_answer(taken, message.number))
 
     def _held_of(self, offer: Offer) -> tuple[HeldClaim, ...]:
-        """What is held of the line that ``offer`` begins: its giver may have lost its store."""
+        """What is held of the line that ``offer`` begins: its issuer may have lost its store."""
         return tuple(
             HeldClaim(one.id, one.ticket, one.state, one.replaced if one.state == deleg.REPLACED else one.reclaimed)
             for one in self._book.line(offer.delegation)[-HELD_MAX:]
@@ -358,7 +358,7 @@ class TakenDelegations:
         return OfferAnswer(source.id, number, None, max(until, 0), (), beyond)
 
     def _remember_refused(self, peer: str, ticket: bytes, reason: Reason) -> None:
-        """A repeat of the offer is refused as well, even if it could be taken by then: its giver may have heard the
+        """A repeat of the offer is refused as well, even if it could be taken by then: its issuer may have heard the
         first answer, and counts on its units.
         """
         self.refused_offers[peer, ticket] = reason
@@ -366,8 +366,9 @@ class TakenDelegations:
             del self.refused_offers[next(iter(self.refused_offers))]
 
     def _known(self, peer: str, id_: str) -> Delegation | None:
-        """A giver's delegation, if it is held. Raises ``RemoteError`` if it can't be that giver's: names of delegations
-        begin with their giver's, so that none is in the way of another's, or of what this broker gives itself.
+        """An issuer's delegation, if it is held. Raises ``RemoteError`` if it can't be that issuer's: names of
+        delegations begin with their issuer's, so that none is in the way of another's, or of what this broker gives
+        itself.
         """
         if not id_.startswith(f"{peer}/"):
             raise RemoteError(Code.NOT_YOURS, f"delegation: found {id_!r}, names of {peer}'s begin with {peer}/")
@@ -413,7 +414,7 @@ class TakenDelegations:
         return ticket
 
     def _site_of(self, peer: str, ticket: Ticket, called: str) -> str:
-        """The name of the site that a chain begins at: the one that its key has here, else what the giver calls it."""
+        """The name of the site that a chain begins at: the one that its key has here, else what the issuer calls it."""
         root = ticket.root.issuer
         for known in self._keyring.peers.values():
             if root in self._keyring.keys_of(known.name):
@@ -452,7 +453,7 @@ class TakenDelegations:
         if count >= TAKEN_MAX:
             raise TicketError(Code.BUSY, f"{self._keyring.name} holds {count} delegations of {peer}, its limit")
 
-    # -- what the giver takes back -----------------------------------------------------------------------------
+    # -- what the issuer takes back -----------------------------------------------------------------------------
 
     @takes(Reclaim, DELEGATE)
     def _on_reclaim(self, peer: str, message: Reclaim) -> None:
@@ -514,7 +515,7 @@ WINDOWS_MAX = 100
 
 @attrs.define(eq=False)
 class Withholding:
-    """The maintenance windows of what a broker has: nothing new is granted then, and its takers hear of them."""
+    """The maintenance windows of what a broker has: nothing new is granted then, and its holders hear of them."""
 
     _kernel: Kernel
     _keyring: Keyring
@@ -524,7 +525,7 @@ class Withholding:
 
     @takes(Withhold, DELEGATE)
     def _on_withhold(self, peer: str, message: Withhold) -> None:
-        """The giver's units are in maintenance then: nothing new is granted of them."""
+        """The issuer's units are in maintenance then: nothing new is granted of them."""
         source = self._book.get(message.delegation)
         if source is None or source.peer != peer:
             raise RemoteError(
@@ -562,16 +563,16 @@ class Withholding:
         if known is not None:
             self._book.withhold(source, known, -1)
         sources = {one.id for one in line}
-        takers = [d for d in self._issued if d.source in sources and d.state in (deleg.OFFERING, deleg.HELD)]
+        holders = [d for d in self._issued if d.source in sources and d.state in (deleg.OFFERING, deleg.HELD)]
         rest = Term(max(message.term.start, min(self._kernel.now, message.term.end - 1)), message.term.end)
         told: dict[str, list[tuple[bytes, int]]] = {}
         for class_, units in window.of(self._book.ticket(source.id).leaf):
             spare = self._book.table(source.id).open(class_).available
-            for name, part in withheld_shares(units, rest, spare, units_of_class(takers, class_)).items():
+            for name, part in withheld_shares(units, rest, spare, units_of_class(holders, class_)).items():
                 told.setdefault(name, []).append((class_, part))
         self._book.withhold(source, window, 1)
         source.withheld = (*kept, window)
-        for record in takers:
+        for record in holders:
             share = in_order(decode_ticket(record.ticket).leaf, counts(told.get(record.id, ())))
             if any(share) or told_before:
                 number = self._kernel.next("serial")
@@ -593,7 +594,7 @@ class ReleasedSources:
 
     @command("source.release")
     def _release(self, asked: ReleaseSource) -> dict[str, Any]:
-        """Let go of what is held, as if its giver had taken it back: for one that is gone."""
+        """Let go of what is held, as if its issuer had taken it back: for one that is gone."""
         name = asked.source
         found = [one for one in (self._book.get(name), *self._book.line(name)) if one is not None]
         sources = [one for one in dict.fromkeys(found) if deleg.MACHINE.allows((one.state, one.pending), "let_go")]

@@ -329,7 +329,7 @@ class TicketCutter:
         """Cut the tickets of a grant, which is reserved under ``key``, and answer with them."""
         note_suspend(lease, grant, options)
         parts = self._cut_claims(lease, grant, options, key)
-        first, further = parts[0][0], join_tickets([ticket.encode() for ticket, _ in parts[1:]])
+        first, continuations = parts[0][0], join_tickets([ticket.encode() for ticket, _ in parts[1:]])
         cut_at = grant.booked.start if lease.asked.op == MODIFY else -1
         place = place_of(lease, lease.asked.op, lease.asked.term)
         truncation = self._granted.add(lease, place, [granted for _, granted in parts], cut_at)
@@ -341,7 +341,13 @@ class TicketCutter:
         granted = Reason(Code.GRANTED, source.site, lease.type, units=grant.units, at=start, until=end)
         self._kernel.fire(br.MACHINE, lease, "grant", granted)
         self._answers.settle(
-            lease, "granted", None, ticket=first.encode(), source=source, truncation=truncation, further=further
+            lease,
+            "granted",
+            None,
+            ticket=first.encode(),
+            source=source,
+            truncation=truncation,
+            continuations=continuations,
         )
 
     def _cut_claims(self, lease: BrokerLease, grant: Grant, options: Options, key: str) -> list[tuple[Ticket, Granted]]:

@@ -27,7 +27,7 @@ from leasekit.core.leases.records import Asked, BrokerLease
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.mappers import BrokerCycle, BrokerMapper, Defer, Grant, Reject, Wake
 from leasekit.core.properties import Properties
-from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, Probe, ProbeAnswer, RequestTicket, Withdraw
+from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, DryRun, DryRunAnswer, RequestTicket, Withdraw
 from leasekit.core.reasons import Code, Reason, mark, of_mapper
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.steps import TurnDone
@@ -76,7 +76,7 @@ class Admission:
         """The question of ``lease`` is answered."""
         self._queue.options.pop(lease.id, None)
 
-    def admit(self, peer: str, message: RequestTicket | Probe, options: Options) -> None:
+    def admit(self, peer: str, message: RequestTicket | DryRun, options: Options) -> None:
         """Refuse what can never be granted, by the answer that fits: type, site, size and time are different."""
         self._queue.check_room(peer)
         if message.term.end <= self._kernel.now:
@@ -307,9 +307,9 @@ def _asked(lease: BrokerLease, asked: Asked) -> Reason:
     return Reason(Code.ASKED, lease.holder, lease.type, units=asked.units, at=start, until=end)
 
 
-PROBES_MAX: Final = 64
+DRY_RUNS_MAX: Final = 64
 """How many questions may wait at once."""
-PEER_PROBES_MAX: Final = 8
+PEER_DRY_RUNS_MAX: Final = 8
 """How many of them may be one peer's."""
 _PENDING: Final = {EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
 GRANTED, WAITS, REFUSED = "granted", "waits", "refused"
@@ -320,7 +320,7 @@ class _Question:
     """One of them: who asked, how, the lease that it would make, and the instant that its mapper is shown."""
 
     peer: str
-    message: Probe
+    message: DryRun
     lease: BrokerLease
     at: Instant
     again: bool = False
@@ -352,12 +352,12 @@ class DryRuns:
 
     # -- asking ------------------------------------------------------------------------------------------------
 
-    @takes(Probe, REQUEST)
-    def _on_probe(self, peer: str, message: Probe) -> None:
+    @takes(DryRun, REQUEST)
+    def _on_dry_run(self, peer: str, message: DryRun) -> None:
         if self._fresh is None:
             raise RemoteError(Code.UNAVAILABLE, f"{self._served.name} answers requests only")
         theirs = sum(question.peer == peer for question in self._questions)
-        if len(self._questions) >= PROBES_MAX or theirs >= PEER_PROBES_MAX:
+        if len(self._questions) >= DRY_RUNS_MAX or theirs >= PEER_DRY_RUNS_MAX:
             raise RemoteError(
                 Code.BUSY, f"{self._served.name} has {len(self._questions)} questions waiting: try again later"
             )
@@ -376,12 +376,12 @@ class DryRuns:
         self._admission.note(lease, options)
         self._questions.append(_Question(peer, message, lease, self._kernel.now))
 
-    def _tried(self, peer: str, message: Probe, options: Options) -> BrokerLease:
+    def _tried(self, peer: str, message: DryRun, options: Options) -> BrokerLease:
         """The lease as it would be if the request were made. Raises ``RemoteError`` where it can't be."""
         asked = Asked(message.op, message.units, message.term, message.site, message.properties)
         self._asked += 1
         # No holder's id begins like this: they begin with a fingerprint.
-        id_ = f"probe-{self._asked}"
+        id_ = f"dry-run-{self._asked}"
         if message.op == NEW:
             self._admission.check_size(message.type, message.units, options)
             return BrokerLease(
@@ -493,7 +493,7 @@ class DryRuns:
     def _answer(
         self,
         peer: str,
-        message: Probe,
+        message: DryRun,
         status: str,
         reason: Reason | None,
         site: str = "",
@@ -501,7 +501,7 @@ class DryRuns:
         term: Term | None = None,
         earliest: Instant = -1,
     ) -> None:
-        answer = ProbeAnswer(
+        answer = DryRunAnswer(
             message.lease, message.number, status, site, units, term or message.term, reason,
             earliest,
         )  # fmt: skip

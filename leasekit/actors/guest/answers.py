@@ -50,31 +50,31 @@ class BrokerAnswers:
     """Who is told, in order, of a lease that has its first ticket."""
 
     def granted(
-        self, lease: GuestLease, message: TicketUpdate, held: Held, further: tuple[Held, ...], site: str
+        self, lease: GuestLease, message: TicketUpdate, held: Held, continuations: tuple[Held, ...], site: str
     ) -> None:
         """The broker grants what was asked: ``held``, and those that go on from it."""
         before, op = (lease.state, lease.pending), lease.asked.op
         self._kernel.fire(sm.MACHINE, lease, "ticket", said(f"{counted(held.units)} at {site}"))
         if before == (sm.NASCENT, sm.CLOSE_WAIT):
             lease.site = site
-            self._returns.give_back_all(lease, (held, *further), site)
+            self._returns.give_back_all(lease, (held, *continuations), site)
             self._endings.end(lease)
         elif before[1] == sm.WITHDRAWING:
-            self._returns.give_back_all(lease, (held, *further), site)
+            self._returns.give_back_all(lease, (held, *continuations), site)
         elif op == NEW:
             lease.site, lease.approved, lease.resource = site, held, dict(message.properties)
             lease.began = (message.number, held.digest)
-            lease.further = further
+            lease.continuations = continuations
             for tell in self.ticketed:
                 tell(lease)
         elif op == EXTEND:
-            lease.further, lease.victims, lease.reason = (*lease.further, held, *further), (), None
+            lease.continuations, lease.victims, lease.reason = (*lease.continuations, held, *continuations), (), None
         else:
-            lease.further = (*further, *lease.further)
+            lease.continuations = (*continuations, *lease.continuations)
             self._redeems.modify_by(lease, held, message.truncation)
         self._transitions.advance(lease)
 
-    def noticed(self, lease: GuestLease, reason: Reason | None) -> None:
+    def terminating(self, lease: GuestLease, reason: Reason | None) -> None:
         """A ticket that was not redeemed yet is worth nothing any more; of a lease the site itself speaks."""
         if (lease.state, lease.pending) == (sm.TICKETED, NONE):
             self._endings.expire(lease, reason)
@@ -132,11 +132,11 @@ class BrokerUpdates:
             self._operations.end_ask(lease)
         if message.status == "granted":
             self._on_ticket(lease, message, settles)
-        elif message.status == "noticed":
-            if self._tickets.drop_further(lease, message):
+        elif message.status == "terminating":
+            if self._tickets.drop_continuations(lease, message):
                 lease.reason = message.reason
             else:
-                self._answers.noticed(lease, message.reason)
+                self._answers.terminating(lease, message.reason)
         elif message.status in ("refused", "closed") and settles:
             self._answers.refused(lease, message.reason)
 
@@ -145,12 +145,12 @@ class BrokerUpdates:
             self._tickets.give_back_unwanted(lease.broker, message)
             return
         try:
-            held, further, site = self._tickets.check(lease, message)
+            held, continuations, site = self._tickets.check(lease, message)
         except TicketError as error:
             self._answers.refused(lease, Reason(Code.TICKET_UNUSABLE).because(error.reason))
             self._tickets.give_back_unwanted(lease.broker, message)
             return
-        self._answers.granted(lease, message, held, further, site)
+        self._answers.granted(lease, message, held, continuations, site)
 
     def unheard(self, lease: GuestLease) -> None:
         """The broker has not answered in time, which is all that a lease with tickets in hand can wait."""
@@ -240,7 +240,7 @@ class SiteAnswers:
             event = "lost"
         else:
             return
-        ended = lease.close_reason or (lease.reason if lease.noticed >= 0 else None)
+        ended = lease.close_reason or (lease.reason if lease.terminates_at >= 0 else None)
         self._endings.over(lease, event, ended if event == "closed" and ended else message.reason, message.receipt)
 
     def not_taken(self, lease: GuestLease, code: str, reason: Reason | None) -> None:
@@ -299,8 +299,8 @@ class SiteUpdates:
             self._kernel.owe_no_more(lease, lease.site)
         if message.state in ("closed", "failed"):
             self._answers.over(lease, message, settles)
-        elif message.state == "noticed":
-            lease.noticed, lease.reason = message.term.end, message.reason
+        elif message.state == "terminating":
+            lease.terminates_at, lease.reason = message.term.end, message.reason
             lease.suspends = lease.suspends if lease.operation.op == CLOSE else message.saved >= 0
         elif message.state in ("waiting", "told"):
             lease.reason = message.reason
@@ -356,7 +356,7 @@ class LeaseTimeouts:
                     self._membership.leave_early(lease, victims)
                 else:
                     late = Reason(Code.NO_EXTEND, lease.site)
-                    expire(lease, late if lease.noticed < 0 else lease.reason)
+                    expire(lease, late if lease.terminates_at < 0 else lease.reason)
             case (sm.ACTIVE_TICKETED, sm.EXTENDING_TICKET):
                 self._redeems.go_on(lease)
             case (sm.ACTIVE_TICKETED, _) if lease.ask:
@@ -369,7 +369,7 @@ class LeaseTimeouts:
             case (sm.ACTIVE, sm.CLOSING):
                 self._endings.leave_at_once(lease)
             case (sm.ACTIVE, _):
-                expire(lease, Reason(Code.TERM_OVER) if lease.noticed < 0 else lease.reason)
+                expire(lease, Reason(Code.TERM_OVER) if lease.terminates_at < 0 else lease.reason)
 
 
 @attrs.define(eq=False)

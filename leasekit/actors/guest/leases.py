@@ -232,7 +232,7 @@ class Leases:
             if held is None
             else {"units": held.units, "term": list(held.term), "claim": held.digest.hex()},
             "renewal": following[0] if following else None,
-            "further": following[1:],
+            "continuations": following[1:],
             "granted": None if lease.granted is None else {"term": list(lease.granted), "units": len(lease.units)},
             "start": lease.runs.start,
             "end": _end(lease),
@@ -287,7 +287,7 @@ def _may_undo(lease: GuestLease, held: Held) -> bool:
 
 def _end(lease: GuestLease) -> Instant:
     """When it ends, or did."""
-    end = lease.end if lease.noticed < 0 else min(lease.end, lease.noticed)
+    end = lease.end if lease.terminates_at < 0 else min(lease.end, lease.terminates_at)
     return end if lease.ended < 0 else min(end, lease.ended)
 
 
@@ -353,7 +353,7 @@ class Limits:
             case (sm.ACTIVE_TICKETED, sm.MODIFYING) if lease.operation.number:
                 leaves = self._leaves_at(lease, lease.end)
                 return min(max(self.redeem_by(lease), self._changed_by(lease)), leaves) if lease.op_accepted else leaves
-            case (sm.ACTIVE_TICKETED, _) if lease.noticed >= 0 and not lease.is_promised:
+            case (sm.ACTIVE_TICKETED, _) if lease.terminates_at >= 0 and not lease.is_promised:
                 return 0  # its site will refuse the renewal: the sooner, the sooner its units can leave
             case (sm.ACTIVE_TICKETED, pending) if pending == NONE and lease.is_promised:
                 return 0  # a modify that came between is settled
@@ -387,7 +387,7 @@ class Limits:
 
     def _leaves_at(self, lease: GuestLease, end: Instant) -> Instant:
         """When units are to leave a lease that ends at ``end``, if its site does not end it before."""
-        return (end if lease.noticed < 0 else min(end, lease.noticed)) - self._settings.leave_time
+        return (end if lease.terminates_at < 0 else min(end, lease.terminates_at)) - self._settings.leave_time
 
     @staticmethod
     def _last_end(lease: GuestLease) -> Instant:
@@ -562,7 +562,7 @@ class GuestOperations:
             self._send_op(lease)
 
     @staticmethod
-    def owes(lease: GuestLease, peer: str) -> bool:
+    def awaits(lease: GuestLease, peer: str) -> bool:
         """Whether something that was sent to ``peer`` is not answered."""
         return bool((lease.ask and lease.broker == peer) or (lease.operation.number and lease.site == peer))
 

@@ -42,16 +42,16 @@ class Endings:
     def _close(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return self._records.describe(self.close_early(structure(CloseLeaseEarly, arguments)))
 
-    def close_early(self, wish: CloseLeaseEarly) -> GuestLease:
+    def close_early(self, request: CloseLeaseEarly) -> GuestLease:
         """End a lease early. Closing one that is over, or closing already, is an error that says so."""
-        lease = self._records.find(wish.lease)
+        lease = self._records.find(request.lease)
         if lease.state in (sm.CLOSED, sm.FAILED):
             raise CommandError(
                 f"lease {lease.id} is {lease.state} already: {words(lease.reason) or 'no reason recorded'}"
             )
         if lease.closing or lease.pending in (sm.CLOSING, sm.CLOSE_WAIT):
             raise CommandError(f"lease {lease.id} is being closed already")
-        self.close(lease, said(wish.reason) if wish.reason else Reason(Code.CLOSED_BY_GUEST))
+        self.close(lease, said(request.reason) if request.reason else Reason(Code.CLOSED_BY_GUEST))
         return lease
 
     def close(self, lease: GuestLease, reason: Reason | None) -> None:
@@ -79,7 +79,9 @@ class Endings:
         if lease.pending == sm.CLOSING:
             if lease.ask:
                 self._operations.end_ask(lease)
-            self._give_back_further(lease)  # a ticket that was redeemed already goes back when the site has closed it
+            self._give_back_continuations(
+                lease
+            )  # a ticket that was redeemed already goes back when the site has closed it
             self._operations.end(lease)
             self._membership.move(lease, "leave")
             self._membership.leave(lease, list(lease.units))
@@ -87,14 +89,14 @@ class Endings:
         elif lease.pending == sm.CLOSE_WAIT and before == (sm.NASCENT, sm.TICKETING):
             self._operations.withdraw(lease)
         elif lease.pending == sm.CLOSE_WAIT:
-            self._give_back_further(lease)
+            self._give_back_continuations(lease)
             self._operations.begin(lease, CLOSE)
         elif lease.state in (sm.CLOSED, sm.FAILED):
             self.end_unused(lease)
 
-    def _give_back_further(self, lease: GuestLease) -> None:
-        self._returns.give_back_all(lease, lease.further, lease.site)
-        lease.further = ()
+    def _give_back_continuations(self, lease: GuestLease) -> None:
+        self._returns.give_back_all(lease, lease.continuations, lease.site)
+        lease.continuations = ()
 
     def leave_at_once(self, lease: GuestLease) -> None:
         """Units that have not left in time are not waited for."""
@@ -133,7 +135,7 @@ class Endings:
         if lease.renewal is not None:
             self._returns.give_back(lease, lease.renewal, lease.site)
             lease.renewal = None
-        self._give_back_further(lease)
+        self._give_back_continuations(lease)
         self._membership.move(lease, "over")
         self._membership.clear(lease)
         self._records.open.pop(lease.id, None)
@@ -165,9 +167,9 @@ class Redeems:
 
     def in_hand(self, lease: GuestLease) -> bool:
         """An active lease goes on by the tickets in hand, if there are any; whether there are."""
-        if not sm.MACHINE.allows((lease.state, lease.pending), "in_hand") or not lease.further:
+        if not sm.MACHINE.allows((lease.state, lease.pending), "in_hand") or not lease.continuations:
             return False
-        self._kernel.fire(sm.MACHINE, lease, "in_hand", _span(lease.further[:1]))
+        self._kernel.fire(sm.MACHINE, lease, "in_hand", _span(lease.continuations[:1]))
         return True
 
     def extend(self, lease: GuestLease, asked: Asked, victims: tuple[str, ...], deadline: Instant) -> None:
@@ -177,7 +179,7 @@ class Redeems:
 
     def go_on(self, lease: GuestLease) -> None:
         """Ask the site to go on by the first of the tickets in hand."""
-        lease.renewal, lease.further = lease.further[0], lease.further[1:]
+        lease.renewal, lease.continuations = lease.continuations[0], lease.continuations[1:]
         self._kernel.fire(sm.MACHINE, lease, "redeem")
         self._operations.begin(lease, EXTEND)
 
@@ -209,8 +211,8 @@ class Redeems:
         if renewal is not None:
             self._returns.give_back(lease, renewal, lease.site)
         if not stands:
-            self._returns.give_back_all(lease, lease.further, lease.site)
-            lease.further = ()
+            self._returns.give_back_all(lease, lease.continuations, lease.site)
+            lease.continuations = ()
         if lease.pending == sm.WITHDRAWING:
             self._operations.withdraw(lease)  # what was to go on from it
 
@@ -240,7 +242,7 @@ class Redeems:
         """The ticket that the site was asked to go on by, and has accepted, is in hand while a modify comes between."""
         if lease.pending == sm.EXTENDING_LEASE and lease.renewal is not None:
             self._kernel.owe_no_more(lease, lease.site)
-            lease.further = (lease.renewal._replace(promised=True), *lease.further)
+            lease.continuations = (lease.renewal._replace(promised=True), *lease.continuations)
             self._operations.end(lease)
             lease.renewal = None
 
@@ -286,7 +288,7 @@ class Redeems:
             self._operations.begin(lease, UNDO)
             return
         self._kernel.fire(sm.MACHINE, lease, "undo" if lease.pending == NONE else "let_go", why)
-        lease.further = lease.further[: -len(tickets)]
+        lease.continuations = lease.continuations[: -len(tickets)]
         self._returns.give_back_all(lease, tickets, lease.site)
         self._advance(lease)
 
@@ -296,7 +298,7 @@ class Redeems:
             return
         tickets = _last_extension(lease)
         self._operations.end(lease)
-        lease.renewal, lease.further, lease.victims, lease.reason = None, (), (), reason
+        lease.renewal, lease.continuations, lease.victims, lease.reason = None, (), (), reason
         self._kernel.fire(sm.MACHINE, lease, "undone", _span(tickets))
         self._returns.give_back_all(lease, tickets, lease.site)
 

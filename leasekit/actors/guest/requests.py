@@ -39,7 +39,7 @@ from leasekit.core.leases.records import After, Asked, GuestLease, Resumed, Slic
 from leasekit.core.leases.saved import RESUMES
 from leasekit.core.mappers import ExtendLease, ModifyLease, RequestLease
 from leasekit.core.properties import Properties
-from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, Probe, ProbeAnswer
+from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, DryRun, DryRunAnswer
 from leasekit.core.reasons import Code, Reason, mark, said, view
 from leasekit.core.requests import KEEP, TRUE, Options, kept_words, parse_options
 from leasekit.core.steps import Command, Reply
@@ -66,42 +66,42 @@ class LeaseRequests:
     def _request(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return self._records.describe(self.request(structure(RequestLease, arguments, term=True)))
 
-    def request(self, wish: RequestLease) -> GuestLease:
+    def request(self, request: RequestLease) -> GuestLease:
         """Ask for a new lease. Raises ``CommandError`` that names the field."""
-        self.check(wish)
-        options = parse_options(wish.properties, wish.term)
-        slice_ = wish.slice or "default"
-        if wish.name and (slice_, wish.name) in self._records.named:
-            other = self._records.by_id[self._records.named[slice_, wish.name]]
+        self.check(request)
+        options = parse_options(request.properties, request.term)
+        slice_ = request.slice or "default"
+        if request.name and (slice_, request.name) in self._records.named:
+            other = self._records.by_id[self._records.named[slice_, request.name]]
             if other.state not in (sm.CLOSED, sm.FAILED):
                 raise CommandError(
-                    f"name: slice {slice_!r} has a lease {wish.name!r} already ({other.id}, {other.state})"
+                    f"name: slice {slice_!r} has a lease {request.name!r} already ({other.id}, {other.state})"
                 )
-        return self.begin(wish, self._wait_until(options, wish.term))
+        return self.begin(request, self._wait_until(options, request.term))
 
-    def begin(self, wish: RequestLease, deadline: Instant) -> GuestLease:
+    def begin(self, request: RequestLease, deadline: Instant) -> GuestLease:
         """Ask for a lease that was checked, and wait for the answer until ``deadline``."""
-        slice_ = wish.slice or "default"
-        broker = self.broker(wish.broker)
+        slice_ = request.slice or "default"
+        broker = self.broker(request.broker)
         after = After(
-            self._known_lease("redeem_predecessor", wish.redeem_predecessor, slice_),
-            self._known_lease("join_predecessor", wish.join_predecessor, slice_),
-            wish.if_predecessor_fails == "proceed",
+            self._known_lease("redeem_predecessor", request.redeem_predecessor, slice_),
+            self._known_lease("join_predecessor", request.join_predecessor, slice_),
+            request.if_predecessor_fails == "proceed",
         )
         if slice_ not in self._records.slices:
             self._records.slices[slice_] = Slice(slice_)
             self._kernel.touch(self._records.slices[slice_])
         lease = GuestLease(
             id=f"{self._keyring.tag}-{self._kernel.next('lease')}",
-            name=wish.name,
+            name=request.name,
             slice=slice_,
-            type=wish.type,
+            type=request.type,
             broker=broker,
-            asked=Asked(NEW, wish.units, wish.term, wish.site, _with_filter(wish)),
-            configuration=dict(wish.configuration),
+            asked=Asked(NEW, request.units, request.term, request.site, _with_filter(request)),
+            configuration=dict(request.configuration),
             after=after,
         )
-        if "suspend" in wish.properties:
+        if "suspend" in request.properties:
             lease.first_asked = lease.asked
         self._records.adopt(lease)
         self._operations.ask(lease, "ask", deadline)
@@ -128,24 +128,24 @@ class LeaseRequests:
             last = min(last, now + options.request_timeout)
         return max(last, now) + settings.clock_skew + 2 * settings.retry_first
 
-    def check(self, wish: RequestLease) -> None:
-        """Raises ``CommandError`` for what :func:`check_decision`, which every wish has passed, does not know."""
-        check_name("slice", wish.slice)
-        check_name("name", wish.name)
-        if not wish.type or len(wish.type) > NAME_MAX:
-            raise CommandError(f"type: found {wish.type!r}, expected the name of a resource type")
-        check_units(wish.units)
-        if wish.term.end <= self._kernel.now:
+    def check(self, request: RequestLease) -> None:
+        """Raises ``CommandError`` for what :func:`check_decision`, which every request has passed, does not know."""
+        check_name("slice", request.slice)
+        check_name("name", request.name)
+        if not request.type or len(request.type) > NAME_MAX:
+            raise CommandError(f"type: found {request.type!r}, expected the name of a resource type")
+        check_units(request.units)
+        if request.term.end <= self._kernel.now:
             raise CommandError(
-                f"term: it ends at {mark(wish.term.end)}, which is past: it is {mark(self._kernel.now)} here"
+                f"term: it ends at {mark(request.term.end)}, which is past: it is {mark(self._kernel.now)} here"
             )
-        if wish.if_predecessor_fails not in ("fail", "proceed"):
+        if request.if_predecessor_fails not in ("fail", "proceed"):
             raise CommandError(
-                f"if_predecessor_fails: found {wish.if_predecessor_fails!r}, allowed are 'fail' and 'proceed'"
+                f"if_predecessor_fails: found {request.if_predecessor_fails!r}, allowed are 'fail' and 'proceed'"
             )
-        if wish.site and getattr(self._keyring.peers.get(wish.site), "role", "") != "authority":
+        if request.site and getattr(self._keyring.peers.get(request.site), "role", "") != "authority":
             known = sorted(peer.name for peer in self._keyring.peers.values() if peer.role == "authority")
-            raise CommandError(f"site: found {wish.site!r}, known sites are {', '.join(known) or '(none)'}")
+            raise CommandError(f"site: found {request.site!r}, known sites are {', '.join(known) or '(none)'}")
 
     def broker(self, name: str) -> str:
         """The broker of this name, or the one to ask if it is empty. Raises ``CommandError``."""
@@ -189,53 +189,53 @@ class LeaseChanges:
         self._redeems.undo_extend(lease)
         return self._records.describe(lease)
 
-    def extend(self, wish: ExtendLease) -> GuestLease:
+    def extend(self, request: ExtendLease) -> GuestLease:
         """Renew a lease, growing or shrinking it. Raises ``CommandError``."""
-        lease, asked, give_up = self.extension(wish)
-        self._redeems.extend(lease, asked, wish.victims, give_up)
+        lease, asked, give_up = self.extension(request)
+        self._redeems.extend(lease, asked, request.victims, give_up)
         return lease
 
-    def extension(self, wish: ExtendLease) -> tuple[GuestLease, Asked, Instant]:
+    def extension(self, request: ExtendLease) -> tuple[GuestLease, Asked, Instant]:
         """The lease, what its broker is asked, and when the answer comes too late. Raises ``CommandError``."""
-        lease = self._records.find(wish.lease)
+        lease = self._records.find(request.lease)
         self._must_allow(lease, "extend")
-        units = _new_units(lease, wish.units, wish.victims, further=True)
+        units = _new_units(lease, request.units, request.victims, further=True)
         end = lease.following[-1].term.end if lease.following else lease.end
-        if wish.end <= end:
-            raise CommandError(f"end: found {mark(wish.end)}, it must be later than the lease's end, {mark(end)}")
+        if request.end <= end:
+            raise CommandError(f"end: found {mark(request.end)}, it must be later than the lease's end, {mark(end)}")
         give_up = self._limits.leaves_before(end)
         if give_up <= self._kernel.now:
             raise CommandError(f"lease {lease.id} ends at {mark(end)}: too late to extend it")
         self._tickets.check_returned(lease)
-        properties = {**wish.properties, **_kept(lease, units, wish.victims)}
-        return lease, Asked(EXTEND, units, Term(end, wish.end), lease.site, properties), give_up
+        properties = {**request.properties, **_kept(lease, units, request.victims)}
+        return lease, Asked(EXTEND, units, Term(end, request.end), lease.site, properties), give_up
 
-    def modify(self, wish: ModifyLease) -> GuestLease:
+    def modify(self, request: ModifyLease) -> GuestLease:
         """Change a lease in mid-term: by a replacement ticket if units or end change, at the site alone otherwise. What
         was granted to go on from its term stands. Raises ``CommandError``.
         """
-        lease, asked = self.modification(wish)
-        configuration = None if wish.configuration is None else with_more(lease.configuration, wish.configuration)
+        lease, asked = self.modification(request)
+        configuration = None if request.configuration is None else with_more(lease.configuration, request.configuration)
         self._redeems.take_in_hand(lease)
-        self._redeems.change(lease, configuration, wish.victims)
+        self._redeems.change(lease, configuration, request.victims)
         if asked is None:
             self._redeems.reconfigure(lease, said("configuration"))
         else:
             limits = self._limits
             self._redeems.modify(
-                lease, asked, limits.redeem_by(lease) if lease.further else limits.leaves_before(lease.end)
+                lease, asked, limits.redeem_by(lease) if lease.continuations else limits.leaves_before(lease.end)
             )
         return lease
 
-    def modification(self, wish: ModifyLease) -> tuple[GuestLease, Asked | None]:
+    def modification(self, request: ModifyLease) -> tuple[GuestLease, Asked | None]:
         """The lease, and what its broker is asked, if anything. Raises ``CommandError``."""
-        lease = self._records.find(wish.lease)
+        lease = self._records.find(request.lease)
         self._must_allow(lease, "modify")
         self._must_have_time(lease)
         held, now = lease.approved, self._kernel.now
         assert held is not None, "an active lease has a ticket"
-        units = _new_units(lease, wish.units, wish.victims)
-        end = wish.end if wish.end is not None else lease.end
+        units = _new_units(lease, request.units, request.victims)
+        end = request.end if request.end is not None else lease.end
         if end <= now:
             raise CommandError(f"end: found {mark(end)}, it is {mark(now)} here: close the lease instead")
         start = max(now, held.term.start)
@@ -251,11 +251,11 @@ class LeaseChanges:
             )
         if end != lease.end:
             self._tickets.check_returned(lease)
-        if wish.configuration is None and units == held.units and end == lease.end:
+        if request.configuration is None and units == held.units and end == lease.end:
             raise CommandError("nothing to modify: give configuration, units or end")
         if units == held.units and end == lease.end:
             return lease, None
-        return lease, Asked(MODIFY, units, Term(start, end), lease.site, _kept(lease, units, wish.victims))
+        return lease, Asked(MODIFY, units, Term(start, end), lease.site, _kept(lease, units, request.victims))
 
     @staticmethod
     def _must_allow(lease: GuestLease, event: str) -> None:
@@ -279,7 +279,7 @@ class LeaseChanges:
 
 
 def _new_units(lease: GuestLease, units: int | None, victims: tuple[str, ...], *, further: bool = False) -> int:
-    """How many units are wanted; ``further``: from the end of the tickets in hand on. Raises ``CommandError``."""
+    """How many units are wanted; ``continuations``: from the end of the tickets in hand on. Raises ``CommandError``."""
     assert lease.approved is not None, "an active lease has a ticket"
     later = lease.following[-1] if further and lease.following else None
     held = (later or lease.approved).units
@@ -309,12 +309,12 @@ def _kept(lease: GuestLease, units: int, victims: tuple[str, ...]) -> dict[str, 
     return {KEEP: kept_words(first_of(minus(has, gone), units))}
 
 
-PROBE_TIMEOUT: Final[Duration] = 20 * SECOND
+DRY_RUN_TIMEOUT: Final[Duration] = 20 * SECOND
 """How long a broker's answer is waited for where it is only asked what it would say."""
 
 
 @attrs.define(eq=False)
-class Probes:
+class DryRunRequests:
     """Dry runs of requests: a command's reply is what the broker said."""
 
     _kernel: Kernel
@@ -323,22 +323,24 @@ class Probes:
     _requests: LeaseRequests
     _changes: LeaseChanges
 
-    @deferred("lease.probe")
-    def _probe(self, command: Command) -> None:
-        wish = structure(RequestLease, command.arguments, term=True)
-        self._requests.check(wish)
-        broker = self._requests.broker(wish.broker)
-        if parse_options(wish.properties, wish.term).group:
+    @deferred("lease.dry_run")
+    def _dry_run(self, command: Command) -> None:
+        request = structure(RequestLease, command.arguments, term=True)
+        self._requests.check(request)
+        broker = self._requests.broker(request.broker)
+        if parse_options(request.properties, request.term).group:
             raise CommandError("properties.group_id: a group is answered whole, one request of it can't be tried")
-        self._send(command, broker, wish.type, Asked(NEW, wish.units, wish.term, wish.site, _with_filter(wish)))
+        self._send(
+            command, broker, request.type, Asked(NEW, request.units, request.term, request.site, _with_filter(request))
+        )
 
-    @deferred("lease.probe_extend")
-    def _probe_extend(self, command: Command) -> None:
+    @deferred("lease.dry_run_extend")
+    def _dry_run_extend(self, command: Command) -> None:
         lease, asked, _ = self._changes.extension(structure(ExtendLease, command.arguments))
         self._send(command, lease.broker, lease.type, asked, lease.id)
 
-    @deferred("lease.probe_modify")
-    def _probe_modify(self, command: Command) -> None:
+    @deferred("lease.dry_run_modify")
+    def _dry_run_modify(self, command: Command) -> None:
         """Of units or end: a configuration is the site's to decide."""
         lease, asked = self._changes.modification(structure(ModifyLease, command.arguments))
         if asked is None:
@@ -346,16 +348,16 @@ class Probes:
         self._send(command, lease.broker, lease.type, asked, lease.id)
 
     def _send(self, command: Command, broker: str, type_: str, asked: Asked, of: str = "") -> None:
-        subject = f"{self._keyring.tag}-probe"
-        unheard = f"{broker} did not answer within {PROBE_TIMEOUT // SECOND} s; nothing was asked for"
-        call = self._calls.begin(command, broker, subject, PROBE_TIMEOUT, unheard)
-        probe = call.repeat = Probe(
+        subject = f"{self._keyring.tag}-dry-run"
+        unheard = f"{broker} did not answer within {DRY_RUN_TIMEOUT // SECOND} s; nothing was asked for"
+        call = self._calls.begin(command, broker, subject, DRY_RUN_TIMEOUT, unheard)
+        dry_run = call.repeat = DryRun(
             subject, call.number, type_, asked.units, asked.term, asked.site, dict(asked.properties), asked.op, of
         )
-        self._kernel.send(broker, probe)
+        self._kernel.send(broker, dry_run)
 
-    @takes(ProbeAnswer)
-    def _answered(self, peer: str, message: ProbeAnswer) -> None:
+    @takes(DryRunAnswer)
+    def _answered(self, peer: str, message: DryRunAnswer) -> None:
         call = self._calls.answered(peer, message.lease, message.number)
         if call is not None:
             answer: dict[str, Any] = {
@@ -489,17 +491,19 @@ class Rests:
         ):
             return
         begin = begin_of(decode_ticket(held.ticket).leaf)
-        stopped = max(begin, min(self._kernel.now, lease.noticed if lease.noticed >= 0 else self._kernel.now))
+        stopped = max(
+            begin, min(self._kernel.now, lease.terminates_at if lease.terminates_at >= 0 else self._kernel.now)
+        )
         left = _whole_end(lease, begin + asked.term.length) - stopped
         if left <= 0:
             return
         try:
-            wish = RequestLease(
+            request = RequestLease(
                 lease.type, held.units, Term(self._kernel.now, self._kernel.now + left), lease.slice, lease.name,
                 lease.broker, lease.site, self._rest_properties(lease.id, asked, stopped - begin),
                 with_more(lease.configuration, {RESUMES: lease.id}),
             )  # fmt: skip
-            rest = self._requests.request(wish)
+            rest = self._requests.request(request)
         except CommandError as error:
             self._kernel.complain(f"the rest of lease {lease.id}, which was suspended, can't be asked for: {error}")
             return
@@ -520,19 +524,19 @@ class Rests:
 
 def _whole_end(lease: GuestLease, asked: Instant) -> Instant:
     """When the lease was to end, had it not been suspended: at ``asked``, if it was granted a part of what it asked."""
-    tickets = [one for one in (lease.approved, lease.renewal, *lease.further) if one is not None]
+    tickets = [one for one in (lease.approved, lease.renewal, *lease.continuations) if one is not None]
     if any(saving_of(decode_ticket(one.ticket).leaf) for one in tickets):
         return asked
     return max(one.term.end for one in tickets)
 
 
-def _with_filter(wish: RequestLease) -> dict[str, str]:
+def _with_filter(request: RequestLease) -> dict[str, str]:
     """The request properties, with the configuration's filter where they have none: what the site is to choose by must
     be reserved. One that names units can't be: brokers know classes of units.
     """
-    text = wish.configuration.get(FILTER, "")
+    text = request.configuration.get(FILTER, "")
     try:
-        copied = bool(text) and FILTER not in wish.properties and "unit" not in parse_filter(text).names
+        copied = bool(text) and FILTER not in request.properties and "unit" not in parse_filter(text).names
     except FilterError:
         copied = False  # its site says what is wrong with it
-    return {**wish.properties, FILTER: text} if copied else dict(wish.properties)
+    return {**request.properties, FILTER: text} if copied else dict(request.properties)

@@ -23,7 +23,7 @@ from leasekit.actors.guest.answers import (
 from leasekit.actors.guest.leases import GuestOperations, Leases, Limits
 from leasekit.actors.guest.lifecycle import Dependents, Endings, Predecessors, Redeems, SliceKeys, Transitions
 from leasekit.actors.guest.membership import Membership
-from leasekit.actors.guest.requests import LeaseChanges, LeaseRequests, Probes, Rests, Slices
+from leasekit.actors.guest.requests import DryRunRequests, LeaseChanges, LeaseRequests, Rests, Slices
 from leasekit.actors.guest.tickets import Returns, Sites, Tickets
 from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
 from leasekit.actors.kernel import Kernel, query
@@ -154,7 +154,7 @@ class ServiceManager(Actor):
         site_answers = SiteAnswers(kernel, redeems, endings, membership, transitions)
         site = SiteUpdates(kernel, records, tickets, site_answers, transitions.advance)
         timeouts = LeaseTimeouts(limits, endings, redeems, membership, broker)
-        probes = Probes(kernel, keyring, self.calls, requests, changes)
+        dry_runs = DryRunRequests(kernel, keyring, self.calls, requests, changes)
         trials = PlanTrials(kernel, keyring, self.calls, requests, topologies)
         self.turns.declare(
             {
@@ -169,7 +169,7 @@ class ServiceManager(Actor):
 
         for part in (records, returns, operations, endings, slices, requests, changes, topologies, broker, site):
             self.dispatch.add(part)
-        self.dispatch.add(probes)
+        self.dispatch.add(dry_runs)
         self.dispatch.add(trials)
         self.peering.changed.append(sites.changed)
         self.dispatch.connected.append(topologies.connected)
@@ -184,7 +184,7 @@ class ServiceManager(Actor):
         slices.closing.append(topologies.slice_closing)
         timers = LeaseTimers(kernel, records, operations, timeouts, transitions)
         kernel.register(
-            GuestLease, due_at=timers.due_at, on_due=timers.due, owes=operations.owes, send=operations.send_now
+            GuestLease, due_at=timers.due_at, on_due=timers.due, awaits=operations.awaits, send=operations.send_now
         )
 
     def _is_undecided(self, lease: GuestLease) -> bool:

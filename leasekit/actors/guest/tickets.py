@@ -54,7 +54,7 @@ class Returns:
     _returns: dict[str, Return] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._kernel.register(Return, due_at=self._due_at, on_due=self._due, owes=self.owes, send=self._send_now)
+        self._kernel.register(Return, due_at=self._due_at, on_due=self._due, awaits=self.awaits, send=self._send_now)
 
     def __iter__(self) -> Iterator[Return]:
         return iter(self._returns.values())
@@ -102,7 +102,7 @@ class Returns:
         """
         if message.status != "granted":
             return
-        for data in (message.ticket, *split_tickets(message.further)):
+        for data in (message.ticket, *split_tickets(message.continuations)):
             self._give_back_stray(peer, message.lease, data)
 
     def give_back_those_good(self, peer: str, message: TicketUpdate) -> None:
@@ -176,7 +176,7 @@ class Returns:
     def refused(self, peer: str, message: ErrorReply) -> bool:
         """Whether an error answers a return, which a server refuses to take."""
         giving = self._numbered(message.lease, message.number)
-        if giving is not None and self.owes(giving, peer):
+        if giving is not None and self.awaits(giving, peer):
             self._end(giving, "refused", Reason(Code.SAYS, peer).because(message.reason))
         return giving is not None
 
@@ -198,10 +198,10 @@ class Returns:
         giving.tries = 0
         self._send(giving)
 
-    def owes(self, giving: Return, peer: str) -> bool:
+    def awaits(self, giving: Return, peer: str) -> bool:
         """Whether ``peer`` is asked to take it."""
-        owed_to = giving.site if giving.state == returns.RELINQUISHING else giving.broker
-        return giving.id in self._returns and peer == owed_to
+        to = giving.site if giving.state == returns.RELINQUISHING else giving.broker
+        return giving.id in self._returns and peer == to
 
     @query("returns")
     def _query_returns(self) -> list[dict[str, Any]]:
@@ -286,21 +286,22 @@ class Tickets:
         victims = lease.victims if asked.op == EXTEND else ()
         extends = message.number if asked.op == EXTEND else running.extends if running is not None else 0
         held = Held(message.ticket, leaf.digest, leaf.units, leaf.term, extends, victims)
-        rest = tuple(one._replace(extends=extends) for one in self._further_of(lease.broker, message, held))
+        rest = tuple(one._replace(extends=extends) for one in self._continuations_of(lease.broker, message, held))
         last = (held, *rest)[-1].term.end
-        if asked.op == MODIFY and lease.further and last != lease.further[0].term.start:
+        if asked.op == MODIFY and lease.continuations and last != lease.continuations[0].term.start:
             raise TicketError(
-                Code.WRONG_TERMS, f"it ends at {mark(last)}, the lease goes on from {mark(lease.further[0].term.start)}"
+                Code.WRONG_TERMS,
+                f"it ends at {mark(last)}, the lease goes on from {mark(lease.continuations[0].term.start)}",
             )
         return held, rest, site
 
-    def _further_of(self, broker: str, message: TicketUpdate, held: Held) -> tuple[Held, ...]:
+    def _continuations_of(self, broker: str, message: TicketUpdate, held: Held) -> tuple[Held, ...]:
         """The tickets that go on from ``held``: for as many units of the same, at the same site. Raises
         ``TicketError``.
         """
         first = decode_ticket(message.ticket)
         found: list[Held] = []
-        for data in split_tickets(message.further):
+        for data in split_tickets(message.continuations):
             ticket = decode_ticket(data)
             leaf = self._keyring.verify(ticket, issuer=self._keyring.key_among(broker, ticket.leaf.issuer))
             if self._sites.name_of(ticket.root.issuer) != self._sites.name_of(first.root.issuer):
@@ -330,16 +331,16 @@ class Tickets:
         """Tickets that were not asked for, or can't be believed, go back, each that is good."""
         self._returning.give_back_those_good(broker, message)
 
-    def drop_further(self, lease: GuestLease, message: TicketUpdate) -> bool:
+    def drop_continuations(self, lease: GuestLease, message: TicketUpdate) -> bool:
         """The broker ends what goes on from a lease's ticket: whether it is that and no more."""
         held = lease.following[0] if lease.state == sm.ACTIVE_TICKETED else lease.approved
-        if held is None or not lease.further or not message.truncation:
+        if held is None or not lease.continuations or not message.truncation:
             return False
         at = decode_statement(message.truncation).at
         if at < held.term.end:
             return False
-        self._returning.give_back_all(lease, [one for one in lease.further if one.term.end > at], lease.site)
-        lease.further = tuple(one for one in lease.further if one.term.end <= at)
+        self._returning.give_back_all(lease, [one for one in lease.continuations if one.term.end > at], lease.site)
+        lease.continuations = tuple(one for one in lease.continuations if one.term.end <= at)
         return True
 
     def check_returned(self, lease: GuestLease) -> None:
@@ -355,7 +356,7 @@ class Tickets:
         contract = check_statement(
             self._keyring.scheme, message.contract, CONTRACT, signer=self._keyring.said_by(lease.site, message.contract)
         )
-        tickets = (lease.approved, lease.renewal, *lease.further)
+        tickets = (lease.approved, lease.renewal, *lease.continuations)
         known = {lease.before, *(held.digest for held in tickets if held is not None)}
         if contract.subject not in known or not contract.detail.startswith(f"{lease.id} "):
             raise TicketError(Code.WRONG_CONTRACT, "the site's contract is for another claim or lease")

@@ -35,8 +35,8 @@ from leasekit.core.steps import Command, Reply
 from leasekit.core.time import SECOND, Duration, Instant
 from leasekit.core.topology import (
     REQUEST_BYTES_MAX,
-    LinkWish,
-    SiteWish,
+    RequestedLink,
+    RequestedSite,
     TopologyRequest,
     decode_topology,
     in_order,
@@ -79,17 +79,17 @@ class LeasedTopologies:
 
     # -- asking ------------------------------------------------------------------------------------------------
 
-    def request(self, wish: RequestTopology) -> Topology:
+    def request(self, decision: RequestTopology) -> Topology:
         """Lease a topology. Raises ``CommandError`` or ``SettingsError`` that name the field."""
-        check_topology(wish.request, self._kernel.now)
-        if not 1 <= wish.tries <= TRIES_MAX:
-            raise CommandError(f"tries: found {wish.tries}, expected 1 to {TRIES_MAX}")
+        check_topology(decision.request, self._kernel.now)
+        if not 1 <= decision.tries <= TRIES_MAX:
+            raise CommandError(f"tries: found {decision.tries}, expected 1 to {TRIES_MAX}")
         topology = Topology(
-            f"{self._keyring.tag}-topology-{self._kernel.next('serial')}", self._requests.broker(wish.broker),
-            wish.request.to_bytes(), wish.tries - 1,
+            f"{self._keyring.tag}-topology-{self._kernel.next('serial')}", self._requests.broker(decision.broker),
+            decision.request.to_bytes(), decision.tries - 1,
         )  # fmt: skip
         self.by_id[topology.id] = topology
-        members = ", ".join(member.id for member in wish.request.members)
+        members = ", ".join(member.id for member in decision.request.members)
         self._kernel.note(
             topology.id, "plan", "", f"{topology.state}/{topology.pending}", said(f"{members}, of {topology.broker}")
         )
@@ -216,7 +216,7 @@ class LeasedTopologies:
         self,
         topology: Topology,
         request: TopologyRequest,
-        member: SiteWish | LinkWish,
+        member: RequestedSite | RequestedLink,
         part: PlanPart,
         count: int,
         last: Mapping[str, str],
@@ -227,7 +227,7 @@ class LeasedTopologies:
         """
         assert topology.term is not None, "it was decided"
         leader = {"lease_count": str(count)} if count else {}
-        wish = RequestLease(
+        decision = RequestLease(
             type=part.type,
             units=part.units,
             term=topology.term,
@@ -245,7 +245,7 @@ class LeasedTopologies:
             redeem_predecessor=before or last.get(member.redeem_predecessor, ""),
             join_predecessor=last.get(member.join_predecessor, ""),
         )  # fmt: skip
-        return self._requests.begin(wish, topology.deadline)
+        return self._requests.begin(decision, topology.deadline)
 
     def is_undecided(self, lease: GuestLease) -> bool:
         """Whether the lease is one of several of which not all have their tickets: it must not be redeemed."""
@@ -333,8 +333,8 @@ class LeasedTopologies:
         tries = arguments.get("tries", TRIES)
         if type(tries) is not int:
             raise CommandError(f"tries: found {tries!r:.40}, expected 1 to {TRIES_MAX}")
-        wish = RequestTopology(_request_of(arguments), _text(arguments, "broker"), tries)
-        return self._describe(self.request(wish))
+        decision = RequestTopology(_request_of(arguments), _text(arguments, "broker"), tries)
+        return self._describe(self.request(decision))
 
     @command("topology.close")
     def _close(self, asked: CloseTopology) -> dict[str, Any]:
@@ -472,7 +472,7 @@ def check_topology(request: TopologyRequest, now: Instant) -> None:
         raise CommandError("\n".join(faults))
 
 
-def _predecessors(member: SiteWish | LinkWish) -> set[str]:
+def _predecessors(member: RequestedSite | RequestedLink) -> set[str]:
     return {member.redeem_predecessor, member.join_predecessor} - {""}
 
 

@@ -78,7 +78,7 @@ class Authority(Server[SiteLease]):
         self.saved = saved = SiteSaved(kernel, keyring, self.leases, inventory, settings)
         self.units = units = Units(kernel, inventory, settings.failures_max, saved.begin, self._waits)
         self.demands = demands = DemandQueue(self.leases, watches=getattr(mapper, "watches", False) is True)
-        self.calendars = calendars = Calendars(kernel, inventory, units, demands.look_again)
+        self.calendars = calendars = Calendars(kernel, inventory, units, demands.mark_dirty)
 
         # What is known of claims, and who is to blame.
         self.claims = claims = SiteClaims(kernel, keyring, self.leases, settings)
@@ -138,7 +138,7 @@ class Authority(Server[SiteLease]):
     def _tick(self, tick: Tick) -> None:
         super()._tick(tick)
         if self.delegations.begin():
-            self.demands.look_again()
+            self.demands.mark_dirty()
 
     def _action_done(self, done: ActionDone) -> None:
         if not self.saved.done(done):
@@ -151,7 +151,7 @@ class Authority(Server[SiteLease]):
         super()._restore(tables)
         self.claims.restore(tables.get("claims", ()))
         self.incidents.restore(tables.get("evidence", ()))
-        self.issued.restore(tables.get("delegations", ()), tables.get("wishes", ()))
+        self.issued.restore(tables.get("delegations", ()), tables.get("overrides", ()))
         self.outages.load(tables.get(Outage.table, ()))
         self.saved.restore(tables.get(SavedUnit.table, ()))
         self.units.restore(tables.get("units", ()))
@@ -181,7 +181,7 @@ def _describe(lease: SiteLease) -> dict[str, Any]:
     fields = ("id", "holder", "slice", "type", "state", "pending", "wanted", "units", "term")
     return {
         **shown(lease, *fields),
-        "end": min([lease.goes_to, *(at for at in (lease.noticed, lease.ended) if at >= 0)]),
+        "end": min([lease.goes_to, *(at for at in (lease.terminates_at, lease.ended) if at >= 0)]),
         "next": lease.next and shown(lease.next, "op", "units", "term"),
         **view(lease.reason),
     }

@@ -38,7 +38,7 @@ class Calendars:
     _kernel: Kernel
     _inventory: Inventory
     _units: Units
-    _look_again: Callable[[], None]
+    _mark_dirty: Callable[[], None]
     """Have the mapper see that units are there again."""
     _tables: dict[str, ClassedTimetable] = attrs.field(factory=dict, init=False)
     windows: dict[str, Window] = attrs.field(factory=dict, init=False)
@@ -94,7 +94,7 @@ class Calendars:
     def book_again(self, lease: SiteLease) -> None:
         """A modify of it is refused after all: its claim is booked as it was."""
         table = self.of(lease.type)
-        end = lease.term.end if lease.noticed < 0 else min(lease.noticed, lease.term.end)
+        end = lease.term.end if lease.terminates_at < 0 else min(lease.terminates_at, lease.term.end)
         if end > max(self._kernel.now, lease.term.start):
             if lease.claim in table:
                 table.release(lease.claim)
@@ -119,8 +119,8 @@ class Calendars:
                 table.change(lease.claim, term=Term(lease.term.start, later.term.start))
             classes = later.classes or ((lease.classes[0][0], later.units),)
             table.reserve(later.claim, classes, later.term, force=True)
-        for claim in (lease.claim, *(later.claim for later in lease.accepted)) if lease.noticed >= 0 else ():
-            table.end(claim, lease.noticed)
+        for claim in (lease.claim, *(later.claim for later in lease.accepted)) if lease.terminates_at >= 0 else ():
+            table.end(claim, lease.terminates_at)
 
     # -- units, and windows ------------------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class Calendars:
         del self.windows[window.id]
         self.count_all(window)
         self._kernel.erase(window)
-        self._look_again()
+        self._mark_dirty()
 
     def _due(self, window: Window) -> None:
         if window.end <= self._kernel.now:

@@ -383,7 +383,7 @@ class Incidents:
 
 REPLACED: Final = "replaced"
 REPORTS_MAX: Final = 100
-"""How many reports of trouble are owed to one broker at once; those that say what is free again are always sent."""
+"""How many reports one broker may leave unacknowledged; those that say what is free again are always sent."""
 
 
 @attrs.define(eq=False)
@@ -519,7 +519,7 @@ class SiteDelegations:
         """How many units there are to give."""
         return self._units.inventory.total(spec.type) * spec.degree // DEGREE_ONE
 
-    def check_wish(self, line: str, type_: str, units: int) -> None:
+    def check_override(self, line: str, type_: str, units: int) -> None:
         """It must be of a type that there is."""
         if type_ not in self._units.inventory.types:
             raise CommandError(
@@ -585,7 +585,7 @@ class SiteDelegations:
         return True
 
     def let_go(self, record: Delegation, until: Instant) -> None:
-        """What the taker granted before may go on until then."""
+        """What the holder granted before may go on until then."""
         record.freed = max(self._kernel.now, until)
 
     def offer_taken(self, record: Delegation) -> None:
@@ -654,8 +654,8 @@ class DelegationLimits:
                     used.add(max(start, self._kernel.now), end, count_of(classes, class_))
             at = used.first_at_least(max(leaf.term.start, self._kernel.now), most - units + 1)
             if at < leaf.term.end:
-                giver = self._keyring.called(ticket.root.holder)
-                text = f"{giver} gives more than the {most} units of {leaf.type!r} that it has"
+                issuer = self._keyring.called(ticket.root.holder)
+                text = f"{issuer} gives more than the {most} units of {leaf.type!r} that it has"
                 self._reports.keep(leaf.id, Reason(Code.OVERDELEGATED, detail=text))
                 raise TicketError(Code.OVERDELEGATED, f"{text}: {used.value(at)} are in use at {in_words(at)}")
 
@@ -668,7 +668,7 @@ class DelegationLimits:
 
 def _held_by(lease: SiteLease) -> list[tuple[Counts, Instant, Instant]]:
     """How many units a lease has when: of each class, from, until."""
-    last = FOREVER if lease.noticed < 0 else lease.noticed
+    last = FOREVER if lease.terminates_at < 0 else lease.terminates_at
     starts = [one.term.start for one in lease.accepted]
     own = (lease.classes, lease.term.start, min(lease.term.end, last, *starts))
     later = ((one.classes or lease.classes, one.term.start, min(one.term.end, last)) for one in lease.accepted)

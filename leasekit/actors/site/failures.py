@@ -232,7 +232,7 @@ class Replacements:
         lease.replaced += count
         if lease.id not in self._demands.ops:
             self._demands.put(lease, REPLACE)
-        self._demands.look_again()
+        self._demands.mark_dirty()
         return True
 
 
@@ -338,7 +338,7 @@ class UnitEnds:
         if unit.state == au.OUT:
             self._failures.out(unit)
         elif unit.state == au.FREE and self._demands.ops:
-            self._demands.look_again()
+            self._demands.mark_dirty()
         if lease is not None:
             self._leases.check_down(lease)
 
@@ -363,7 +363,7 @@ class UnitCommands:
     def _enable_unit(self, asked: EnableUnit) -> dict[str, Any]:
         unit = self._units.bring_back(asked.unit)
         self._calendars.count(unit.type)
-        self._demands.look_again()
+        self._demands.mark_dirty()
         return {"unit": unit.id, "state": unit.state, **view(None)}
 
     @query("watched")

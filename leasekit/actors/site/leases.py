@@ -76,7 +76,7 @@ class DemandQueue:
         """A lease needs its mapper no more."""
         self.ops.pop(lease.id, None)
 
-    def look_again(self) -> None:
+    def mark_dirty(self) -> None:
         """Something has changed that the mapper may want to know."""
         self._look = self.watches or bool(self.ops)
 
@@ -142,7 +142,7 @@ def _later(lease: SiteLease, op: str | None, is_shown: bool, units: Units) -> It
     """What a lease has, and what it will need more of than it has, or than it is shown to wait for."""
     if lease.ended >= 0 or lease.pending == au.CLOSING:
         return
-    end = lease.goes_to if lease.noticed < 0 else min(lease.goes_to, lease.noticed)
+    end = lease.goes_to if lease.terminates_at < 0 else min(lease.goes_to, lease.terminates_at)
     held = tuple(lease.units)
     if held:
         term = Term(lease.term.start, max(end, lease.term.start + 1))
@@ -289,10 +289,10 @@ class LeaseUpdates:
 
 def _promised(lease: SiteLease, word: str) -> Term:
     """The term as its guest can count on it; a notice tells of what was accepted for later as well."""
-    if lease.noticed < 0:
+    if lease.terminates_at < 0:
         return lease.term
-    last = lease.goes_to if word == "noticed" else lease.term.end
-    return Term(lease.term.start, max(min(lease.noticed, last), lease.term.start + 1))
+    last = lease.goes_to if word == "terminating" else lease.term.end
+    return Term(lease.term.start, max(min(lease.terminates_at, last), lease.term.start + 1))
 
 
 @attrs.define(eq=False)
@@ -319,7 +319,7 @@ class SiteLeases:
     def touch(self, lease: SiteLease) -> None:
         """A request has changed the lease: its mapper may want to know."""
         self._kernel.touch(lease)
-        self._demands.look_again()
+        self._demands.mark_dirty()
 
     def apply_next(self, lease: SiteLease) -> None:
         """Go on with what was accepted for now: an extend at the old end, or a modify. Units that are being set up go
@@ -388,7 +388,7 @@ class SiteLeases:
     def notice(self, lease: SiteLease, at: Instant, why: Reason | None) -> None:
         """End the lease at ``at``, before its term does, or that of a renewal, and tell its guest now."""
         later = lease.extension
-        if lease.ended >= 0 or lease.pending == au.CLOSING or at >= lease.goes_to or 0 <= lease.noticed <= at:
+        if lease.ended >= 0 or lease.pending == au.CLOSING or at >= lease.goes_to or 0 <= lease.terminates_at <= at:
             return
         if later is not None and at <= later.term.start:
             self.withdraw_next(lease, why)
@@ -396,7 +396,7 @@ class SiteLeases:
             self._updates.publish(lease, "refused", later.number, why)
             if at >= lease.term.end:
                 return
-        lease.noticed, lease.notice = at, why
+        lease.terminates_at, lease.notice = at, why
         self._calendars.end(lease, at)
         for one in lease.accepted:
             self._calendars.of(lease.type).end(one.claim, at)
@@ -406,7 +406,7 @@ class SiteLeases:
             lease.reason = why
             self._finish(lease, "failed")
         else:
-            self._updates.publish(lease, "noticed", 0, why)
+            self._updates.publish(lease, "terminating", 0, why)
 
     def tell(self, lease: SiteLease, reason: Reason | None) -> None:
         """Have the guest of a lease that goes on hear of something that concerns it."""
@@ -518,7 +518,7 @@ class LeaseEnds:
         before, begin = lease.saves, max(at - saving, self._kernel.now)
         lease.saves = True
         self._leases.notice(lease, begin, Reason(Code.SUSPENDED_BY, by).because(why))
-        lease.saves = before if lease.noticed != begin else lease.ended < 0
+        lease.saves = before if lease.terminates_at != begin else lease.ended < 0
         self._kernel.touch(lease)
 
 
@@ -534,7 +534,7 @@ class LeaseTimes:
 
     def __attrs_post_init__(self) -> None:
         self._kernel.register(
-            SiteLease, due_at=self._due_at, on_due=self._due, owes=self._served.owes, send=self._served.send_now
+            SiteLease, due_at=self._due_at, on_due=self._due, awaits=self._served.awaits, send=self._served.send_now
         )
 
     def _due_at(self, lease: SiteLease) -> Instant | None:
@@ -547,7 +547,7 @@ class LeaseTimes:
         starts = lease.term.start if lease.pending == au.REDEEMING and lease.id not in self._demands.ops else None
         later = lease.next
         ends = lease.term.end if later is None else later.term.start
-        return earliest(sending, starts, earliest(ends, lease.noticed if lease.noticed >= 0 else None))
+        return earliest(sending, starts, earliest(ends, lease.terminates_at if lease.terminates_at >= 0 else None))
 
     def _due(self, lease: SiteLease) -> None:
         """Do what is due: end, go on, start, send again, or forget."""
@@ -558,7 +558,7 @@ class LeaseTimes:
                 return
         elif lease.pending == au.CLOSING:
             pass
-        elif 0 <= lease.noticed <= now:
+        elif 0 <= lease.terminates_at <= now:
             self._ends.close(lease, "end", lease.notice)
         elif lease.next is not None and lease.next.term.start <= now:
             self._leases.apply_next(lease)

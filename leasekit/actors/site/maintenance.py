@@ -50,9 +50,9 @@ class WithheldShares:
             held = [d for d in self._issued if d.type == type_ and d.state in (deleg.OFFERING, deleg.HELD)]
             told: dict[str, dict[bytes, int]] = {}
             for class_, count in self._calendars.classes_in(window, type_).items():
-                takers = units_of_class(held, class_)
-                spare = partial(self._spare, type_, class_, takers, window)
-                for name, units in withheld_shares(count, term, spare, takers).items():
+                holders = units_of_class(held, class_)
+                spare = partial(self._spare, type_, class_, holders, window)
+                for name, units in withheld_shares(count, term, spare, holders).items():
                     told.setdefault(name, {})[class_] = units
             for record in held:
                 each = in_order(decode_ticket(record.ticket).leaf, counts(told.get(record.id, {})))
@@ -64,10 +64,10 @@ class WithheldShares:
                     self._notices.owe(f"{window.id}@{record.id}", record.peer, record.id, number, message, until)
 
     def _spare(
-        self, type_: str, class_: bytes, takers: Sequence[tuple[Delegation, int]], window: Window, part: Term
+        self, type_: str, class_: bytes, holders: Sequence[tuple[Delegation, int]], window: Window, part: Term
     ) -> int:
         """The units of a class that the site has given to nobody over ``part``, and that no other window takes."""
-        given = sum(units for record, units in takers if record.term.overlaps(part))
+        given = sum(units for record, units in holders if record.term.overlaps(part))
         others = [one for one in self._calendars.windows.values() if one is not window]
         there = [one for one in others if Term(one.start, one.end).overlaps(part)]
         taken = sum(self._calendars.classes_in(one, type_)[class_] for one in there)
@@ -197,4 +197,4 @@ class Maintenance:
 
 
 def _end_of(lease: SiteLease) -> Instant:
-    return lease.goes_to if lease.noticed < 0 else min(lease.noticed, lease.goes_to)
+    return lease.goes_to if lease.terminates_at < 0 else min(lease.terminates_at, lease.goes_to)

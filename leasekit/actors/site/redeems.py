@@ -218,8 +218,8 @@ class TicketAdmission:
             if standing is not None:
                 self._claims.tree.reopen(old, standing.until, leaf.digest)
             raise
-        if lease.noticed >= 0:
-            table.end(leaf.digest, lease.noticed)
+        if lease.terminates_at >= 0:
+            table.end(leaf.digest, lease.terminates_at)
         self._claims.refresh(old)
         if minus(lease.classes, leaf.classes) or leaf.term.end < lease.term.end:
             record = self._claims.get(old)
@@ -367,8 +367,8 @@ class RedeemedTickets:
         if known is not None and known.lease == lease.id and lease.notice:
             raise TicketError(Code.NOT_GOING_ON, who=lease.id, what=self._keyring.name, because=lease.notice)
         ticket, leaf = self._checks.check_first(peer, message.ticket, message.resource)
-        if lease.noticed >= 0:
-            raise TicketError(Code.NOTICED, who=lease.id, at=lease.noticed, because=lease.notice)
+        if lease.terminates_at >= 0:
+            raise TicketError(Code.TERMINATING, who=lease.id, at=lease.terminates_at, because=lease.notice)
         if leaf.type != lease.type or leaf.term.start != lease.term.end:
             ends, starts = mark(lease.term.end), mark(leaf.term.start)
             raise TicketError(Code.WRONG_TERM, f"lease {lease.id} ends at {ends}, the claim starts at {starts}")
@@ -510,9 +510,9 @@ class Closes:
     def _why_closed(lease: SiteLease) -> Reason | None:
         if lease.saves:
             return lease.notice
-        if lease.noticed < 0:
+        if lease.terminates_at < 0:
             return Reason(Code.CLOSED_BY_GUEST)
-        return Reason(Code.CLOSED_BEFORE_NOTICE, at=lease.noticed).because(lease.notice)
+        return Reason(Code.CLOSED_BEFORE_NOTICE, at=lease.terminates_at).because(lease.notice)
 
     def _close_unknown(self, peer: str, message: CloseLease) -> None:
         """A close that overtook its redeem: remembered, so that the redeem finds the lease closed when it comes.
@@ -672,14 +672,14 @@ class EarlyEnds:
         if known is None:
             self._claims.remember_unused(claim, HEARD)
         ended = self._claims.end_claim(claim.digest, statement.at)
-        taker = self._keyring.name_of(claim.holder) or fingerprint(claim.holder)
+        holder = self._keyring.name_of(claim.holder) or fingerprint(claim.holder)
         for lease in self._claims.leases_of(claim.digest):
             own = claim.digest in (lease.claim, *(one.claim for one in lease.accepted))
             at = self._claims.end_under(lease, claim.digest, max(ended, self._kernel.now))
             if at >= 0 and message.saving > 0:
                 self._ends.suspend(lease, at, message.saving, peer, message.reason)
             elif at >= 0:
-                why = Reason(Code.ENDED_BY, peer).because(message.reason) if own else taken_back(peer, taker)
+                why = Reason(Code.ENDED_BY, peer).because(message.reason) if own else taken_back(peer, holder)
                 self._leases.notice(lease, at, why)
         receipt = self._claims.receipt(claim.digest, ended, "" if lapsed else message.lease)
         self._kernel.send(peer, Accepted(message.lease, message.number, receipt))

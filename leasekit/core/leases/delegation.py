@@ -1,18 +1,19 @@
 """A delegation from site to broker or from broker to broker, on both sides.
 
-Theory of operation. The giver cuts a claim from what it has (a site: a root claim) and offers it (*offering*); the
-taker answers that it has taken it (*held*) or why not (*refused*). It ends with its term. The giver may take it back
-from an instant on (*reclaiming* until the taker has heard of it, then *reclaimed*): what is granted from then on ends
-by that instant, leases that exist run out or end by a deadline. The same table serves both: the taker's record begins
+Theory of operation. The issuer cuts a claim from what it has (a site: a root claim) and offers it (*offering*); the
+holder answers that it has taken it (*held*) or why not (*refused*). It ends with its term. The issuer may take it back
+from an instant on (*reclaiming* until the holder has heard of it, then *reclaimed*): what is granted from then on ends
+by that instant, leases that exist run out or end by a deadline. The same table serves both: the holder's record begins
 *held*, and goes straight to *reclaimed*.
 
-What is held may grow and shrink: the giver offers another claim over the time of the first. As soon as that is taken
+What is held may grow and shrink: the issuer offers another claim over the time of the first. As soon as that is taken
 the first is *replaced*: nothing more is granted of it, what was granted goes on, and counts in what the new one has to
 give. It ends when the last of that does.
 
-A giver that lost its store offers anew what its taker holds already. The taker shows what it holds in its answer, and
-the giver takes that up again, as its own signature is on it. A taker's operator may let go of what is held, where the
-giver is gone for good: it is *reclaimed* then, without the giver's word, and offered anew when the giver is back.
+An issuer that lost its store offers anew what its holder holds already. The holder shows what it holds in its answer,
+and the issuer takes that up again, as its own signature is on it. A holder's operator may let go of what is held, where
+the issuer is gone for good: it is *reclaimed* then, without the issuer's word, and offered anew when the issuer is
+back.
 """
 
 from __future__ import annotations

@@ -203,16 +203,15 @@ class Resumed(NamedTuple):
 class GuestLease(KeptRecord):
     """The service manager's record of a lease (:mod:`.service_manager`).
 
-    Three slots never overwrite each other: ``asked`` (requested), ``approved`` with ``further`` (tickets in hand), and
-    ``granted`` (what the site gave). ``ask`` numbers the request that the broker owes an answer to (0: none),
-    ``operation`` is what its site was asked; ``number`` is the last one used. ``key_tried`` is the slice's key that its
-    site was last told.
-    ``renewal`` is the ticket that the site was asked to go on by; ``further`` are those in hand that go on from the
-    running term, one after the other: each becomes the renewal when its time comes.
+    Three slots never overwrite each other: ``asked`` (requested), ``approved`` with ``continuations`` (tickets in
+    hand), and ``granted`` (what the site gave). ``ask`` numbers the request that the broker has not answered (0:
+    none), ``operation`` is what its site was asked; ``number`` is the last one used. ``key_tried`` is the slice's key
+    that its site was last told. ``renewal`` is the ticket that the site was asked to go on by; ``continuations`` are
+    those in hand that go on from the running term, one after the other: each becomes the renewal when its time comes.
     ``suspends``: its site has said that it is suspended; ``resumes`` is the suspended lease that it goes on from.
-    ``first_asked`` is kept of a lease that can be suspended: its rest asks likewise.
-    ``began`` is the number of its first request, and the digest of the ticket that answered it. ``before`` is the
-    digest of the ticket before ``approved``, if its site was asked to go on before it said that it goes by that.
+    ``first_asked`` is kept of a lease that can be suspended: its rest asks likewise. ``began`` is the number of its
+    first request, and the digest of the ticket that answered it. ``before`` is the digest of the ticket before
+    ``approved``, if its site was asked to go on before it said that it goes by that.
     """
 
     id: str
@@ -246,10 +245,10 @@ class GuestLease(KeptRecord):
     after: After = NO_PREDECESSOR
     closing: bool = False
     close_reason: Reason | None = None
-    noticed: Instant = -1
+    terminates_at: Instant = -1
     ended: Instant = -1
     key_tried: str = ""
-    further: tuple[Held, ...] = ()
+    continuations: tuple[Held, ...] = ()
     suspends: bool = False
     resumes: Resumed | None = None
     first_asked: Asked | None = None
@@ -302,7 +301,7 @@ class GuestLease(KeptRecord):
     def following(self) -> tuple[Held, ...]:
         """The tickets that go on from the one that the lease runs on: one that is being redeemed, those in hand."""
         redeemed = self.renewal if self.operation.op in (EXTEND, UNDO) else None
-        return self.further if redeemed is None else (redeemed, *self.further)
+        return self.continuations if redeemed is None else (redeemed, *self.continuations)
 
     @property
     def is_promised(self) -> bool:
@@ -360,7 +359,7 @@ class Return(KeptRecord):
 
 
 class Update(NamedTuple):
-    """A numbered update that a server owes its client until it is acknowledged."""
+    """A numbered update that a server sends its client until it is acknowledged."""
 
     number: int
     message: TicketUpdate | LeaseUpdate
@@ -514,7 +513,7 @@ class SiteLease(KeptRecord):
     ``wanted`` is how many units it is to have now, ``classes`` how many of each class; ``units`` those it has, in
     order; ``next`` what was accepted for later, ``after`` an extend that was accepted before, if that is a modify.
     ``settles`` is the request that the next update answers. ``origin`` is the digest of the root claim that it
-    comes from, ``noticed`` when it is ended before its term (-1: it isn't). ``key`` is that of the holder when it
+    comes from, ``terminates_at`` when it is ended before its term (-1: it isn't). ``key`` is that of the holder when it
     redeemed. ``saves``: its units are saved when it ends by that notice. ``replaced`` is how many of its units were
     replaced in this term.
     """
@@ -542,7 +541,7 @@ class SiteLease(KeptRecord):
     root: bytes = b""
     preemptible: bool = False
     origin: bytes = b""
-    noticed: Instant = -1
+    terminates_at: Instant = -1
     notice: Reason | None = None
     key: bytes = b""
     saves: bool = False

@@ -42,14 +42,14 @@ class Withheld(NamedTuple):
 
 @attrs.define(slots=True, eq=False)
 class Delegation(KeptRecord):
-    """A delegation as its giver or its taker keeps it (:mod:`.delegation`). ``peer`` is the other side.
+    """A delegation as its issuer or its holder keeps it (:mod:`.delegation`). ``peer`` is the other side.
 
     ``site`` names the site whose units they are, ``digest`` the claim (its leaf). A broker that gives has cut it from
-    its own delegation ``source``; ``given`` tells the giver's record from the taker's. What is granted of one that
+    its own delegation ``source``; ``given`` tells the issuer's record from the holder's. What is granted of one that
     was reclaimed ends by ``reclaimed``; leases that existed before are over by ``deadline``. From ``freed`` on its
-    giver can grant the units anew: the site counts the claim as ended then. All three are -1 where there is none.
+    issuer can grant the units anew: the site counts the claim as ended then. All three are -1 where there is none.
     ``properties`` is what all its units have, and ``classes`` what each class of them has beside that, where there
-    are several. ``withheld`` is what a taker had better not grant. A delegation that is renewed is several records,
+    are several. ``withheld`` is what a holder had better not grant. A delegation that is renewed is several records,
     one for each stretch of time: ``line`` is the name of the first, empty in that one itself. From ``replaced`` on
     another claim of the line stands in its place (-1: none does); until ``beyond`` more of the line is in use than
     this has.
@@ -99,10 +99,10 @@ class Delegation(KeptRecord):
 
 
 @attrs.define(slots=True, eq=False)
-class DelegationWish(KeptRecord):
-    """What the operator had a giver delegate, whatever its settings say: ``id`` is the line. ``units`` and ``until``
+class DelegationOverride(KeptRecord):
+    """What the operator had an issuer delegate, whatever its settings say: ``id`` is the line. ``units`` and ``until``
     are those of the settings where they are 0 and -1; ``site`` is empty where any will do. What was until another
-    instant by an earlier wish is to last ``anew`` for as long as the settings say.
+    instant by an earlier override is to last ``anew`` for as long as the settings say.
     """
 
     id: str
@@ -114,7 +114,7 @@ class DelegationWish(KeptRecord):
     anew: bool = False
     timer: Instant | None = volatile()
 
-    table: ClassVar[str] = "wishes"
+    table: ClassVar[str] = "overrides"
 
 
 @attrs.define(slots=True, eq=False)

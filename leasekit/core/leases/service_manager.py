@@ -1,6 +1,6 @@
 """The guest's side of a lease: the largest machine, because tickets and leases are tracked apart.
 
-Theory of operation. A lease begins as a wish (*nascent*). The service manager asks a broker for a ticket; with the
+Theory of operation. A lease begins as a request (*nascent*). The service manager asks a broker for a ticket; with the
 ticket in hand (*ticketed*) it waits for the term to come near, and for the redeem predecessor if there is one, and
 redeems the ticket at the site. A close that comes then is told to the site at once, for its teardown ends the set-up;
 the site's last word closes the lease (*ticketed*/*close_wait*), also where the redeem has never arrived. When the

@@ -13,7 +13,7 @@ state            frame that is due                           what follows
 ===============  ==========================================  =============================================
 
 In every state ``[2, code, text]`` tells why the other side hangs up. The side that dials sends its HELLO first; the
-side that listens says nothing to a stranger but such a refusal.
+side that listens says nothing to an unauthenticated peer but such a refusal.
 
 Why it holds:
 
@@ -310,7 +310,7 @@ class Channel:
         code, text = (*fields[1:3], "", "")[:2]
         if type(code) is not str or len(code) > WORD_MAX or type(text) is not str or len(text) > TEXT_MAX:
             return ChannelError(Code.MALFORMED, "found a goodbye that is not a code and a text")
-        # What a stranger says is shown as a literal: it must not be able to move a terminal's cursor.
+        # What an unauthenticated peer says is shown as a literal: it must not be able to move a terminal's cursor.
         return ChannelError(Code.REFUSED, f"the other side hung up: {code!r}: {text!r}")
 
     def _receive_hello(self, frame: bytes, fields: tuple[Any, ...]) -> None:

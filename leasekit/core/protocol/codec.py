@@ -4,7 +4,7 @@ A message travels as a msgpack array ``[kind, *fields]``, a batch as an array of
 at the end are ignored; fields that an older one leaves out get their defaults; a kind that this version does not know
 becomes an :class:`UnknownKind`, so that the other messages of the batch go on.
 
-What comes in is a stranger's. A batch is decoded in one call, which checks each field against its type. Where that
+What comes in is not trusted. A batch is decoded in one call, which checks each field against its type. Where that
 fails, the messages are decoded one by one: to find kinds that are not known, or to name message, field, what was found
 and what is allowed. What a batch takes in memory is bounded by a multiple of its length (tests/core/test_codec.py
 measures the worst that is known).

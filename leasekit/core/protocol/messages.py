@@ -20,14 +20,14 @@ CloseLease                guest, authority       Accepted, then LeaseUpdate (clo
 Relinquish                guest, authority       Relinquished
 LeaseUpdate               authority, guest       Ack
 Truncated                 broker, authority      Accepted
-Offer                     giver, broker          OfferAnswer
-Reclaim                   giver, broker          OfferAnswer
-LetGo                     broker, giver          Accepted
-Withhold                  giver, broker          Accepted
+Offer                     issuer, broker          OfferAnswer
+Reclaim                   issuer, broker          OfferAnswer
+LetGo                     broker, issuer          Accepted
+Withhold                  issuer, broker          Accepted
 Introduce                 broker, any            Accepted
 ClaimReport               authority, broker      Accepted
 Administer                any, any               Administered
-Probe                     guest, broker          ProbeAnswer
+DryRun                     guest, broker          DryRunAnswer
 Plan                      guest, broker          Planned
 Quote                     broker, broker         Quoted
 Hold                      broker, broker         Held
@@ -209,11 +209,11 @@ class TicketUpdate(MessageBase, frozen=True, tag=4):
 
     ``status`` is ``granted`` (``ticket`` holds the chain, ``site`` the name of the site, ``properties`` its resource
     properties, ``truncation`` the end of the old claim when the term was modified), ``refused`` (the lease stays as
-    it was), ``closed``, ``noticed`` (``truncation`` says when the claim will end). ``earliest`` is when a refused
+    it was), ``closed``, ``terminating`` (``truncation`` says when the claim will end). ``earliest`` is when a refused
     request would fit (-1: not known). ``endorsement`` makes the site known to a guest that may not know it.
     ``classes`` is what each class of its units has beside ``properties``, where there are several.
-    ``further`` are the tickets that go on from ``ticket``, one after the other, where the term goes beyond the end of
-    a delegation (:func:`~leasekit.core.claims.claim.join_tickets`).
+    ``continuations`` are the tickets that go on from ``ticket``, one after the other, where the term goes beyond the
+    end of a delegation (:func:`~leasekit.core.claims.claim.join_tickets`).
     """
 
     lease: Id
@@ -227,7 +227,7 @@ class TicketUpdate(MessageBase, frozen=True, tag=4):
     reason: Why
     earliest: AtOrUnknown
     endorsement: Statement = b""
-    further: Ticket = b""
+    continuations: Ticket = b""
     classes: Classes = ()
 
 
@@ -301,7 +301,7 @@ class LeaseUpdate(MessageBase, frozen=True, tag=9):
     """How the lease stands at the site. ``number`` is the latest request that this settles (0: none).
 
     ``state`` is ``active``, ``refused`` (the request is; the lease stays as it was), ``undone`` (it does not go on by
-    the ticket of the undo; if it does already, the answer to an undo is ``active``), ``noticed`` (it will end at
+    the ticket of the undo; if it does already, the answer to an undo is ``active``), ``terminating`` (it will end at
     ``term.end``), ``waiting`` (nothing has changed: its site can't set up units for now), ``told`` (nothing has
     changed: the reason says what concerns it, or that no more does), ``closed`` or ``failed``. ``units`` are all that
     it has now. ``contract`` is the site's signed
@@ -371,7 +371,7 @@ class Offer(MessageBase, frozen=True, tag=13):
     """A site (or broker) delegates: a ticket for ``delegation``, and the resource properties of all its units; where
     these are of several classes, what each of the ``classes`` has beside that.
 
-    ``site`` is what the giver calls the site whose units they are (empty: itself). ``line`` is the delegation that
+    ``site`` is what the issuer calls the site whose units they are (empty: itself). ``line`` is the delegation that
     this one goes on from (empty: none, it is new).
     """
 
@@ -385,7 +385,7 @@ class Offer(MessageBase, frozen=True, tag=13):
 
 
 class HeldClaim(WireStruct, frozen=True):
-    """What a taker holds: its name, the ticket, and how it stands, ``state``, since ``at`` (-1: from its start)."""
+    """What a holder holds: its name, the ticket, and how it stands, ``state``, since ``at`` (-1: from its start)."""
 
     delegation: Id
     ticket: Ticket
@@ -400,7 +400,7 @@ class OfferAnswer(MessageBase, frozen=True, tag=14):
     """The offer was taken (without ``reason``) or not; or a reclaim was heard. What was granted before, of what is
     taken back or replaced, ends at ``until`` (0: there is nothing).
 
-    ``held`` is what stands in the way of an offer that begins a line: its giver may have forgotten that. Until
+    ``held`` is what stands in the way of an offer that begins a line: its issuer may have forgotten that. Until
     ``beyond`` more of the line is in use than what was taken has (0: not so).
     """
 
@@ -413,8 +413,8 @@ class OfferAnswer(MessageBase, frozen=True, tag=14):
 
 
 class LetGo(MessageBase, frozen=True, tag=31):
-    """A taker's operator has let go of ``delegation``, the claim in ``ticket``: nothing more is granted of it, and what
-    was goes on ``until`` then (0: there is nothing).
+    """A holder's operator has let go of ``delegation``, the claim in ``ticket``: nothing more is granted of it, and
+    what was goes on ``until`` then (0: there is nothing).
     """
 
     delegation: Id
@@ -424,8 +424,8 @@ class LetGo(MessageBase, frozen=True, tag=31):
 
 
 class Reclaim(MessageBase, frozen=True, tag=16):
-    """A giver takes a delegation back: ``statement`` says from when on nothing new may be granted from ``ticket``, and
-    by when leases that exist are over.
+    """An issuer takes a delegation back: ``statement`` says from when on nothing new may be granted from ``ticket``,
+    and by when leases that exist are over.
     """
 
     delegation: Id
@@ -435,8 +435,8 @@ class Reclaim(MessageBase, frozen=True, tag=16):
 
 
 class Withhold(MessageBase, frozen=True, tag=21):
-    """A giver asks its taker to grant nothing of ``units`` of a delegation over ``term``, for maintenance (0: no more).
-    Whoever does all the same finds the units missing at the site. ``by_class`` are those of each class of the
+    """An issuer asks its holder to grant nothing of ``units`` of a delegation over ``term``, for maintenance (0: no
+    more). Whoever does all the same finds the units missing at the site. ``by_class`` are those of each class of the
     delegation's claim, in its order (empty: it has one class).
     """
 
@@ -497,7 +497,7 @@ class Administered(MessageBase, frozen=True, tag=20):
     error: Text
 
 
-class Probe(MessageBase, frozen=True, tag=22):
+class DryRun(MessageBase, frozen=True, tag=22):
     """Ask what a request would be answered if it came now: nothing is booked, or kept. Sent once.
 
     ``lease`` is what the sender calls the question, no lease has that id; the others are as in :class:`RequestTicket`.
@@ -515,7 +515,7 @@ class Probe(MessageBase, frozen=True, tag=22):
     of: IdOrNone = ""
 
 
-class ProbeAnswer(MessageBase, frozen=True, tag=23):
+class DryRunAnswer(MessageBase, frozen=True, tag=23):
     """``status`` is ``granted`` (``units`` of ``site`` over ``term``), ``waits`` (in line; ``reason`` says for what)
     or ``refused``: ``reason``, and when it would fit, ``earliest`` (-1: not known).
     """
@@ -646,7 +646,7 @@ class ReleaseParts(MessageBase, frozen=True, tag=30):
 Message: TypeAlias = (
     RequestTicket | Withdraw | ReturnTicket | TicketUpdate | Redeem | CloseLease | Relinquish | Relinquished |
     LeaseUpdate | Truncated | Accepted | Ack | Offer | OfferAnswer | ErrorReply | Reclaim | Introduce |
-    ClaimReport | Administer | Administered | Withhold | Probe | ProbeAnswer |
+    ClaimReport | Administer | Administered | Withhold | DryRun | DryRunAnswer |
     Plan | Planned | Quote | Quoted | HoldParts | PartsHeld | ReleaseParts | LetGo
 )  # fmt: skip
 
@@ -662,6 +662,8 @@ __all__ = [
     "Administered",
     "ClaimReport",
     "CloseLease",
+    "DryRun",
+    "DryRunAnswer",
     "ErrorReply",
     "HeldClaim",
     "HoldParts",
@@ -675,8 +677,6 @@ __all__ = [
     "Plan",
     "PlanPart",
     "Planned",
-    "Probe",
-    "ProbeAnswer",
     "Quote",
     "Quoted",
     "QuotedOffer",

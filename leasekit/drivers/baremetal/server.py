@@ -32,7 +32,7 @@ READ_TIMEOUT: Final = 60
 """Seconds that a node may take nothing of what it asked for."""
 EACH_MAX: Final = 8
 """The most connections of one address: a node at work has two."""
-STRANGERS_MAX: Final = 32
+UNKNOWN_MAX: Final = 32
 """The most connections of all addresses together that are no node's at present."""
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Gate:
         self._site = site
         self._lock = threading.Lock()
         self._nodes: Counter[str] = Counter()
-        self._strangers: Counter[str] = Counter()
+        self._unknown: Counter[str] = Counter()
 
     def enter(self, address: str) -> Counter[str] | None:
         """Where the connection is counted, which :meth:`leave` is told; nothing where it is one too many."""
@@ -78,11 +78,11 @@ class Gate:
             return None
         known = self._site.is_node(address)
         with self._lock:
-            if self._nodes[address] + self._strangers[address] >= EACH_MAX:
+            if self._nodes[address] + self._unknown[address] >= EACH_MAX:
                 return None
-            if not known and self._strangers.total() >= STRANGERS_MAX:
+            if not known and self._unknown.total() >= UNKNOWN_MAX:
                 return None
-            counted = self._nodes if known else self._strangers
+            counted = self._nodes if known else self._unknown
             counted[address] += 1
             return counted
 

@@ -86,13 +86,13 @@ def _full(seed: int, types: Sequence[str]) -> Case:
     """One lease has it all for two hours; others want some now, later, and as soon as possible."""
     all_of_it = _plain(0, "all", types[0], 4)
     later = {"deferrable": "true"}
-    wishes = (
+    requests = (
         _plain(MINUTE, "now", types[0], 1),
         _plain(MINUTE, "touching", types[0], 4, start=2 * HOUR),
         attrs.evolve(_plain(2 * MINUTE, "soon", types[0], 2), properties=later),
         attrs.evolve(_plain(3 * MINUTE, "some", types[0], 4), properties={"elastic": "true", "min_units": "1"}),
     )
-    return Case(seed=seed, sites={"a": dict.fromkeys(types, 4)}, events=(all_of_it, *wishes))
+    return Case(seed=seed, sites={"a": dict.fromkeys(types, 4)}, events=(all_of_it, *requests))
 
 
 def _plain(at: Instant, name: str, type_: str, units: int, start: Instant | None = None) -> Event:

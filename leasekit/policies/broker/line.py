@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from leasekit.core.mappers import PendingRequest
 from leasekit.core.time import Duration, Instant
-from leasekit.policies.broker.rooms import ShapeKey
+from leasekit.policies.broker.capacity import ShapeKey
 
 Key: TypeAlias = tuple[Any, ...]
 """Sorts requests within a lane; unique."""

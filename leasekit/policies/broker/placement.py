@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Final, Literal, NamedTuple
 
 from leasekit.core.time import Term
-from leasekit.policies.broker.rooms import Place
+from leasekit.policies.broker.capacity import Place
 
 Balance = Literal["load_balanced", "first_fit", "best_fit", "worst_fit", "random"]
 
@@ -25,7 +25,7 @@ class Choice(NamedTuple):
 
     def drawn(self, place: Place, lease: str) -> bytes:
         """A number for a site and a lease: the same each time, whatever was drawn before."""
-        return blake2b(f"{self.seed}/{lease}/{place.room.id}".encode(), digest_size=8).digest()
+        return blake2b(f"{self.seed}/{lease}/{place.view.id}".encode(), digest_size=8).digest()
 
 
 def pick(places: Sequence[Place], term: Term, units: int, least: int, choice: Choice, lease: str) -> Place | None:
@@ -61,21 +61,21 @@ class Member(NamedTuple):
 
 def classes_of(member: Member) -> int:
     """How many classes of units a member takes somewhere: who takes few of them goes first."""
-    return max((place.room.classes for place in member.places), default=0)
+    return max((place.view.classes for place in member.places), default=0)
 
 
 def place(members: Sequence[Member], term: Term, choice: Choice) -> list[Place] | None:
     """A place for each member, so that all fit at once; None if none was found.
 
     Members that take the fewest classes of units, with the least choice and the most units are placed first. What
-    goes wrong is taken back and tried otherwise, up to a limit: fitting members into rooms is bin packing, so the
-    search must end somewhere. A room must be the same place to all members.
+    goes wrong is taken back and tried otherwise, up to a limit: fitting members into views is bin packing, so the
+    search must end somewhere. A view must be the same place to all members.
     """
     order = sorted(
         range(len(members)), key=lambda i: (classes_of(members[i]), len(members[i].places), -members[i].units)
     )
     left = {place: place.free(term) for member in members for place in member.places}
-    near = {place: [other for other in left if other.room.overlaps(place.room)] for place in left}
+    near = {place: [other for other in left if other.view.overlaps(place.view)] for place in left}
     chosen: list[Place | None] = [None] * len(members)
     options: list[Iterator[Place]] = []
     tries = len(members) + NODES_MAX

@@ -13,7 +13,7 @@ from leasekit.core.filters.seen import misses
 from leasekit.core.mappers import PendingRequest, Source
 from leasekit.core.reasons import counted, mark, marked
 from leasekit.core.time import Instant, Term, format_duration
-from leasekit.policies.broker.rooms import Place, Room, Shape, classes_seen
+from leasekit.policies.broker.capacity import CapacityView, Place, Shape, classes_seen
 
 T = TypeVar("T")
 SHOWN_MAX = 5
@@ -38,7 +38,7 @@ def never(request: PendingRequest, shape: Shape, least: int, now: Instant) -> st
         return f"{counted(least)} of {request.type!r} {are} more than {where}, which is {most} at most{left}"
     term = request.term
     able = [place for place in places if place.units >= least]
-    if any(place.room.covers(term.length, term.start, latest) for place in able):
+    if any(place.view.covers(term.length, term.start, latest) for place in able):
         ahead = min(place.ahead for place in able)
         return (
             f"the units need {format_duration(ahead)} to be made ready, and the latest start, {mark(latest)}, is "
@@ -84,7 +84,7 @@ def earliest_fit(places: Sequence[Place], least: int, term: Term) -> tuple[Insta
 
 
 def _nowhere(request: PendingRequest, shape: Shape) -> str:
-    sites = sorted({room.site for room in shape.offered})
+    sites = sorted({view.site for view in shape.offered})
     if not sites:
         return f"no site here offers type {request.type!r}"
     if shape.left_out:
@@ -96,11 +96,11 @@ def _nowhere(request: PendingRequest, shape: Shape) -> str:
     return f"every site with {request.type!r} is excluded: {_listed(sites)}"
 
 
-def beside(request: PendingRequest, room: Room, free: int, until: Instant) -> str:
+def beside(request: PendingRequest, view: CapacityView, free: int, until: Instant) -> str:
     """What a modify could have with the units that its lease holds up to ``until``."""
     return (
         f"insufficient resources: {counted(request.min_units)} of {request.type!r} wanted over "
-        f"{_span(request.term)}, {free} to be had at {room.site} with the {request.held} "
+        f"{_span(request.term)}, {free} to be had at {view.site} with the {request.held} "
         f"that the lease holds there until {mark(until)}"
     )
 
@@ -115,7 +115,7 @@ def _left_out(shape: Shape) -> str:
 
 
 def _missing(shape: Shape) -> str:
-    return _listed(shape.left_out, lambda room: f"{room.site}: {_misses(shape.filter, room.source)}")
+    return _listed(shape.left_out, lambda view: f"{view.site}: {_misses(shape.filter, view.source)}")
 
 
 def _misses(text: str, source: Source) -> str:

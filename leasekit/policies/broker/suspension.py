@@ -1,5 +1,5 @@
 """Suspension of preemptible leases, as Haizea does it (Sotomayor et al., "Combining batch execution and leasing using
-virtual machines", HPDC 2008): room is made for a request for a fixed term by suspending what would be in its way, and
+virtual machines", HPDC 2008): view is made for a request for a fixed term by suspending what would be in its way, and
 what waits in line may start in front of a reservation, to be suspended before it.
 
 What is suspended is saved within its term, and its rest asks for units anew, in its old place in line.
@@ -13,9 +13,9 @@ from leasekit.core.drivers import saves
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, GrantedLease, PendingRequest, Preempt
 from leasekit.core.reasons import mark
 from leasekit.core.time import Duration, Instant, Term
-from leasekit.policies.broker.rooms import Place
+from leasekit.policies.broker.capacity import Place
+from leasekit.policies.broker.constraints import suspend_time
 from leasekit.policies.broker.turn import BrokerTurn
-from leasekit.policies.broker.wishes import suspend_time
 
 Suspension = Literal["none", "serial", "all"]
 
@@ -57,16 +57,16 @@ class Suspender:
 
     def part(self, request: PendingRequest, place: Place, start: Instant, until: Instant) -> Term | None:
         """The term of a first part of a request, from ``start`` up to ``until``, when its units are wanted by others;
-        None where it isn't worth it, or the rest finds no room afterwards.
+        None where it isn't worth it, or the rest finds no view afterwards.
         """
         time = self.time(request)
-        if time is None or request.min_units < request.units or not saves(place.room.source.properties):
+        if time is None or request.min_units < request.units or not saves(place.view.source.properties):
             return None
         useful, length = until - start - time, request.term.length
         if useful < min(self._least_run, length) or useful >= length or start > request.latest_start:
             return None
         latest = request.latest_start + useful - time
-        rest = place.room.earliest(request.units, length - useful + time, until, latest)
+        rest = place.view.earliest(request.units, length - useful + time, until, latest)
         return None if rest is None else Term(start, until)
 
     # -- room for others ---------------------------------------------------------------------------------------
@@ -81,9 +81,9 @@ class Suspender:
             return []
         running = cycle.granted(request.type)
         for place in turn.shape(request).places:
-            there = [one for one in running if one.source == place.room.id]
+            there = [one for one in running if one.source == place.view.id]
             coming = self._coming(turn, request, place, [one for one in there if one.booked > one.term.end])
-            chosen = self._victims(turn, request, place, there) if saves(place.room.source.properties) else []
+            chosen = self._victims(turn, request, place, there) if saves(place.view.source.properties) else []
             enough = bool(coming or chosen) and place.free(request.term) >= request.min_units
             if enough:
                 place.take(request.min_units, request.term)
@@ -93,7 +93,7 @@ class Suspender:
             later = [(one, Term(one.term.end, one.booked)) for one in coming]
             later += [(one, Term(at, one.term.end)) for one in chosen if enough and one.booked >= 0]
             for one, rest in later:
-                turn.give(place.room, -one.units, rest, one.classes)
+                turn.give(place.view, -one.units, rest, one.classes)
             if enough:
                 why = f"suspended for a reservation at {mark(request.term.start)}"
                 names = ", ".join(one.lease for one in (*coming, *chosen))
@@ -115,7 +115,7 @@ class Suspender:
             if place.free(request.term) >= request.min_units:
                 break
             if one.term.end <= at < one.booked:
-                turn.give(place.room, one.units, Term(one.term.end, one.booked), one.classes)
+                turn.give(place.view, one.units, Term(one.term.end, one.booked), one.classes)
                 coming.append(one)
         return coming
 
@@ -123,20 +123,20 @@ class Suspender:
         self, turn: BrokerTurn, request: PendingRequest, place: Place, running: list[GrantedLease]
     ) -> list[GrantedLease]:
         """Those that have run for the shortest time, of the lowest class; none more than are needed."""
-        at, room, least = request.term.start - place.ahead, place.room, request.min_units
+        at, view, least = request.term.start - place.ahead, place.view, request.min_units
         able = [one for one in running if one.priority <= request.priority and self._can_stop(one, turn.now, at)]
         chosen: list[GrantedLease] = []
         for victim in sorted(able, key=lambda one: (one.priority, -one.term.start, one.lease)):
             if place.free(request.term) >= least:
                 break
-            turn.give(room, victim.units, Term(at, victim.term.end), victim.classes)
+            turn.give(view, victim.units, Term(at, victim.term.end), victim.classes)
             chosen.append(victim)
         enough = place.free(request.term) >= least
         for victim in list(chosen):
             rest = Term(at, victim.term.end)
-            turn.give(room, -victim.units, rest, victim.classes)
+            turn.give(view, -victim.units, rest, victim.classes)
             if enough and place.free(request.term) < least:
-                turn.give(room, victim.units, rest, victim.classes)
+                turn.give(view, victim.units, rest, victim.classes)
             else:
                 chosen.remove(victim)
         return chosen

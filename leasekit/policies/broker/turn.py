@@ -16,11 +16,11 @@ from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, Grant, Gra
 from leasekit.core.reasons import mark
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
 from leasekit.policies.broker import reasons
+from leasekit.policies.broker.capacity import CapacityView, CapacityViews, Place, Shape, shape_key
+from leasekit.policies.broker.constraints import PLAIN, read_constraints
 from leasekit.policies.broker.ledger import Ledger
 from leasekit.policies.broker.placement import Choice, Member, pick, place
 from leasekit.policies.broker.quotas import Limit, Quotas
-from leasekit.policies.broker.rooms import Place, Room, Rooms, Shape, shape_key
-from leasekit.policies.broker.wishes import PLAIN, read_wish
 
 STARTS_MAX = 1_000
 """How many starts are tried for one group in one turn."""
@@ -39,7 +39,7 @@ class BrokerTurn:
         self, cycle: BrokerCycle, choice: Choice, quotas: Quotas, bulk: Sequence[PendingRequest] | None
     ) -> None:
         self.now = cycle.now
-        self.rooms = Rooms(cycle, bulk)
+        self.views = CapacityViews(cycle, bulk)
         self.choice = choice
         self.changes = 0
         """How often something was booked or given back so far."""
@@ -123,7 +123,7 @@ class BrokerTurn:
     def shape(self, request: PendingRequest) -> Shape:
         """Where a request can be filled from."""
         properties = request.properties
-        return self.rooms.shape(shape_key(request, read_wish(properties) if properties else PLAIN))
+        return self.views.shape(shape_key(request, read_constraints(properties) if properties else PLAIN))
 
     def limit(self, request: PendingRequest) -> Limit | None:
         """What limits a request's holder, if anything does."""
@@ -137,7 +137,7 @@ class BrokerTurn:
         found.take(units, term)
         self.changes += 1
         self.usage.add(request.holder, request.type, units, term)
-        return Grant(request.lease, found.room.id, units, term, request.preemptible, found.ahead)
+        return Grant(request.lease, found.view.id, units, term, request.preemptible, found.ahead)
 
     def _fit(self, request: PendingRequest, shape: Shape) -> tuple[Instant, Place] | None:
         """When it would fit; the same question isn't worked out twice while nothing has been granted in between."""
@@ -165,75 +165,75 @@ class BrokerTurn:
 
     def extend(self, request: PendingRequest) -> BrokerDecision:
         """Grant from where the lease is, over exactly the term asked for, or refuse."""
-        room = self._source(request)
-        if isinstance(room, Reject):
-            return room
-        room, term, least = self.rooms.going_on(room, request.classes), request.term, request.min_units
-        if room.free(term) < least:
-            return Reject(request.lease, reasons.insufficient(request, [room], term, least))
-        return self._continued(request, room)
+        view = self._source(request)
+        if isinstance(view, Reject):
+            return view
+        view, term, least = self.views.going_on(view, request.classes), request.term, request.min_units
+        if view.free(term) < least:
+            return Reject(request.lease, reasons.insufficient(request, [view], term, least))
+        return self._continued(request, view)
 
     def modify(self, request: PendingRequest) -> BrokerDecision:
         """Grant in place of the rest of what the lease holds, which counts as free for it."""
-        room = self._source(request)
-        if isinstance(room, Reject):
-            return room
+        view = self._source(request)
+        if isinstance(view, Reject):
+            return view
         term, least, until = request.term, request.min_units, request.held_until
         limit = self.limit(request)
         short = limit.short(term, least) if limit is not None else None
         if short is not None:
             return Reject(request.lease, short.reason)
         if until > term.start:
-            free = _free_beside(request, room, self.rooms.going_on(room, request.classes), until)
+            free = _free_beside(request, view, self.views.going_on(view, request.classes), until)
             if free < least:
-                return Reject(request.lease, reasons.beside(request, room, free, until))
+                return Reject(request.lease, reasons.beside(request, view, free, until))
             units = min(request.units, free if limit is None else min(free, limit.units(term)))
-            self._take_more(request, room, units)
-            return Grant(request.lease, room.id, units, term, request.preemptible)
-        room = self.rooms.going_on(room, request.classes)
-        if room.free(term) < least:
-            return Reject(request.lease, reasons.insufficient(request, [room], term, least))
-        return self._continued(request, room)
+            self._take_more(request, view, units)
+            return Grant(request.lease, view.id, units, term, request.preemptible)
+        view = self.views.going_on(view, request.classes)
+        if view.free(term) < least:
+            return Reject(request.lease, reasons.insufficient(request, [view], term, least))
+        return self._continued(request, view)
 
-    def _take_more(self, request: PendingRequest, room: Room, units: int) -> None:
+    def _take_more(self, request: PendingRequest, view: CapacityView, units: int) -> None:
         """Book what a modify takes beside what its lease holds. What it gives up is nobody else's yet: the broker keeps
         it booked until the site has confirmed the modify.
         """
         (start, end), until = request.term, request.held_until
         if units > request.held:
-            room.take_more(units - request.held, Term(start, min(end, until)), request.classes)
+            view.take_more(units - request.held, Term(start, min(end, until)), request.classes)
         if end > until:
-            room.take_more(units, Term(until, end), request.classes)
+            view.take_more(units, Term(until, end), request.classes)
         self._full.clear()
         self.changes += 1
         self.usage.add(request.holder, request.type, -request.held, Term(start, until))
         self.usage.add(request.holder, request.type, units, request.term)
 
-    def give(self, room: Room, units: int, term: Term, classes: Counts = NO_UNITS) -> None:
+    def give(self, view: CapacityView, units: int, term: Term, classes: Counts = NO_UNITS) -> None:
         """Free units that a lease of these ``classes`` has, or takes them back where negative; without classes, what
         was granted in this turn.
         """
-        room.give(units, term, classes)
+        view.give(units, term, classes)
         self._full.clear()
         self.changes += 1
 
-    def _continued(self, request: PendingRequest, room: Room) -> BrokerDecision:
-        """Grant what is free at the lease's own room, as far as the quota goes."""
+    def _continued(self, request: PendingRequest, view: CapacityView) -> BrokerDecision:
+        """Grant what is free at the lease's own view, as far as the quota goes."""
         limit = self.limit(request)
         short = limit.short(request.term, request.min_units) if limit is not None else None
         if short is not None:
             return Reject(request.lease, short.reason)
-        return self.grant(request, room, request.term, limit)
+        return self.grant(request, view, request.term, limit)
 
-    def _source(self, request: PendingRequest) -> Room | Reject:
-        """The room that the lease continues from, if it can at any load."""
-        room = self.rooms.get(request.type, request.source)
-        if room is None:
+    def _source(self, request: PendingRequest) -> CapacityView | Reject:
+        """The view that the lease continues from, if it can at any load."""
+        view = self.views.get(request.type, request.source)
+        if view is None:
             return Reject(request.lease, f"the delegation {request.source!r} that the lease is from is over")
-        if (request.site and room.site != request.site) or room.site in request.exclude_sites:
-            return Reject(request.lease, f"the lease is at site {room.site!r} and can't go on anywhere else")
-        reason = reasons.never(request, Shape([room], [room]), request.min_units, self.now)
-        return Reject(request.lease, reason) if reason else room
+        if (request.site and view.site != request.site) or view.site in request.exclude_sites:
+            return Reject(request.lease, f"the lease is at site {view.site!r} and can't go on anywhere else")
+        reason = reasons.never(request, Shape([view], [view]), request.min_units, self.now)
+        return Reject(request.lease, reason) if reason else view
 
     # -- groups ------------------------------------------------------------------------------------------------
 
@@ -276,24 +276,24 @@ class BrokerTurn:
                 granted.append((request, decision))
                 continue
             for other, grant in granted:
-                room = self.rooms.get(other.type, grant.source)
-                assert room is not None, "it was granted from there"
-                self.give(room, grant.units, grant.booked)
+                view = self.views.get(other.type, grant.source)
+                assert view is not None, "it was granted from there"
+                self.give(view, grant.units, grant.booked)
                 self.usage.add(other.holder, other.type, -grant.units, grant.term)
             return decision
         return GrantGroup(group[0].group, tuple(grant for _, grant in granted))
 
     def _members(self, group: Sequence[PendingRequest], shapes: Sequence[Shape]) -> list[Member]:
-        """The members, each room with the longest preparation that any of them needs there."""
+        """The members, each view with the longest preparation that any of them needs there."""
         ahead: dict[str, Duration] = {}
         for shape in shapes:
             for each in shape.places:
-                ahead[each.room.id] = max(each.ahead, ahead.get(each.room.id, 0))
+                ahead[each.view.id] = max(each.ahead, ahead.get(each.view.id, 0))
         return [
             Member(
                 request.lease,
                 request.units,
-                [self.rooms.prepared(each.room, ahead[each.room.id]) for each in shape.places],
+                [self.views.prepared(each.view, ahead[each.view.id]) for each in shape.places],
             )
             for request, shape in zip(group, shapes, strict=True)
         ]
@@ -313,7 +313,7 @@ class BrokerTurn:
     def _grants(self, group: Sequence[PendingRequest], chosen: Sequence[Place], term: Term) -> tuple[Grant, ...]:
         grants: dict[str, Grant] = {}
         # Who takes any class of units leaves to the others what these need.
-        for request, found in sorted(zip(group, chosen, strict=True), key=lambda pair: pair[1].room.classes):
+        for request, found in sorted(zip(group, chosen, strict=True), key=lambda pair: pair[1].view.classes):
             assert found.free(term) >= request.units, "place() counts what it has placed"
             grants[request.lease] = self.grant(request, found, term, None)
         return tuple(grants[request.lease] for request in group)
@@ -387,12 +387,12 @@ class GrantedToo:
         return self._sums.held(holder, type_, window)
 
 
-def _free_beside(request: PendingRequest, room: Room, after: Room, until: Instant) -> int:
+def _free_beside(request: PendingRequest, view: CapacityView, after: CapacityView, until: Instant) -> int:
     """How many units the lease could have from now on, its own counted, which it holds up to ``until``; ``after`` that
     it goes on with these.
     """
     start, end = request.term
-    inside = room.free(Term(start, min(end, until))) + request.held
+    inside = view.free(Term(start, min(end, until))) + request.held
     return inside if end <= until else min(inside, after.free(Term(until, end)))
 
 

@@ -28,12 +28,12 @@ from leasekit.core.reasons import mark
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.policies.broker import reasons
 from leasekit.policies.broker.booking import NEW, decide, items, plain
+from leasekit.policies.broker.capacity import CapacityView, Place, shape_key
+from leasekit.policies.broker.constraints import PLAIN, read_constraints
 from leasekit.policies.broker.line import Key, Lane, Line, LineBucket, LineEntry
 from leasekit.policies.broker.placement import pick
-from leasekit.policies.broker.rooms import Place, Room, shape_key
 from leasekit.policies.broker.suspension import Suspender
 from leasekit.policies.broker.turn import EXPLAINED_MAX, BrokerTurn
-from leasekit.policies.broker.wishes import PLAIN, read_wish
 
 Mode = Literal["easy", "conservative", "strict"]
 
@@ -160,12 +160,12 @@ class Waiting:
         if line is None:
             line = self._lines[request.type] = Line()
         self._serial += 1
-        wish = read_wish(request.properties) if request.properties else PLAIN
+        constraints = read_constraints(request.properties) if request.properties else PLAIN
         if self.suspender is not None:
             since = self.suspender.since(request)
             request = request if since == request.arrived else request._replace(arrived=since)
         key = (*self.order.key(request), self._serial)
-        entry = line.add(request, self.order.lane(request), key, shape_key(request, wish), wish.prepare)
+        entry = line.add(request, self.order.lane(request), key, shape_key(request, constraints), constraints.prepare)
         self._entries[request.lease] = entry
         fresh.append(entry)
 
@@ -211,7 +211,7 @@ class _Service:
         self._turn = turn
         self._out = out
         self._now = turn.now
-        self._rooms = turn.rooms.of_type(type_)
+        self._views = turn.views.of_type(type_)
         self._rank = rule.order.rank(turn)
         # Out of this turn: why, or nothing for those who hold a place.
         self._skipped: dict[LineEntry, str] = {}
@@ -222,7 +222,7 @@ class _Service:
         # What can start now, good as long as nothing is booked: `_seen` says up to which change.
         self._seen = -1
         self._limits: dict[LineBucket, Duration] = {}
-        self._stairs: dict[Room, list[tuple[int, Instant]]] = {}
+        self._stairs: dict[CapacityView, list[tuple[int, Instant]]] = {}
         self._most = 0
         self._told = 0
 
@@ -274,7 +274,7 @@ class _Service:
         if self._line:
             self._look()
             horizon = self._now + self._line.longest
-            changes = (room.next_change(self._now, self._stairs[room], horizon) for room in self._rooms)
+            changes = (view.next_change(self._now, self._stairs[view], horizon) for view in self._views)
             found = [at for at in changes if at is not None]
             found += [at for at in self._wakes if at > self._now]
             if found:
@@ -330,7 +330,7 @@ class _Service:
         request, limit = entry.request, self._turn.limit(entry.request)
         self._look()
         for place in self._of(entry.bucket):
-            until = self._until(place.room, request.units)
+            until = self._until(place.view, request.units)
             term = suspender.part(request, place, self._now + place.ahead, until)
             if term is not None and (limit is None or limit.short(term, request.units) is None):
                 place.free(term)
@@ -349,13 +349,13 @@ class _Service:
 
     def _next_to_hold(self) -> LineEntry | None:
         """The first in line none of whose sites holds a place for anybody yet."""
-        if len(self._taken) == len(self._rooms):
+        if len(self._taken) == len(self._views):
             return None
         if not self._taken and not self._skipped:
             return self._line.first(self._rank)
         best: LineEntry | None = None
         for bucket in self._line.buckets:
-            if any(place.room.id in self._taken for place in self._of(bucket)):
+            if any(place.view.id in self._taken for place in self._of(bucket)):
                 continue
             first = next((entry for entry in bucket.entries if entry not in self._skipped), None)
             if first is not None and (best is None or self._before(first, best)):
@@ -390,21 +390,21 @@ class _Service:
             self._seen = self._turn.changes
             self._limits.clear()
             horizon = self._now + self._line.longest
-            self._stairs = {room: room.stairs(self._now, horizon) for room in self._rooms}
+            self._stairs = {view: view.stairs(self._now, horizon) for view in self._views}
             self._most = max((stairs[0][0] for stairs in self._stairs.values() if stairs), default=0)
 
     def _limit(self, bucket: LineBucket) -> Duration:
         """How long a request of a bucket may be to start now; negative where there are no units for it."""
         limit = self._limits.get(bucket)
         if limit is None:
-            limit = max((self._until(place.room, bucket.units) - place.ahead for place in self._of(bucket)), default=-1)
+            limit = max((self._until(place.view, bucket.units) - place.ahead for place in self._of(bucket)), default=-1)
             limit = self._limits[bucket] = limit - self._now
         return limit
 
-    def _until(self, room: Room, units: int) -> Instant:
-        until, stairs = -1, self._stairs.get(room)
+    def _until(self, view: CapacityView, units: int) -> Instant:
+        until, stairs = -1, self._stairs.get(view)
         if stairs is None:  # of some classes of a delegation
-            stairs = self._stairs[room] = room.stairs(self._now, self._now + self._line.longest)
+            stairs = self._stairs[view] = view.stairs(self._now, self._now + self._line.longest)
         for level, at in stairs:
             if level < units:
                 break
@@ -414,7 +414,7 @@ class _Service:
     def _of(self, bucket: LineBucket) -> Sequence[Place]:
         places = self._places.get(bucket)
         if places is None:
-            places = self._places[bucket] = self._turn.rooms.shape(bucket.shape).places
+            places = self._places[bucket] = self._turn.views.shape(bucket.shape).places
         return places
 
     # -- what becomes of it ------------------------------------------------------------------------------------
@@ -447,7 +447,7 @@ class _Service:
     def _reserve(self, entry: LineEntry) -> None:
         """Keep a place for a request in what is left for this turn; who can't have one is out of it."""
         turn, request = self._turn, entry.request
-        shape = turn.rooms.shape(entry.bucket.shape)
+        shape = turn.views.shape(entry.bucket.shape)
         found = turn.earliest(request, shape, turn.limit(request))
         if found is None:
             self._skipped[entry] = turn.not_yet(request, shape)
@@ -457,5 +457,5 @@ class _Service:
         turn.changes += 1
         self._planned[entry] = term.start
         self._skipped[entry] = ""
-        self._taken.add(place.room.id)
+        self._taken.add(place.view.id)
         self._wakes.append(term.start - place.ahead)

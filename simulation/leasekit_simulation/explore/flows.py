@@ -18,8 +18,8 @@ APART: Final[Duration] = 3 * SECOND
 FURTHER: Final[Duration] = 40 * SECOND
 """How long a second extension is: soon enough over for what is known of it to be forgotten like all else."""
 
-Wish: TypeAlias = Mapping[str, Any]
-Change: TypeAlias = tuple[str, Callable[[Instant], Wish]]
+Arguments: TypeAlias = Mapping[str, Any]
+Change: TypeAlias = tuple[str, Callable[[Instant], Arguments]]
 """A command's name, and its arguments, by the lease's end."""
 
 
@@ -33,7 +33,7 @@ class Flow:
     name: str
     what: str
     units: int = 1
-    leases: tuple[Wish, ...] = ({"units": 1},)
+    leases: tuple[Arguments, ...] = ({"units": 1},)
     changes: tuple[Change, ...] = ()
     most: int = 9
 

@@ -92,11 +92,11 @@ class Mover:
             after = self._deliver(joint, joint.flight[0])
             assert after is not None
             joint = after
-        for place, wish in enumerate(self.flow.leases):
+        for place, request in enumerate(self.flow.leases):
             start = joint.now + LEAD - place * APART
             term = [start, start + LENGTH]
-            after = self._command(joint, GUEST, "lease.request", {"type": TYPE, "term": term, **wish})
-            must(after is not None, f"the guest can't ask for {wish}")
+            after = self._command(joint, GUEST, "lease.request", {"type": TYPE, "term": term, **request})
+            must(after is not None, f"the guest can't ask for {request}")
             assert after is not None
             joint = after
         return joint

@@ -268,8 +268,8 @@ def _record(record: Any, scope: Scope, out: list[Any], unused: frozenset[str] = 
 
 _OVER_GUEST: Final = frozenset({
     "asked", "ask", "ask_accepted", "ask_deadline", "operation", "op_accepted", "truncation", "granted",
-    "configuration", "next_configuration", "victims", "closing", "noticed", "ended", "ask_at", "op_at", "hold_until",
-    "join", "after", "began",
+    "configuration", "next_configuration", "victims", "closing", "terminates_at", "ended", "ask_at", "op_at",
+    "hold_until", "join", "after", "began",
 })  # fmt: skip
 _OVER_BROKER: Final = frozenset({"asked", "deadline", "send_at"})
 _OVER_SITE: Final = frozenset({
@@ -321,12 +321,12 @@ def read_actor(actor: Any) -> tuple[Piece, bool]:
     out: list[Any] = []
     busy = {"guest": _read_guest, "broker": _read_broker, "site": _read_site}[actor.name](actor, out)
     _read_ties(actor, out)
-    for peer, owed in actor.kernel.owed.items():
+    for peer, records in actor.kernel.unacknowledged.items():
         out.append(peer)
-        for record in owed.values():
-            # Who is owed nothing now keeps its place in the order for what it is owed later.
+        for record in records.values():
+            # Who has acknowledged all keeps its place in the order for what comes later.
             _SPECIAL.get((type(record).__name__, "id"), _plain)(record.id, _NO_SCOPE, out)
-            out.append(actor.kernel.owes(record, peer))
+            out.append(actor.kernel.awaits(record, peer))
     for name, value in actor.__dict__.items():
         if name not in _KEPT_OUT and name not in _READ[actor.name]:
             out.append(name)

@@ -108,7 +108,7 @@ WIRING: Final = frozenset(
     {
         "accepted", "_admission", "_book", "_carriers", "_deals_with", "_decider", "_deployed", "_describe_lease",
         "_dispatch", "_endorsable", "_endorse", "_fresh", "_holds", "_inputs",
-        "_introductions", "_is_undecided", "_issuer", "_keep_closed", "_kernel", "_keyring", "_kinds", "_look_again",
+        "_introductions", "_is_undecided", "_issuer", "_keep_closed", "_kernel", "_keyring", "_kinds", "_mark_dirty",
         "_most", "_name", "_notices", "_own", "_peering", "_plan", "_quotes", "_returning", "_role",
         "_served", "_settings", "_sites", "_waiting", "changed", "connected", "dispatch", "dropped",
         "inline", "name", "peers", "refused", "scheme", "settings", "signer", "tag", "taken", "turning",

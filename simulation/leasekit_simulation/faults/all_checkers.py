@@ -94,8 +94,8 @@ class Checkers:
             return
         self.kept.announced(sender, receiver, message)
         self.reasons.announced(sender, receiver, message)
-        if message.state == "noticed":
-            self.units.noticed(sender, message.lease)
+        if message.state == "terminating":
+            self.units.terminating(sender, message.lease)
         if late != WAITED:
             self.units.announced(sender, message)
         if late:
@@ -124,7 +124,7 @@ class Checkers:
         """An operator ends the lease early, of a site or a broker."""
         self.may_close(lease)
         for site in self._sites:
-            self.units.noticed(site, lease)
+            self.units.terminating(site, lease)
 
     def closed(self, guest: str, lease: str) -> None:
         """A close was acknowledged."""

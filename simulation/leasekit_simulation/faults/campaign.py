@@ -1,8 +1,8 @@
 """Many seeds, in several processes, until all have run or time is up, and what they came to together; and a failure
-made small: deeds and faults are dropped, and what is special put aside, for as long as it fails in the same way.
+made small: operations and faults are dropped, and what is special put aside, for as long as it fails in the same way.
 
 What a run's rates have brought about is first listed fault by fault, so that each can be dropped by itself; then all
-deeds of an actor or of a kind are dropped, and halves, quarters and single ones, as delta debugging does.
+operations of an actor or of a kind are dropped, and halves, quarters and single ones, as delta debugging does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import attrs
 from leasekit.core.time import HOUR
 from leasekit_simulation.faults import marks
 from leasekit_simulation.faults.run import Failure, Result, simulate
-from leasekit_simulation.faults.scenario import Deed, Rates, Scenario, draw
+from leasekit_simulation.faults.scenario import Operation, Rates, Scenario, draw
 
 AHEAD: Final = 4
 """How many seeds are handed out for each process beyond the one that it runs."""
@@ -173,9 +173,9 @@ class Shrinker:
 
     def __init__(
         self, scenario: Scenario, failure: Failure, *, runs_max: int = RUNS_MAX,
-        progress: Callable[[int, int, int], None] = lambda runs, deeds, faults: None,
+        progress: Callable[[int, int, int], None] = lambda runs, operations, faults: None,
     ) -> None:  # fmt: skip
-        """``progress`` is told how many runs there were, and how many deeds and faults are left."""
+        """``progress`` is told how many runs there were, and how many operations and faults are left."""
         self.scenario = scenario
         self.failure = failure
         self.runs = 0
@@ -185,20 +185,26 @@ class Shrinker:
     def go(self) -> Scenario:
         """The smallest scenario that was found within the runs allowed."""
         self._list_faults()
-        self._try(attrs.evolve(self.scenario, deeds=tuple(d for d in self.scenario.deeds if d.at <= self.failure.at)))
-        self._drop_alike(lambda deed: deed.who)
-        self._drop_alike(lambda deed: deed.do)
+        self._try(
+            attrs.evolve(
+                self.scenario, operations=tuple(d for d in self.scenario.operations if d.at <= self.failure.at)
+            )
+        )
+        self._drop_alike(lambda operation: operation.who)
+        self._drop_alike(lambda operation: operation.do)
         before = -1
         while before != self._size() and self.runs < self._runs_max:
             before = self._size()
-            self._drop(self.scenario.deeds, lambda deeds: attrs.evolve(self.scenario, deeds=tuple(deeds)))
+            self._drop(
+                self.scenario.operations, lambda operations: attrs.evolve(self.scenario, operations=tuple(operations))
+            )
             if self.scenario.faults is not None:
                 self._drop(self.scenario.faults, lambda faults: attrs.evolve(self.scenario, faults=tuple(faults)))
             self._simplify()
         return self.scenario
 
     def _size(self) -> int:
-        return len(self.scenario.deeds) + len(self.scenario.faults or ())
+        return len(self.scenario.operations) + len(self.scenario.faults or ())
 
     def _list_faults(self) -> None:
         result = simulate(self.scenario)
@@ -216,15 +222,15 @@ class Shrinker:
             return False
         assert failure is not None
         self.scenario, self.failure = candidate, failure
-        self._progress(self.runs, len(candidate.deeds), len(candidate.faults or ()))
+        self._progress(self.runs, len(candidate.operations), len(candidate.faults or ()))
         return True
 
-    def _drop_alike(self, likeness: Callable[[Deed], str]) -> None:
-        """Drop all deeds of an actor, or of a kind, at once: the more there are, the sooner."""
-        counts = Counter(map(likeness, self.scenario.deeds))
+    def _drop_alike(self, likeness: Callable[[Operation], str]) -> None:
+        """Drop all operations of an actor, or of a kind, at once: the more there are, the sooner."""
+        counts = Counter(map(likeness, self.scenario.operations))
         for key, _ in counts.most_common():
-            left = tuple(deed for deed in self.scenario.deeds if likeness(deed) != key)
-            self._try(attrs.evolve(self.scenario, deeds=left))
+            left = tuple(operation for operation in self.scenario.operations if likeness(operation) != key)
+            self._try(attrs.evolve(self.scenario, operations=left))
 
     def _drop(self, items: Sequence[T], build: Callable[[Sequence[T]], Scenario]) -> None:
         """Drop pieces of a list, ever smaller ones."""
@@ -251,7 +257,7 @@ class Shrinker:
         for change in plain:
             if any(getattr(scenario, key) != value for key, value in change.items()):
                 self._try(attrs.evolve(self.scenario, **change))
-        used = {deed.who for deed in self.scenario.deeds}
+        used = {operation.who for operation in self.scenario.operations}
         for guest in self.scenario.guests:
             if guest not in used and len(self.scenario.guests) > 1:
                 self._try(_without(self.scenario, guest))

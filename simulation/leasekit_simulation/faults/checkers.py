@@ -113,10 +113,10 @@ class MemoryChecker(Listening):
         latest = self._latest.get((sender, message.lease), 0)
         self._latest[sender, message.lease] = max(latest, message.update)
         if message.status == "granted" and message.update > latest:
-            further = split_tickets(message.further)
-            ends = decode_ticket(further[-1] if further else message.ticket).leaf.term.end
+            continuations = split_tickets(message.continuations)
+            ends = decode_ticket(continuations[-1] if continuations else message.ticket).leaf.term.end
             self._granted.setdefault(sender, {})[message.lease] = message.update, ends
-        elif message.status == "noticed":  # it ends early, and the broker may forget it then
+        elif message.status == "terminating":  # it ends early, and the broker may forget it then
             self._granted.get(sender, {}).pop(message.lease, None)
 
     def _return(self, at: Instant, sender: str, receiver: str, message: ReturnTicket) -> None:
@@ -167,7 +167,7 @@ class StateChecker(Listening):
     }
     NOTES = frozenset({
         "mapper", "joined", "blocked_redeem", "give_back", "request", "redeem", "taken", "delegate", "notice", "report",
-        "complaint", "wish", "endorsed", "administer", "maintenance", "plan", "hold", "save", "inventory",
+        "complaint", "override", "endorsed", "administer", "maintenance", "plan", "hold", "save", "inventory",
         "rest", "outage", "waiting", "told", "not_taken",
     })  # fmt: skip
 

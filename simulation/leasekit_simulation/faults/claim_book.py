@@ -369,7 +369,7 @@ def fullest(held: Sequence[tuple[int, Instant, Instant]], term: Term) -> tuple[I
 
 def chains_of(message: TicketUpdate) -> list[Sequence[Claim]]:
     """The chains of the tickets of an update that grants: the first, and those that go on from it."""
-    return [decode_ticket(data).chain for data in (message.ticket, *split_tickets(message.further))]
+    return [decode_ticket(data).chain for data in (message.ticket, *split_tickets(message.continuations))]
 
 
 def _joined(leaves: Sequence[Claim], lease: str) -> Term:

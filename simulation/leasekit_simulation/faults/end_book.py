@@ -112,7 +112,7 @@ class EndChecker(Listening):
         if sender not in self._off:
             return
         self._active.pop((sender, message.lease), None)
-        if message.state == "noticed":
+        if message.state == "terminating":
             self._let_off(sender, message.lease, message.term.end)
         elif message.state == "active":
             self._active[sender, message.lease] = message.term

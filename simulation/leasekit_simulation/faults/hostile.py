@@ -86,7 +86,7 @@ class HostileGuest:
         self._tickets: list[TicketUpdate] = []
         self._sources: dict[str, Offer] = {}
         world.on_hostile = self._hear
-        self._deeds: dict[Do, Callable[[Random], None]] = {
+        self._operations: dict[Do, Callable[[Random], None]] = {
             "twice": self._twice, "elsewhere": self._elsewhere, "stolen": self._stolen, "altered": self._altered,
             "forged": self._forged, "self_made": self._self_made, "meddle": self._meddle, "returned": self._returned,
             "nonsense": self._nonsense, "overdelegate": self._overdelegate,
@@ -94,12 +94,12 @@ class HostileGuest:
         }  # fmt: skip
 
     def can(self, do: Do) -> bool:
-        """Whether this is one of its deeds."""
-        return do in self._deeds
+        """Whether this is one of its operations."""
+        return do in self._operations
 
     def act(self, do: Do, rng: Random) -> None:
-        """Do one of its deeds, and ask for another ticket to do the next ones with."""
-        self._deeds[do](rng)
+        """Do one of its operations, and ask for another ticket to do the next ones with."""
+        self._operations[do](rng)
         self._ask(rng)
 
     # -- what it has -------------------------------------------------------------------------------------------

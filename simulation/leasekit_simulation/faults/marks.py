@@ -21,7 +21,7 @@ ENOUGH_FOR_RARE: Final = 5000
 
 FAULTS: Final[Sequence[str]] = (
     "network: lose", "network: repeat", "network: late", "network: reorder", "lost in a cut", "slowed down",
-    "deed: cut_pair", "deed: cut_side",
+    "operation: cut_pair", "operation: cut_side",
     "crash before commit", "crash before send", "crash before action", "crash at rest", "restart at once",
     "restart later",
     "store: commit refused", "store: went on when there was room", "store: actor stopped",
@@ -38,11 +38,11 @@ FAULTS: Final[Sequence[str]] = (
     "malice: changed bytes", "malice: replayed frame", "mapper grants too much", "mapper raises", "mapper is slow",
     "mapper takes its time",
     "not heard: not known yet", "mapper preempts", "mapper suspends", "maintenance announced", "maintenance called off",
-    "deed: step_within", "clock leaps ahead", "clock at half its pace", "machine sleeps",
+    "operation: step_within", "clock leaps ahead", "clock at half its pace", "machine sleeps",
     "machine is suspended by its host", "clock beyond the skew", "clock too far off: not obeyed", "connection broken",
     "channel: bad_signature",
     "slice key", "extended as it is", "malice: claim beyond its parent", "evidence verified",
-    "command refused", "deed: operate", "unit found down", "delegation taken back", "malice: over-delegation",
+    "command refused", "operation: operate", "unit found down", "delegation taken back", "malice: over-delegation",
     "delegation changed", "inventory changed", "reload", "reload waits", "inventory grows", "inventory shrinks",
     "file gives another number", "delegation handed over", "odd words", "malice: odd words",
     "delegation renewed", "tickets that go on from each other",

@@ -100,7 +100,7 @@ class MessageChecker(Listening):
         self._arrived: dict[tuple[str, str], set[int]] = {}
         self._asked: dict[str, int] = {}
         self._tickets: dict[bytes, int] = {}
-        self._further: set[bytes] = set()
+        self._continuations: set[bytes] = set()
         self._back: set[bytes] = set()
         self._extended: dict[str, int] = {}
         self.answers = 0
@@ -167,10 +167,10 @@ class MessageChecker(Listening):
             f"{sender} answers request {message.number} of {message.lease}, which has not come",
         )
         if message.ticket:
-            further = split_tickets(message.further)
+            continuations = split_tickets(message.continuations)
             self._tickets[message.ticket] = message.number
-            self._further.update(further)
-            last = further[-1] if further else message.ticket
+            self._continuations.update(continuations)
+            last = continuations[-1] if continuations else message.ticket
             end = decode_ticket(last).leaf.term.end
             # A modify that was granted may shorten the lease: nothing says that it is over, then or before.
             stream.until = end if message.truncation else max(stream.until, end)
@@ -238,7 +238,7 @@ class MessageChecker(Listening):
             self._asked[message.lease] = message.number
         elif isinstance(message, Redeem) and message.ticket and message.op in (EXTEND, MODIFY):
             must(message.ticket not in self._back, f"{sender} redeems for {message.lease} a ticket that it gave back")
-            if message.ticket in self._further:
+            if message.ticket in self._continuations:
                 return  # it came with the one before it, maybe long ago
             answers, asked = self._tickets.get(message.ticket), self._asked.get(message.lease)
             if message.op == EXTEND and answers is not None:  # it may have been in hand for long
@@ -320,7 +320,7 @@ class GuestChecker(Listening):
             self._unsure.setdefault(message.lease, {})[message.update] = sender, before
             self._ends[message.lease] = message.term.end
             self._wanted_ends.pop(message.lease, None)
-        elif message.state == "noticed":
+        elif message.state == "terminating":
             self.free_to_close.add(message.lease)
 
     def _redeem(self, at: Instant, sender: str, receiver: str, message: Redeem) -> None:

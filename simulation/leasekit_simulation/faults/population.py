@@ -174,7 +174,9 @@ class Population(World):
         return actor if clock.is_right and not self._is_stepped(name) else Clocked(actor, clock)
 
     def _is_stepped(self, name: str) -> bool:
-        return any(deed.do in ("step_within", "step_beyond", "sleep", "leap") for deed in self.scenario.deeds)
+        return any(
+            operation.do in ("step_within", "step_beyond", "sleep", "leap") for operation in self.scenario.operations
+        )
 
     def _make_actor(self, name: str) -> Actor:
         scenario, timing, me, peers = self.scenario, self.scenario.timing, self._identities[name], self.peers(name)
@@ -192,7 +194,7 @@ class Population(World):
         if name in scenario.sites:
             return Authority(name, me, self.scheme, peers, mapper, self._site_settings(name, common))
         if name in scenario.brokers:
-            delegations = tuple(_spec(share) for share in self.shares if share.giver == name)
+            delegations = tuple(_spec(share) for share in self.shares if share.issuer == name)
             broker = BrokerSettings(
                 group_timeout=timing.group_timeout,
                 defer_max=timing.defer_max,
@@ -231,7 +233,7 @@ class Population(World):
             for racks in (self.racks(type_),)
             for rack in range(racks)
         )
-        delegations = tuple(_spec(share, site="") for share in self.shares if share.site == name and not share.giver)
+        delegations = tuple(_spec(share, site="") for share in self.shares if share.site == name and not share.issuer)
         return AuthoritySettings(
             inventory=inventory, delegations=delegations, failures_max=self.scenario.timing.failures_max,
             surplus="honour" if name in self.scenario.honours else "refuse", refuse_guilty=name in self.scenario.bans,

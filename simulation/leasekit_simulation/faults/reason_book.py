@@ -52,7 +52,7 @@ class Shown(NamedTuple):
 
 class ReasonChecker(Listening):
     """A site that refuses a ticket says why, and that is so: as expired by its clock, as given back only if somebody
-    gave it back, as redeemed if it was, as out of term, out of turn or noticed if its lease is; and it knows the
+    gave it back, as redeemed if it was, as out of term, out of turn or terminating if its lease is; and it knows the
     leases that it has called active.
     """
 
@@ -78,7 +78,7 @@ class ReasonChecker(Listening):
         self._shown: dict[tuple[str, str, str, int], Shown] = {}
         self._times: dict[tuple[str, bytes], int] = {}
         self._said: dict[str, set[bytes]] = {site: set() for site in sites}
-        self._noticed: set[tuple[str, str]] = set()
+        self._terminating: set[tuple[str, str]] = set()
         self._active: dict[tuple[str, str], Instant] = {}
         self._taken: set[tuple[str, bytes]] = set()
         self._since: dict[tuple[str, str], set[bytes]] = {}
@@ -136,7 +136,7 @@ class ReasonChecker(Listening):
         for since, lease, event, _, after, _ in rows:
             self._logged[actor] = max(self._logged[actor], since)
             if event == "notice":
-                self._noticed.add((actor, lease))
+                self._terminating.add((actor, lease))
             if after in OVER:
                 self._active.pop((actor, lease), None)
 
@@ -176,8 +176,8 @@ class ReasonChecker(Listening):
         code = message.reason.code if message.reason is not None else ""
         if code == Code.EXPIRED:
             self._check_expired(site, shown, what)
-        elif code == Code.NOTICED:
-            must((site, message.lease) in self._noticed, f"{what}: nothing ends it early")
+        elif code == Code.TERMINATING:
+            must((site, message.lease) in self._terminating, f"{what}: nothing ends it early")
         elif code == Code.WRONG_TERM:
             self._check_term(site, message.lease, shown, what)
         elif code == Code.WAITING:
@@ -191,7 +191,7 @@ class ReasonChecker(Listening):
         """It can be told only if nothing else was asked for since the lease was said to be active."""
         end = self._active.get((site, lease), -1)
         others = self._since.get((site, lease), set()) - {shown.leaf.digest}
-        if end < 0 or len(others) != 1 or (site, lease) in self._noticed:
+        if end < 0 or len(others) != 1 or (site, lease) in self._terminating:
             return
         start = shown.leaf.term.start
         fits = start < end and decode_statement(shown.truncation).at == start if shown.truncation else start == end

@@ -119,7 +119,7 @@ class BrokerRefusals(Listening):
         )
 
     def _is_replaced(self, digest: bytes, root: Claim) -> bool:
-        """Whether another claim was offered in the place of this one: its taker may go by either."""
+        """Whether another claim was offered in the place of this one: its holder may go by either."""
         line = next(line for line in self._claims.lines.values() if digest in line)
         others = [self._claims.sources[one].claim for one in line[line.index(digest) + 1 :]]
         return any(other.term.overlaps(root.term) for other in others)
@@ -311,12 +311,12 @@ class SiteRefusals(Listening):
             if leaf is not None and _code(message) in (Code.INSUFFICIENT, Code.OVERSUBSCRIBED):
                 self._check_short(sender, leaf, message.lease, words(message.reason))
         elif message.state in (
-            "noticed",
+            "terminating",
             "waiting",
             "told",
         ):  # it goes on, to the notice's end; which units it has may change
             self._live[sender].pop(message.lease, None)
-            if message.state == "noticed":
+            if message.state == "terminating":
                 self._ends[sender, message.lease] = message.term.end
         elif message.state != "undone":  # the lease goes on as it was
             self._live[sender].pop(message.lease, None)

@@ -38,8 +38,8 @@ from leasekit_simulation.faults.world import FaultyWorld, LivelockError
 
 SETTLED_WITHIN: Final[Duration] = 5 * MINUTE
 """How long after the last fault a lease may still be on its way to somewhere."""
-DEEDS_A_TWIN: Final = 12
-"""After so many deeds it is looked at what actors would know after a restart."""
+OPERATIONS_A_TWIN: Final = 12
+"""After so many operations it is looked at what actors would know after a restart."""
 PASSING: Final = (sm.REDEEMING, sm.EXTENDING_TICKET, sm.EXTENDING_FURTHER, sm.MODIFYING, sm.CLOSING, sm.CLOSE_WAIT)
 LEASE: Final = re.compile(r"\b[0-9a-f]{16}-\d+\b")
 
@@ -106,12 +106,12 @@ class Run:
             "request", "long", "extend", "modify", "close", "hurry", "group", "slice", "close_slice", "chain",
             "topology",
         }  # fmt: skip
-        for number, deed in enumerate(self.scenario.deeds):
-            if deed.at > world.now:
-                world.run_until(deed.at)
-            if self._faulty or deed.do in calm:
-                self.work.carry_out(deed)
-            if self._checked and number % DEEDS_A_TWIN == 0:
+        for number, operation in enumerate(self.scenario.operations):
+            if operation.at > world.now:
+                world.run_until(operation.at)
+            if self._faulty or operation.do in calm:
+                self.work.carry_out(operation)
+            if self._checked and number % OPERATIONS_A_TWIN == 0:
                 self._check_twins()
         world.run_until(world.now + MINUTE)
         self.phase = "liveness"
@@ -230,8 +230,8 @@ class Run:
             must(not left, f"{name}, all of whose leases are over: {'; '.join(left)}")
         for guest in self.scenario.guests:
             must(not world.actor(guest).returns, f"{guest} still has claims to give back")
-        for giver in dict.fromkeys(share.giver or share.site for share in world.shares):
-            self._check_given(giver)
+        for issuer in dict.fromkeys(share.issuer or share.site for share in world.shares):
+            self._check_given(issuer)
         for broker in self.scenario.brokers:
             self._check_broker(broker)
         for site in self.scenario.sites:
@@ -272,29 +272,29 @@ class Run:
             free = sum(table.free_at(now) for table in tables)  # one class may have less than was given of it
             must(free == capacity - kept, f"{broker}: {free} of {capacity} of {source['source']} are free")
 
-    def _check_given(self, giver: str) -> None:
-        """Brokers have of a giver what its file says, or its operator wished for since, where it has as much to give.
+    def _check_given(self, issuer: str) -> None:
+        """Brokers have of an issuer what its file says, or its operator wished for since, where it has as much to give.
         What a broker gives it can change only where it has as much beside that.
         """
         world = self.world
-        wishes = world.actor(giver).issued.wishes
-        over = {row["line"] for row in world.query(giver, "delegations") if row["reclaimed"] >= 0} - wishes.keys()
-        shares = [one for one in world.shares if giver == (one.giver or one.site)]
+        overrides = world.actor(issuer).issued.overrides
+        over = {row["line"] for row in world.query(issuer, "delegations") if row["reclaimed"] >= 0} - overrides.keys()
+        shares = [one for one in world.shares if issuer == (one.issuer or one.site)]
         passing = any(one.length < 100 * HOUR or one.degree != DEGREE_ONE for one in shares)
-        if passing or any(wish.until >= 0 for wish in wishes.values()):
+        if passing or any(override.until >= 0 for override in overrides.values()):
             return
         for type_, site in dict.fromkeys((one.type, one.site) for one in shares):
             lines = {_line(one): one for one in shares if (one.type, one.site) == (type_, site)}
-            wanted = {line: (line in wishes and wishes[line].units) or one.units for line, one in lines.items()}
-            has = {line: self._held(one.broker, site, type_, giver) for line, one in lines.items()}
-            there = world.size(site, type_) if giver == site else self._held(giver, site, type_, "")
-            room = there if giver == site else there - sum(has.values())
+            wanted = {line: (line in overrides and overrides[line].units) or one.units for line, one in lines.items()}
+            has = {line: self._held(one.broker, site, type_, issuer) for line, one in lines.items()}
+            there = world.size(site, type_) if issuer == site else self._held(issuer, site, type_, "")
+            room = there if issuer == site else there - sum(has.values())
             for line, units in wanted.items() if sum(wanted.values()) <= there else ():
                 fine = has[line] == units or line in over or lines[line].broker == ROGUE or units > room
-                must(fine, f"{giver}: {has[line]} of {line} are held, {units} are to be, of {there}")
+                must(fine, f"{issuer}: {has[line]} of {line} are held, {units} are to be, of {there}")
 
-    def _held(self, broker: str, site: str, type_: str, giver: str) -> int:
-        """How many units of a site a broker has now, of one giver or of all (''). What is replaced does not count."""
+    def _held(self, broker: str, site: str, type_: str, issuer: str) -> int:
+        """How many units of a site a broker has now, of one issuer or of all (''). What is replaced does not count."""
         if broker == ROGUE:
             return 0
         now = self.world.clock(broker)
@@ -302,7 +302,7 @@ class Run:
             row["units"]
             for row in self.world.query(broker, "sources")
             if (row["site"], row["type"], row["state"]) == (site, type_, "held")
-            and row["source"].startswith(f"{giver}/" if giver else "")
+            and row["source"].startswith(f"{issuer}/" if issuer else "")
             and row["term"][0] <= now < row["term"][1]
         )
 
@@ -342,15 +342,15 @@ class Run:
         """Whoever asks for all units of a site that a broker has gets them."""
         world, guest = self.world, self.scenario.guests[0]
         for share in self.world.shares:
-            of_type = [one for one in world.shares if (one.site, one.type, one.giver) == (share.site, share.type, "")]
+            of_type = [one for one in world.shares if (one.site, one.type, one.issuer) == (share.site, share.type, "")]
             whole = of_type == [share] and share.units == world.size(share.site, share.type) and share.degree == 1000
             held = {row["state"] for row in world.query(share.site, "delegations")} == {"held"}
-            alone = all(other.giver != share.broker for other in self.world.shares)
+            alone = all(other.issuer != share.broker for other in self.world.shares)
             rows = world.query(share.site, "units")
             free = sum(unit["state"] == "free" for unit in rows if unit["type"] == share.type)
             # Brokers don't know of which class a unit is that failed.
             whole = whole and (free == share.units or world.racks(share.type) == 1)
-            alone = alone and not world.actor(share.site).issued.wishes
+            alone = alone and not world.actor(share.site).issued.overrides
             known = share.site in world.actor(guest).peers  # else a broker makes it known with the first ticket
             limited = self.scenario.mappers.get(share.broker) == "quotas"
             if not (whole and held and alone and free and known) or limited or share.length < 100 * HOUR:
@@ -387,8 +387,8 @@ def transition(role: str, before: str, event: str) -> str:
 
 
 def _line(share: Share) -> str:
-    """How a giver calls what it gives."""
-    return f"{share.giver or share.site}/{share.type}@{share.broker}" + (f"/{share.site}" if share.giver else "")
+    """How an issuer calls what it gives."""
+    return f"{share.issuer or share.site}/{share.type}@{share.broker}" + (f"/{share.site}" if share.issuer else "")
 
 
 def _is_source(share: Any, source: Any, broker: str) -> bool:
@@ -503,7 +503,7 @@ class Trace(Listening):
 
     def _fault(self, key: str) -> None:
         # What becomes of frames shows in what is sent and never got; other leases' commands don't matter.
-        if not self._lease or not key.startswith(("net ", "deed ")):
+        if not self._lease or not key.startswith(("net ", "operation ")):
             self._line(f"  fault   {key}")
 
     def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:

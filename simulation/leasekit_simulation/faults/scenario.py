@@ -1,9 +1,9 @@
 """What one seed draws: who is there, what they ask for and when, and how likely each fault is.
 
-A :class:`Scenario` is plain data. All that happens in a run follows from it: the *deeds* (requests, faults with a place
-in time) are listed in it, and the many small faults (a lost frame, a failed setup, a crash between two steps) are drawn
-from streams of random numbers that the seed names, one for each pair of actors or each actor. A scenario file fixes
-part of the draw, or all of it; what it leaves out is drawn from its seed.
+A :class:`Scenario` is plain data. All that happens in a run follows from it: the *operations* (requests, faults with a
+place in time) are listed in it, and the many small faults (a lost frame, a failed setup, a crash between two steps) are
+drawn from streams of random numbers that the seed names, one for each pair of actors or each actor. A scenario file
+fixes part of the draw, or all of it; what it leaves out is drawn from its seed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Do: TypeAlias = Literal[
     "crash", "cut_pair", "cut_side", "slow", "full", "step_within", "step_beyond", "sleep",
     "leap", "operate",
     "reclaim", "delegate", "release", "resize", "reload", "grow", "shrink", "share", "hand_over",
-    "odd", "wordy", "maintain", "drain", "evict", "move", "probe", "topology",
+    "odd", "wordy", "maintain", "drain", "evict", "move", "dry_run", "topology",
     "twice", "elsewhere", "stolen", "altered", "forged", "self_made", "meddle",
     "returned", "nonsense", "overdelegate", "beyond", "garbage", "flip", "replay", "slice_key", "extend_same",
 ]  # fmt: skip
 
 WORK: Final[Mapping[Do, int]] = {
     "request": 20, "long": 5, "extend": 11, "modify": 11, "close": 5, "hurry": 8, "group": 3, "slice": 2,
-    "close_slice": 1, "chain": 2, "probe": 2,
+    "close_slice": 1, "chain": 2, "dry_run": 2,
 }  # fmt: skip
 """What guests are told to do, and how often relative to each other."""
 TROUBLE: Final[Mapping[Do, int]] = {
@@ -63,14 +63,14 @@ NETWORK: Final = "net"
 RECORDS: Final = ("timing", "rates")
 """Parts of a scenario of which a file may fix some fields and leave the others to the draw."""
 
-DEEDS: Final = (115, 290)
-"""The least and most deeds of guests in a run."""
+OPERATIONS: Final = (115, 290)
+"""The least and most operations of guests in a run."""
 GAPS: Final[Sequence[Duration]] = (10, 500, 2 * SECOND, 5 * SECOND, 25 * SECOND)
-"""What may lie between two deeds, in milliseconds."""
+"""What may lie between two operations, in milliseconds."""
 
 
 @attrs.frozen(kw_only=True)
-class Deed:
+class Operation:
     """One thing that happens at ``at``: ``who`` is its actor ('': whoever ``pick``, the seed of its details, says),
     ``span`` how long it lasts.
     """
@@ -84,7 +84,7 @@ class Deed:
 
 @attrs.frozen(kw_only=True)
 class Share:
-    """What a site, or the broker ``giver``, delegates to a broker of a site's units; ``length`` in milliseconds,
+    """What a site, or the broker ``issuer``, delegates to a broker of a site's units; ``length`` in milliseconds,
     ``degree`` in thousandths. It is renewed ``renew`` before its end (0: never), for ``renew_for`` (0: ``length``).
     """
 
@@ -94,7 +94,7 @@ class Share:
     units: int
     degree: int = 1000
     length: Duration = 3650 * 24 * HOUR
-    giver: str = ""
+    issuer: str = ""
     renew: Duration = 0
     renew_for: Duration = 0
 
@@ -159,7 +159,7 @@ class Scenario:
     tick: Duration
     rates: Rates
     bad_units: tuple[str, ...]
-    deeds: tuple[Deed, ...]
+    operations: tuple[Operation, ...]
     rogue: bool = False
     faults: tuple[str, ...] | None = None
     links: Mapping[str, tuple[str, str]] = attrs.Factory(dict)
@@ -188,8 +188,8 @@ class Scenario:
 
     @property
     def workload_end(self) -> Instant:
-        """When the last deed begins."""
-        return self.deeds[-1].at if self.deeds else 0
+        """When the last operation begins."""
+        return self.operations[-1].at if self.operations else 0
 
 
 BROKER_MAPPERS: Final = ("fcfs", "fcfs", "fcfs", "mischief", "slow", "preempting")
@@ -238,7 +238,7 @@ def draw(seed: int) -> Scenario:
             hang=rng.choice((0.0, 0.0, 0.03)),
         ),
         bad_units=tuple(f"{site}/vm-0" for site, units in sites.items() if units["vm"] > 3 and rng.random() < 0.08),
-        deeds=_deeds(rng, guests, hostile=hostile, rogue=rogue, signed=signed, channels=channels),
+        operations=_operations(rng, guests, hostile=hostile, rogue=rogue, signed=signed, channels=channels),
         rogue=rogue,
         # Drawn by itself, so that all else of a seed is as it was without.
         suspends=Random(f"leasekit suspension {seed}").random() < 0.3,
@@ -275,22 +275,27 @@ def _worded(scenario: Scenario) -> Scenario:
     """In some worlds guests say what is long, odd or dear; and the hostile one, if there is one. From a stream of its
     own.
     """
-    hostile = any(deed.do in MALICE for deed in scenario.deeds)
+    hostile = any(operation.do in MALICE for operation in scenario.operations)
     return _with(scenario, "words", ("odd", "odd", "wordy") if hostile else ("odd",))
 
 
 def _with(scenario: Scenario, stream: str, kinds: Sequence[Do], most: int = 12) -> Scenario:
-    """In a fifth of all worlds with more deeds, of these kinds."""
+    """In a fifth of all worlds with more operations, of these kinds."""
     rng = Random(f"leasekit {stream} {scenario.seed}")
     if rng.random() >= 0.2:
         return scenario
     last = max(scenario.workload_end, 3 * SECOND)
-    deeds = [
-        Deed(at=rng.randint(2 * SECOND, last), do=rng.choice(kinds), pick=rng.getrandbits(32))
+    operations = [
+        Operation(at=rng.randint(2 * SECOND, last), do=rng.choice(kinds), pick=rng.getrandbits(32))
         for _ in range(rng.randint(2, most))
     ]
-    deeds = [attrs.evolve(deed, who=rng.choice(scenario.guests)) if deed.do == "odd" else deed for deed in deeds]
-    return attrs.evolve(scenario, deeds=tuple(sorted((*scenario.deeds, *deeds), key=lambda deed: deed.at)))
+    operations = [
+        attrs.evolve(operation, who=rng.choice(scenario.guests)) if operation.do == "odd" else operation
+        for operation in operations
+    ]
+    return attrs.evolve(
+        scenario, operations=tuple(sorted((*scenario.operations, *operations), key=lambda operation: operation.at))
+    )
 
 
 def _renewed(scenario: Scenario) -> Scenario:
@@ -325,8 +330,8 @@ def _networked(scenario: Scenario) -> Scenario:
     ]
     planning = {name: "coallocation" for name in scenario.brokers if rng.random() < 0.8}
     last = scenario.workload_end
-    deeds = [
-        Deed(at=rng.randint(2 * SECOND, max(last, 3 * SECOND)), do="topology", pick=rng.getrandbits(32),
+    operations = [
+        Operation(at=rng.randint(2 * SECOND, max(last, 3 * SECOND)), do="topology", pick=rng.getrandbits(32),
              who=rng.choice(scenario.guests))
         for _ in range(rng.randint(5, 30))
     ]  # fmt: skip
@@ -335,7 +340,7 @@ def _networked(scenario: Scenario) -> Scenario:
         sites={**scenario.sites, NETWORK: units},
         shares=(*scenario.shares, *shares),
         mappers={**scenario.mappers, **planning, NETWORK: "first_fit"},
-        deeds=tuple(sorted((*scenario.deeds, *deeds), key=lambda deed: deed.at)),
+        operations=tuple(sorted((*scenario.operations, *operations), key=lambda operation: operation.at)),
         links=links,
     )
 
@@ -352,8 +357,8 @@ def _governed(scenario: Scenario) -> Scenario:
     if scenario.rogue:
         kinds.append("beyond")
     last = max(scenario.workload_end, 3 * SECOND)
-    deeds = [
-        Deed(at=rng.randint(2 * SECOND, last), do=do, pick=rng.getrandbits(32), who=rng.choice(scenario.guests))
+    operations = [
+        Operation(at=rng.randint(2 * SECOND, last), do=do, pick=rng.getrandbits(32), who=rng.choice(scenario.guests))
         for do in kinds
         for _ in range(rng.randint(2, 8))
     ]
@@ -362,7 +367,7 @@ def _governed(scenario: Scenario) -> Scenario:
         honours=honours,
         bans=bans,
         mappers={**scenario.mappers, **mappers},
-        deeds=tuple(sorted((*scenario.deeds, *deeds), key=lambda deed: deed.at)),
+        operations=tuple(sorted((*scenario.operations, *operations), key=lambda operation: operation.at)),
     )
 
 
@@ -418,16 +423,16 @@ def _shares_below(rng: Random, share: Share, brokers: Mapping[str, str]) -> list
         if above == share.broker and left > 1:
             units = rng.randint(1, left - 1)
             left -= units
-            given = attrs.evolve(share, broker=name, units=units, degree=1000, giver=share.broker)
+            given = attrs.evolve(share, broker=name, units=units, degree=1000, issuer=share.broker)
             below += [given, *_shares_below(rng, given, brokers)]
     return below
 
 
 def _split(rng: Random, brokers: Sequence[str], count: int) -> list[tuple[str, int]]:
-    takers = rng.sample(brokers, rng.randint(max(1, len(brokers) - 1), len(brokers)))[:count]
+    holders = rng.sample(brokers, rng.randint(max(1, len(brokers) - 1), len(brokers)))[:count]
     parts = []
-    for place, broker in enumerate(takers):
-        later = len(takers) - place - 1
+    for place, broker in enumerate(holders):
+        later = len(holders) - place - 1
         units = rng.randint(1, count - later) if later else count
         count -= units
         parts.append((broker, units))
@@ -458,9 +463,9 @@ def _clocks(rng: Random, everybody: Sequence[str]) -> dict[str, ClockDraw]:
     return {name: ClockDraw(offset=rng.randint(-1000, 1000)) for name in everybody}
 
 
-def _deeds(
+def _operations(
     rng: Random, guests: Sequence[str], *, hostile: bool, rogue: bool, signed: bool, channels: bool
-) -> tuple[Deed, ...]:
+) -> tuple[Operation, ...]:
     weights: dict[Do, float] = dict(WORK)
     strength = rng.choice((0.0, 0.4, 1.0, 2.0))
     for trouble, weight in TROUBLE.items():
@@ -476,14 +481,14 @@ def _deeds(
         weights.update(dict.fromkeys(TAMPERING, 1.0))
     kinds, chances = list(weights), list(weights.values())
     gaps = GAPS[: rng.choice((4, 5, 5))]
-    deeds, at = [], 2 * SECOND
-    for _ in range(rng.randint(*DEEDS)):
+    operations, at = [], 2 * SECOND
+    for _ in range(rng.randint(*OPERATIONS)):
         at += rng.choice(gaps)
         (do,) = rng.choices(kinds, chances)
         who = rng.choice(guests) if do in WORK else ""
         span = rng.choice((500, 5 * SECOND, 30 * SECOND, 3 * MINUTE))
-        deeds.append(Deed(at=at, do=do, pick=rng.getrandbits(32), who=who, span=span))
-    return tuple(deeds)
+        operations.append(Operation(at=at, do=do, pick=rng.getrandbits(32), who=who, span=span))
+    return tuple(operations)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -528,7 +533,7 @@ def write_scenario(path: Path, scenario: Scenario) -> None:
 
 
 def _render(table: Mapping[str, Any]) -> str:
-    """JSON with one deed, one fault, one share a line."""
+    """JSON with one operation, one fault, one share a line."""
     lines = []
     for key, value in table.items():
         if isinstance(value, list) and value:
@@ -554,14 +559,18 @@ def _check(path: Path, scenario: Scenario) -> None:
     named = [("mappers", name) for name in scenario.mappers]
     named += [("clocks", name) for name in scenario.clocks] + [("stores", name) for name in scenario.stores]
     for number, share in enumerate(scenario.shares):
-        named += [(f"shares[{number}]", name) for name in (share.site, share.broker, share.giver or share.site)]
-    named += [(f"deeds[{n}].who", deed.who) for n, deed in enumerate(scenario.deeds) if deed.who]
+        named += [(f"shares[{number}]", name) for name in (share.site, share.broker, share.issuer or share.site)]
+    named += [
+        (f"operations[{n}].who", operation.who) for n, operation in enumerate(scenario.operations) if operation.who
+    ]
     for key, name in named:
         if name not in known:
             raise ScenarioError(f"{path}: {key}: found {name!r}, expected one of: {', '.join(scenario.actors)}")
-    for earlier, later in zip(scenario.deeds, scenario.deeds[1:], strict=False):
+    for earlier, later in zip(scenario.operations, scenario.operations[1:], strict=False):
         if later.at < earlier.at:
-            raise ScenarioError(f"{path}: deeds: found {later.at} after {earlier.at}, expected them in order of time")
+            raise ScenarioError(
+                f"{path}: operations: found {later.at} after {earlier.at}, expected them in order of time"
+            )
     allowed = {
         "guest": GUEST_MAPPERS,
         "broker": (*BROKER_MAPPERS, *STANDARD_MAPPERS, "coallocation"),

@@ -188,7 +188,7 @@ class UnitChecker(Listening):
 
     # -- what guests are told ----------------------------------------------------------------------------------
 
-    def noticed(self, site: str, lease: str) -> None:
+    def terminating(self, site: str, lease: str) -> None:
         """A site has told a guest that its lease ends early."""
         self._shrinks.add((site, lease))
 

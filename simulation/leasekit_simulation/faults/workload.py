@@ -1,4 +1,4 @@
-"""What operators do to a world, and what goes wrong at a given time: the deeds of a scenario, one method each."""
+"""What operators do to a world, and what goes wrong at a given time: the operations of a scenario, one method each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from leasekit_simulation.faults.all_checkers import Checkers
 from leasekit_simulation.faults.checkers import must
 from leasekit_simulation.faults.hostile import HostileGuest
 from leasekit_simulation.faults.odd_words import costly_filter, odd_properties
-from leasekit_simulation.faults.scenario import ROGUE, Deed, Do
+from leasekit_simulation.faults.scenario import ROGUE, Do, Operation
 from leasekit_simulation.faults.topology_book import draw_topology
 from leasekit_simulation.faults.world import FaultyWorld
 
@@ -30,7 +30,7 @@ STARTS: Final[tuple[Duration, ...]] = (0, 0, 10 * SECOND, 100 * SECOND)
 
 
 class Workload:
-    """Carries out deeds."""
+    """Carries out operations."""
 
     def __init__(self, world: FaultyWorld, hostile: HostileGuest, checkers: Checkers) -> None:
         self.world = world
@@ -41,7 +41,7 @@ class Workload:
         self._names = 0
         self._waiting: dict[int, Callable[[Reply], None]] = {}
         world.on_reply = self._replied
-        self._deeds: Mapping[Do, Callable[[Deed, Random], None]] = {
+        self._operations: Mapping[Do, Callable[[Operation, Random], None]] = {
             "request": lambda d, r: self._request(d.who, r), "long": lambda d, r: self._request(d.who, r, LONG),
             "extend": lambda d, r: self._extend(d.who, r), "modify": lambda d, r: self._modify(d.who, r),
             "close": lambda d, r: self._close(d.who, r), "hurry": self._hurry, "group": self._group,
@@ -53,20 +53,20 @@ class Workload:
             "reload": self._reload, "grow": self._grow, "shrink": self._shrink, "share": self._share,
             "hand_over": self._hand_over, "odd": self._odd,
             "maintain": self._maintain, "drain": self._drain, "evict": self._evict, "move": self._move,
-            "probe": self._probe, "slice_key": self._slice_key, "extend_same": self._extend_same,
+            "dry_run": self._dry_run, "slice_key": self._slice_key, "extend_same": self._extend_same,
             "topology": self._topology, "garbage": self._garbage, "flip": self._flip, "replay": self._replay,
         }  # fmt: skip
 
-    def carry_out(self, deed: Deed) -> None:
+    def carry_out(self, operation: Operation) -> None:
         """Do it, with details that its ``pick`` and the state of the world decide."""
-        rng = Random(deed.pick)
-        self.world.mark(f"deed: {deed.do}")
+        rng = Random(operation.pick)
+        self.world.mark(f"operation: {operation.do}")
         if self.world.trace is not None:
-            self.world.trace(f"deed {deed.do} {deed.who}".rstrip())
-        if self.hostile.can(deed.do):
-            self.hostile.act(deed.do, rng)
+            self.world.trace(f"operation {operation.do} {operation.who}".rstrip())
+        if self.hostile.can(operation.do):
+            self.hostile.act(operation.do, rng)
         else:
-            self._deeds[deed.do](deed, rng)
+            self._operations[operation.do](operation, rng)
 
     # -- commands ----------------------------------------------------------------------------------------------
 
@@ -161,9 +161,9 @@ class Workload:
             configuration=configuration, **more,
         )  # fmt: skip
 
-    def _odd(self, deed: Deed, rng: Random) -> None:
+    def _odd(self, operation: Operation, rng: Random) -> None:
         """A request, and a modify, with words that are hard to carry, and a filter that is dear."""
-        world, guest = self.world, deed.who
+        world, guest = self.world, operation.who
         properties = odd_properties(rng)
         if rng.random() < 0.4:
             properties = {"filter": costly_filter(rng)}
@@ -252,9 +252,9 @@ class Workload:
         self.checkers.may_close(lease)
         self._command(guest, "lease.close", lambda result: self.checkers.closed(guest, lease), lease=lease)
 
-    def _hurry(self, deed: Deed, rng: Random) -> None:
+    def _hurry(self, operation: Operation, rng: Random) -> None:
         """Change a lease, and close it while that is on its way."""
-        guest, world = deed.who, self.world
+        guest, world = operation.who, self.world
         self._request(guest, rng)
         lease = self._lease(guest, rng)
         for change in (self._extend, self._modify):
@@ -264,7 +264,7 @@ class Workload:
         if lease is not None:
             self._close_lease(guest, lease.id)
 
-    def _group(self, deed: Deed, rng: Random) -> None:
+    def _group(self, operation: Operation, rng: Random) -> None:
         """Requests that are granted together; now and then one of them is never sent."""
         members = rng.randint(2, 3)
         self._names += 1
@@ -275,12 +275,12 @@ class Workload:
             if number == 0:
                 properties["lease_count"] = str(members)
             self._ask(
-                deed.who, type="vm", units=rng.randint(1, 2), term=term, properties=properties, broker=broker
+                operation.who, type="vm", units=rng.randint(1, 2), term=term, properties=properties, broker=broker
             )  # fmt: skip
 
-    def _slice(self, deed: Deed, rng: Random) -> None:
+    def _slice(self, operation: Operation, rng: Random) -> None:
         """Leases that are redeemed together."""
-        guest, members = deed.who, rng.randint(2, 3)
+        guest, members = operation.who, rng.randint(2, 3)
         self._names += 1
         name = f"slice-{self._names}"
         held = partial(self.checkers.holds, guest, name, members)
@@ -290,44 +290,46 @@ class Workload:
         for _ in range(members):
             self._ask(guest, slice=name, type="vm", units=rng.randint(1, 2), term=term)
 
-    def _close_slice(self, deed: Deed, rng: Random) -> None:
-        if not self.world.is_up(deed.who):
+    def _close_slice(self, operation: Operation, rng: Random) -> None:
+        if not self.world.is_up(operation.who):
             return
-        names = [name for name in self.world.actor(deed.who).records.slices if name.startswith("slice-")]
+        names = [name for name in self.world.actor(operation.who).records.slices if name.startswith("slice-")]
         if names:
             name = rng.choice(names)
-            for lease in self.world.actor(deed.who).leases.values():
+            for lease in self.world.actor(operation.who).leases.values():
                 if lease.slice == name:
                     self.checkers.may_close(lease.id)
-            self._command(deed.who, "slice.close", None, name=name)
+            self._command(operation.who, "slice.close", None, name=name)
 
-    def _slice_key(self, deed: Deed, rng: Random) -> None:
+    def _slice_key(self, operation: Operation, rng: Random) -> None:
         """The users of a slice, or of leases without one, log in with another key."""
-        if self.world.is_up(deed.who) and (names := list(self.world.actor(deed.who).records.slices)):
+        if self.world.is_up(operation.who) and (names := list(self.world.actor(operation.who).records.slices)):
             self.world.mark("slice key")
-            self._command(deed.who, "slice.key", None, name=rng.choice(names), key=f"ssh-ed25519 {rng.getrandbits(64)}")
+            self._command(
+                operation.who, "slice.key", None, name=rng.choice(names), key=f"ssh-ed25519 {rng.getrandbits(64)}"
+            )
 
-    def _extend_same(self, deed: Deed, rng: Random) -> None:
+    def _extend_same(self, operation: Operation, rng: Random) -> None:
         """Extend a lease as it is: its operator says no number of units."""
-        lease = self._lease(deed.who, rng)
+        lease = self._lease(operation.who, rng)
         if lease is not None:
             end = lease.following[-1].term.end if lease.following else lease.end
             units = (lease.following[-1] if lease.following else lease.approved or lease.asked).units
-            made = self._command(deed.who, "lease.extend", None, lease=lease.id, end=end + MINUTE)
+            made = self._command(operation.who, "lease.extend", None, lease=lease.id, end=end + MINUTE)
             if made is not None:
                 self.world.mark("extended as it is")
                 must(lease.asked.units == units, f"{lease.id} of {units} units is extended for {lease.asked.units}")
 
-    def _chain(self, deed: Deed, rng: Random) -> None:
+    def _chain(self, operation: Operation, rng: Random) -> None:
         """Leases that follow each other."""
         term, last = self._term(rng), ""
         for _ in range(rng.randint(2, 4)):
             more = {rng.choice(("redeem_predecessor", "join_predecessor")): last} if last else {}
-            last = self._ask(deed.who, type="vm", units=1, term=term, **more) or last
+            last = self._ask(operation.who, type="vm", units=1, term=term, **more) or last
 
-    def _topology(self, deed: Deed, rng: Random) -> None:
+    def _topology(self, operation: Operation, rng: Random) -> None:
         """Sites and links at once; now and then only asked about, or given up, some as soon as it is decided."""
-        world, guest = self.world, deed.who
+        world, guest = self.world, operation.who
         name, arguments = draw_topology(world, guest, rng)
         made = self._command(guest, name, None, **arguments) if name else None
         if made is None or name != "topology.request" or rng.random() >= 0.2:
@@ -342,29 +344,29 @@ class Workload:
 
     # -- what goes wrong ---------------------------------------------------------------------------------------
 
-    def _actor(self, deed: Deed, rng: Random) -> str:
-        return deed.who or rng.choice(self.world.scenario.actors)
+    def _actor(self, operation: Operation, rng: Random) -> str:
+        return operation.who or rng.choice(self.world.scenario.actors)
 
-    def _crash(self, deed: Deed, rng: Random) -> None:
-        name = self._actor(deed, rng)
+    def _crash(self, operation: Operation, rng: Random) -> None:
+        name = self._actor(operation, rng)
         if self.world.node(name).up_at <= self.world.now:
             self.world.mark("crash at rest")
             self.world.crash(name, self.world.now + rng.choice((0, 500, 30 * SECOND, 5 * MINUTE)))
 
-    def _cut_pair(self, deed: Deed, rng: Random) -> None:
+    def _cut_pair(self, operation: Operation, rng: Random) -> None:
         one, other = rng.sample(self.world.scenario.actors, 2)
         both = rng.random() < 0.7
         for pair in ((one, other), (other, one))[: 1 + both]:
-            self.world.cuts[pair] = self.world.now + deed.span
+            self.world.cuts[pair] = self.world.now + operation.span
         self._break_links()
 
-    def _cut_side(self, deed: Deed, rng: Random) -> None:
+    def _cut_side(self, operation: Operation, rng: Random) -> None:
         actors = self.world.scenario.actors
         side = set(rng.sample(actors, rng.randint(1, max(1, len(actors) // 2))))
         for one in actors:
             for other in actors:
                 if (one in side) != (other in side):
-                    self.world.cuts[one, other] = self.world.now + deed.span
+                    self.world.cuts[one, other] = self.world.now + operation.span
         self._break_links()
 
     def _break_links(self) -> None:
@@ -372,23 +374,23 @@ class Workload:
             if self.world.is_cut(*link.names):
                 link.fail()
 
-    def _slow(self, deed: Deed, rng: Random) -> None:
-        self.world.slow[self._actor(deed, rng)] = self.world.now + deed.span
+    def _slow(self, operation: Operation, rng: Random) -> None:
+        self.world.slow[self._actor(operation, rng)] = self.world.now + operation.span
 
-    def _full(self, deed: Deed, rng: Random) -> None:
-        name = self._actor(deed, rng)
+    def _full(self, operation: Operation, rng: Random) -> None:
+        name = self._actor(operation, rng)
         self.world.set_full(name, True)
-        self.world.call_at(self.world.now + deed.span, name, lambda: self.world.set_full(name, False))
+        self.world.call_at(self.world.now + operation.span, name, lambda: self.world.set_full(name, False))
 
-    def _step_within(self, deed: Deed, rng: Random) -> None:
-        self.world.step_clock(self._actor(deed, rng), rng.randint(-900, 900), deed.span)
+    def _step_within(self, operation: Operation, rng: Random) -> None:
+        self.world.step_clock(self._actor(operation, rng), rng.randint(-900, 900), operation.span)
 
-    def _step_beyond(self, deed: Deed, rng: Random) -> None:
+    def _step_beyond(self, operation: Operation, rng: Random) -> None:
         by = rng.choice((-10 * MINUTE, -MINUTE, -10 * SECOND, 10 * SECOND, MINUTE, 10 * MINUTE))
-        name = self._actor(deed, rng)
+        name = self._actor(operation, rng)
         self.world.mark("clock beyond the skew")
         self._is_wrong(name, by)
-        self.world.step_clock(name, by, deed.span)
+        self.world.step_clock(name, by, operation.span)
 
     def _is_wrong(self, name: str, by: Duration) -> None:
         """An actor's clock is off by more than is allowed: its checkers allow for that."""
@@ -397,17 +399,17 @@ class Workload:
             for lease in self.world.actor(name).leases:
                 self.checkers.may_close(lease)
 
-    def _leap(self, deed: Deed, rng: Random) -> None:
+    def _leap(self, operation: Operation, rng: Random) -> None:
         """An actor's clock is set ahead, which is believed, and later back, which it follows slowly."""
-        name, by = self._actor(deed, rng), rng.choice((900, 900, 10 * SECOND, MINUTE, 10 * MINUTE))
+        name, by = self._actor(operation, rng), rng.choice((900, 900, 10 * SECOND, MINUTE, 10 * MINUTE))
         self.world.mark("clock leaps ahead")
         if by > SECOND:
             self._is_wrong(name, by)
-        self.world.leap_clock(name, by, deed.span)
+        self.world.leap_clock(name, by, operation.span)
 
-    def _sleep(self, deed: Deed, rng: Random) -> None:
+    def _sleep(self, operation: Operation, rng: Random) -> None:
         """An actor's machine is suspended; one whose host suspends it does not know, until its clock is set right."""
-        name, span = self._actor(deed, rng), rng.choice(SLEEPS)
+        name, span = self._actor(operation, rng), rng.choice(SLEEPS)
         if self.world.is_up(name):
             late = rng.choice((-1, -1, 0, 500, 10 * SECOND))
             self.world.mark("machine sleeps" if late < 0 else "machine is suspended by its host")
@@ -415,7 +417,7 @@ class Workload:
                 self._is_wrong(name, -span)
             self.world.suspend(name, span, late)
 
-    def _operate(self, deed: Deed, rng: Random) -> None:
+    def _operate(self, operation: Operation, rng: Random) -> None:
         site = rng.choice(list(self.world.scenario.sites))
         if not self.world.is_up(site):
             return
@@ -432,7 +434,7 @@ class Workload:
             self.checkers.disabled(site, name)
             self._command(site, "unit.disable", None, unit=name)
 
-    def _maintain(self, deed: Deed, rng: Random) -> None:
+    def _maintain(self, operation: Operation, rng: Random) -> None:
         """A maintenance window is announced for some units of a site, or for all of a type; or one is called off."""
         world = self.world
         site = rng.choice(list(world.scenario.sites))
@@ -461,7 +463,7 @@ class Workload:
             end=end, close=close, **chosen,
         )  # fmt: skip
 
-    def _drain(self, deed: Deed, rng: Random) -> None:
+    def _drain(self, operation: Operation, rng: Random) -> None:
         """Units of a site go out of service as leases give them up, or one that is drained comes back."""
         world = self.world
         site = rng.choice(list(world.scenario.sites))
@@ -492,7 +494,7 @@ class Workload:
             units=chosen, close=close, close_at=ends,
         )  # fmt: skip
 
-    def _evict(self, deed: Deed, rng: Random) -> None:
+    def _evict(self, operation: Operation, rng: Random) -> None:
         """The operator of a site, or of a broker, ends somebody's lease, now or soon."""
         world = self.world
         server = rng.choice([*world.scenario.sites, *world.scenario.brokers])
@@ -505,7 +507,7 @@ class Workload:
             self.checkers.evicted(lease)
             self._command(server, "lease.evict", None, lease=lease, at=world.clock(server) + rng.choice((0, MINUTE)))
 
-    def _move(self, deed: Deed, rng: Random) -> None:
+    def _move(self, operation: Operation, rng: Random) -> None:
         """A lease gets another unit in the place of one that it has."""
         world = self.world
         site = rng.choice(list(world.scenario.sites))
@@ -525,50 +527,50 @@ class Workload:
                     self.checkers.unwindowed(site, row["window"])
                     self._command(site, "maintenance.remove", None, window=row["window"])
 
-    def _probe(self, deed: Deed, rng: Random) -> None:
+    def _dry_run(self, operation: Operation, rng: Random) -> None:
         """A guest asks what a broker would answer."""
         properties = {"deferrable": "true"} if rng.random() < 0.3 else {}
         self._command(
-            deed.who, "lease.probe", None, type=rng.choice(("vm", "vm", "gpu")), units=rng.randint(1, 9),
+            operation.who, "lease.dry_run", None, type=rng.choice(("vm", "vm", "gpu")), units=rng.randint(1, 9),
             term=self._term(rng), properties=properties, broker=rng.choice(list(self.world.scenario.brokers)),
         )  # fmt: skip
 
-    def _reclaim(self, deed: Deed, rng: Random) -> None:
+    def _reclaim(self, operation: Operation, rng: Random) -> None:
         """A site, or a broker, takes back what it has given to a broker."""
         world = self.world
-        giver = rng.choice([*world.scenario.sites, *dict.fromkeys(b for b in world.scenario.brokers.values() if b)])
-        if not world.is_up(giver):
+        issuer = rng.choice([*world.scenario.sites, *dict.fromkeys(b for b in world.scenario.brokers.values() if b)])
+        if not world.is_up(issuer):
             return
-        given = [row for row in world.query(giver, "delegations") if row["state"] in ("held", "offering")]
+        given = [row for row in world.query(issuer, "delegations") if row["state"] in ("held", "offering")]
         if given:
             world.mark("delegation taken back")
-            at = world.clock(giver) + rng.choice((0, MINUTE))
+            at = world.clock(issuer) + rng.choice((0, MINUTE))
             deadline = rng.choice((-1, at + 5 * MINUTE))
             name = rng.choice(given)["delegation"]
-            self._command(giver, "delegation.reclaim", None, delegation=name, at=at, deadline=deadline)
+            self._command(issuer, "delegation.reclaim", None, delegation=name, at=at, deadline=deadline)
 
-    def _delegate(self, deed: Deed, rng: Random) -> None:
+    def _delegate(self, operation: Operation, rng: Random) -> None:
         """A site, or a broker, gives a broker more than it has, or fewer, or again, or until another time."""
         shares = [share for share in self.world.shares if share.broker != ROGUE]
         if shares:
             share = rng.choice(shares)
-            giver = share.giver or share.site
+            issuer = share.issuer or share.site
             units = rng.choice((0, 0, share.units, rng.randint(1, share.units + 1)))
-            more = {"until": self.world.clock(giver) + rng.choice((5, 20)) * MINUTE} if rng.random() < 0.2 else {}
+            more = {"until": self.world.clock(issuer) + rng.choice((5, 20)) * MINUTE} if rng.random() < 0.2 else {}
             self.world.mark("delegation changed")
-            site = share.site if share.giver else ""
+            site = share.site if share.issuer else ""
             self._command(
-                giver, "delegation.give", None, broker=share.broker, type=share.type, site=site, units=units, **more
+                issuer, "delegation.give", None, broker=share.broker, type=share.type, site=site, units=units, **more
             )  # fmt: skip
 
-    def _release(self, deed: Deed, rng: Random) -> None:
+    def _release(self, operation: Operation, rng: Random) -> None:
         """A broker lets go of what it holds."""
         broker = rng.choice(list(self.world.scenario.brokers))
         held = self.world.query(broker, "sources") if self.world.is_up(broker) else []
         if held:
             self._command(broker, "source.release", None, source=rng.choice(held)["source"])
 
-    def _resize(self, deed: Deed, rng: Random) -> None:
+    def _resize(self, operation: Operation, rng: Random) -> None:
         """A site's inventory shrinks, or grows to what it was: it is restarted for that."""
         world = self.world
         site = rng.choice(list(world.scenario.sites))
@@ -587,9 +589,9 @@ class Workload:
         for number in range(count, before):
             self.checkers.disabled(site, f"{type_}-{number}")
 
-    def _reload(self, deed: Deed, rng: Random) -> None:
+    def _reload(self, operation: Operation, rng: Random) -> None:
         """An actor reads a file that says the same as before."""
-        self.world.reload_file(self._actor(deed, rng))
+        self.world.reload_file(self._actor(operation, rng))
 
     def _site_and_type(self, rng: Random) -> tuple[str, str, int]:
         """One of those that there are, and how many units there are of it."""
@@ -602,10 +604,10 @@ class Workload:
         return [
             place
             for place, share in enumerate(self.world.shares)
-            if (share.site, share.type, share.giver) == (site, type_, "") and share.broker != ROGUE
+            if (share.site, share.type, share.issuer) == (site, type_, "") and share.broker != ROGUE
         ]
 
-    def _grow(self, deed: Deed, rng: Random) -> None:
+    def _grow(self, operation: Operation, rng: Random) -> None:
         """A site has more units than ever, and gives them to a broker."""
         world = self.world
         site, type_, count = self._site_and_type(rng)
@@ -623,7 +625,7 @@ class Workload:
         share = self.world.shares[place]
         self.world.shares[place] = evolve(share, units=max(1, share.units + more))
 
-    def _shrink(self, deed: Deed, rng: Random) -> None:
+    def _shrink(self, operation: Operation, rng: Random) -> None:
         """Units are drained, brokers have fewer of them, and later the site's file names them no more."""
         world = self.world
         site, type_, count = self._site_and_type(rng)
@@ -649,8 +651,8 @@ class Workload:
             self._name_units(site, type_, left)
             self.world.reload_file(site)
 
-    def _share(self, deed: Deed, rng: Random) -> None:
-        """A giver's file gives a broker another number of units, and be it more than there are."""
+    def _share(self, operation: Operation, rng: Random) -> None:
+        """An issuer's file gives a broker another number of units, and be it more than there are."""
         world = self.world
         places = [place for place, share in enumerate(world.shares) if share.broker != ROGUE]
         if places:
@@ -658,17 +660,17 @@ class Workload:
             share = world.shares[place]
             world.mark("file gives another number")
             self._give(place, rng.randint(1, share.units + 2) - share.units)
-            world.reload_file(share.giver or share.site)
+            world.reload_file(share.issuer or share.site)
 
-    def _hand_over(self, deed: Deed, rng: Random) -> None:
-        """A broker gives a delegation back, its giver takes back what is left of it, and gives it anew."""
+    def _hand_over(self, operation: Operation, rng: Random) -> None:
+        """A broker gives a delegation back, its issuer takes back what is left of it, and gives it anew."""
         world = self.world
         shares = [share for share in world.shares if share.broker != ROGUE]
         if not shares:
             return
         share = rng.choice(shares)
-        giver, site = share.giver or share.site, share.site if share.giver else ""
-        line = f"{giver}/{share.type}@{share.broker}" + (f"/{site}" if site else "")
+        issuer, site = share.issuer or share.site, share.site if share.issuer else ""
+        line = f"{issuer}/{share.type}@{share.broker}" + (f"/{site}" if site else "")
         rows = world.query(share.broker, "sources") if world.is_up(share.broker) else []
         mine = [row["source"] for row in rows if row["source"].partition("#")[0] == line and row["state"] == "held"]
         if not mine:
@@ -676,28 +678,28 @@ class Workload:
         world.mark("delegation handed over")
         first, second = rng.choice((0, 500, 10 * SECOND)), rng.choice((0, 500, MINUTE))
         self._command(share.broker, "source.release", None, source=rng.choice(mine))
-        take_back = partial(self._command, giver, "delegation.reclaim", None, delegation=line)
+        take_back = partial(self._command, issuer, "delegation.reclaim", None, delegation=line)
         give = partial(
-            self._command, giver, "delegation.give", None, broker=share.broker, type=share.type, site=site,
+            self._command, issuer, "delegation.give", None, broker=share.broker, type=share.type, site=site,
             units=rng.choice((0, share.units)),
         )  # fmt: skip
-        world.call_at(world.now + first, giver, take_back)
-        world.call_at(world.now + first + second, giver, give)
+        world.call_at(world.now + first, issuer, take_back)
+        world.call_at(world.now + first + second, issuer, give)
 
     # -- what somebody on the line does ------------------------------------------------------------------------
 
-    def _garbage(self, deed: Deed, rng: Random) -> None:
+    def _garbage(self, operation: Operation, rng: Random) -> None:
         if self.world.links:
             link = rng.choice(self.world.links)
             self.world.mark("malice: garbage bytes")
             link.put(rng.choice(link.names), rng.randbytes(rng.randint(1, 400)))
 
-    def _flip(self, deed: Deed, rng: Random) -> None:
+    def _flip(self, operation: Operation, rng: Random) -> None:
         if self.world.links:
             self.world.mark("malice: changed bytes")
             rng.choice(self.world.links).flip = True
 
-    def _replay(self, deed: Deed, rng: Random) -> None:
+    def _replay(self, operation: Operation, rng: Random) -> None:
         kept = [link for link in self.world.links if link.kept]
         if kept:
             link = rng.choice(kept)

@@ -19,7 +19,7 @@ from leasekit.core.filters import parse_filter
 from leasekit.core.mappers import PlannedPart, Source
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Timetable
-from leasekit.core.topology import LinkEnds, SiteWish, TopologyRequest, exact, number_of, read_link
+from leasekit.core.topology import LinkEnds, RequestedSite, TopologyRequest, exact, number_of, read_link
 from leasekit.policies.broker.coallocation.checker import NamedPlan
 from leasekit.policies.broker.coallocation.frames import Books
 from leasekit.policies.broker.coallocation.instance import Network, Scale, denominator
@@ -102,9 +102,9 @@ class Offers:
 
     def _labels(self, type_: str, sources: Sequence[Source]) -> Iterator[str]:
         """Which of the requested sites some of these sources can be, by their ids."""
-        for wish in self.request.sites:
-            if wish.type == type_ and any(fits(wish, source) for source in sources):
-                yield wish.id
+        for wanted in self.request.sites:
+            if wanted.type == type_ and any(fits(wanted, source) for source in sources):
+                yield wanted.id
 
     def _links(self) -> list[ModelLink]:
         made = [
@@ -135,24 +135,26 @@ class Offers:
         hosts = {self.host(*key) for key in self.hosts}
         sites = tuple(
             SiteRequest(
-                id=wish.id,
-                cpus=wish.units,
-                need=(wish.id,),
-                pin=self.host(wish.pin, wish.type) if wish.pin else None,
-                exclude=tuple(name for name in (self.host(site, wish.type) for site in wish.exclude) if name in hosts),
+                id=wanted.id,
+                cpus=wanted.units,
+                need=(wanted.id,),
+                pin=self.host(wanted.pin, wanted.type) if wanted.pin else None,
+                exclude=tuple(
+                    name for name in (self.host(site, wanted.type) for site in wanted.exclude) if name in hosts
+                ),
             )
-            for wish in self.request.sites
+            for wanted in self.request.sites
         )
         links = tuple(
             LinkRequest(
-                from_=wish.from_,
-                to=wish.to,
-                bw=wish.bw if common is None else float(-(-exact(wish.bw) // common) * common),
-                pmax=None if wish.pmax is None else wish.pmax + 2 * self.inner,
-                max_latency=wish.max_latency,
-                backup=wish.backup,
+                from_=wanted.from_,
+                to=wanted.to,
+                bw=wanted.bw if common is None else float(-(-exact(wanted.bw) // common) * common),
+                pmax=None if wanted.pmax is None else wanted.pmax + 2 * self.inner,
+                max_latency=wanted.max_latency,
+                backup=wanted.backup,
             )
-            for wish in self.request.links
+            for wanted in self.request.links
         )
         known = {vertex.id for vertex in self.vertices}
         avoid = [name for name in self.request.avoid if name in known]
@@ -171,15 +173,17 @@ class Offers:
         sites = sorted({site for site, _ in self.hosts})
         vertices = sorted({end for wire in self.wires.values() for end in (wire.ends.a, wire.ends.b)} | set(sites))
         found = []
-        for number, wish in enumerate(self.request.sites):
-            here = sorted(site for site, type_ in self.hosts if type_ == wish.type)
+        for number, wanted in enumerate(self.request.sites):
+            here = sorted(site for site, type_ in self.hosts if type_ == wanted.type)
             if not here:
-                found.append(f"sites[{number}].type: found {wish.type!r}, no site here offers it")
-            elif wish.pin and wish.pin not in here:
-                found.append(f"sites[{number}].pin: found {wish.pin!r}, sites with {wish.type!r} are {', '.join(here)}")
+                found.append(f"sites[{number}].type: found {wanted.type!r}, no site here offers it")
+            elif wanted.pin and wanted.pin not in here:
+                found.append(
+                    f"sites[{number}].pin: found {wanted.pin!r}, sites with {wanted.type!r} are {', '.join(here)}"
+                )
             found += [
                 f"sites[{number}].exclude: found {name!r}, sites here are {', '.join(sites)}"
-                for name in wish.exclude
+                for name in wanted.exclude
                 if name not in sites
             ]
         found += [
@@ -223,14 +227,14 @@ class Offers:
         """What is to be leased for a plan, or why that can't be: what is leased of one delegation must fit in it."""
         made: list[PlannedPart] = []
         used: dict[str, int] = {}
-        for wish in self.request.sites:
-            site = self._site(plan.sites[wish.id])
-            sources = [source for source in self.hosts[site, wish.type] if fits(wish, source)]
-            source = _room(sources, wish.units, frame, used)
+        for wanted in self.request.sites:
+            site = self._site(plan.sites[wanted.id])
+            sources = [source for source in self.hosts[site, wanted.type] if fits(wanted, source)]
+            source = _room(sources, wanted.units, frame, used)
             if source is None:
-                return f"{site} has no {wish.units} {wish.type!r} free in one delegation"
-            made.append(PlannedPart(wish.id, wish.id, 0, source.id, wish.units))
-        hosts = [self._site(plan.sites[wish.id]) for wish in self.request.sites]
+                return f"{site} has no {wanted.units} {wanted.type!r} free in one delegation"
+            made.append(PlannedPart(wanted.id, wanted.id, 0, source.id, wanted.units))
+        hosts = [self._site(plan.sites[wanted.id]) for wanted in self.request.sites]
         if self.request.options.distinct_sites and len(set(hosts)) < len(hosts):
             return f"two requested sites are both at {next(host for host in hosts if hosts.count(host) > 1)}"
         for wish_, path, backup in zip(self.request.links, plan.paths, plan.backups, strict=True):
@@ -254,11 +258,11 @@ class Offers:
         return vertex.rpartition("/")[0] if self.inner else vertex
 
 
-def fits(wish: SiteWish, source: Source) -> bool:
+def fits(wanted: RequestedSite, source: Source) -> bool:
     """Whether the filter of a requested site takes a source."""
-    if not wish.filter:
+    if not wanted.filter:
         return True
-    return parse_filter(wish.filter)({**source.properties, "site": source.site, "type": source.type})
+    return parse_filter(wanted.filter)({**source.properties, "site": source.site, "type": source.type})
 
 
 def _value(source: Source) -> Fraction:

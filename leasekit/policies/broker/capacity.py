@@ -1,8 +1,8 @@
 """What is left of each delegation while a broker's mapper decides: a scratch copy of the books for one turn.
 
 A turn books what it grants, so that the next request sees what is left. Requests come in bursts that want the same
-term; a :class:`Room` therefore remembers what is free over the last term that it was asked about, counts down, and
-books the burst as one reservation when another term is asked for.
+term; a :class:`CapacityView` therefore remembers what is free over the last term that it was asked about, counts down,
+and books the burst as one reservation when another term is asked for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from leasekit.core.filters.seen import Seen, ask, seen
 from leasekit.core.mappers import BrokerCycle, PendingRequest, Source
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Timetable
-from leasekit.policies.broker.wishes import PLAIN, Wish
+from leasekit.policies.broker.constraints import PLAIN, Constraints
 
 FLATTEN_FROM = 64
 """From how many different terms of one type on a turn considers working on a flat copy instead of the view.
@@ -25,11 +25,11 @@ A view is made in no time but slows down with each thing booked in it: n booking
 costs one step for each step of the timetable to come."""
 
 COPY_FROM = 16
-"""After how many bookings a room considers going on with a flat copy; then after twice as many, and so on. Each booking
+"""After how many bookings a view considers going on with a flat copy; then after twice as many, and so on. Each booking
 is followed by a look at all that can start now, so that a view costs more than its bookings alone."""
 
 
-class Room:
+class CapacityView:
     """One delegation during one turn."""
 
     __slots__ = (
@@ -42,7 +42,7 @@ class Room:
     classes: int = 1
     """Of how many classes its units are."""
 
-    def overlaps(self, other: Room) -> bool:
+    def overlaps(self, other: CapacityView) -> bool:
         """Whether what is taken from the one may be missing in the other."""
         return self is other
 
@@ -62,7 +62,7 @@ class Room:
         self._taken = 0
 
     @property
-    def room(self) -> Room:
+    def view(self) -> CapacityView:
         """Itself."""
         return self
 
@@ -161,66 +161,66 @@ class Room:
 
 
 class Prepared:
-    """A room for a request whose units are made ready before its start: they are taken that much earlier."""
+    """A view for a request whose units are made ready before its start: they are taken that much earlier."""
 
-    __slots__ = ("ahead", "now", "room", "site", "span", "units")
+    __slots__ = ("ahead", "now", "site", "span", "units", "view")
 
-    def __init__(self, room: Room, ahead: Duration, now: Instant) -> None:
-        self.room = room
+    def __init__(self, view: CapacityView, ahead: Duration, now: Instant) -> None:
+        self.view = view
         self.ahead = ahead
         self.now = now
-        self.site = room.site
-        self.units = room.units
-        self.span = room.span
+        self.site = view.site
+        self.units = view.units
+        self.span = view.span
 
     def free(self, term: Term) -> int:
         """The units free from ``ahead`` before the term on; 0 where that is past."""
         begin = term.start - self.ahead
-        return self.room.free(Term(begin, term.end)) if begin >= self.now else 0
+        return self.view.free(Term(begin, term.end)) if begin >= self.now else 0
 
     def take(self, units: int, term: Term) -> None:
         """Book units that :meth:`free` has just shown, from ``ahead`` before the term on."""
-        self.room.take(units, Term(term.start - self.ahead, term.end))
+        self.view.take(units, Term(term.start - self.ahead, term.end))
 
     def earliest(self, units: int, length: Duration, not_before: Instant, not_after: Instant) -> Instant | None:
         """The earliest start in ``[not_before, not_after]`` at which the units can be ready, or None."""
         ahead = self.ahead
-        begin = self.room.earliest(units, length + ahead, max(not_before - ahead, self.now), not_after - ahead)
+        begin = self.view.earliest(units, length + ahead, max(not_before - ahead, self.now), not_after - ahead)
         return None if begin is None else begin + ahead
 
     def rises(self, window: Term) -> list[Instant]:
         """The starts within ``window`` that become possible where more gets free."""
         ahead = self.ahead
-        found = self.room.rises(Term(window.start - ahead, window.end - ahead))
+        found = self.view.rises(Term(window.start - ahead, window.end - ahead))
         return [at + ahead for at in found]
 
     def covers(self, length: Duration, not_before: Instant, not_after: Instant) -> bool:
         """Whether the delegation covers such a term and the time before it, from now on."""
         ahead = self.ahead
-        return self.room.covers(length + ahead, max(not_before - ahead, self.now), not_after - ahead)
+        return self.view.covers(length + ahead, max(not_before - ahead, self.now), not_after - ahead)
 
 
-class ClassedRoom(Room):
-    """A room of units of several classes, or of some of these. What is taken of one is at once missing in the others of
+class ClassedView(CapacityView):
+    """A view of units of several classes, or of some of these. What is taken of one is at once missing in the others of
     its delegation.
     """
 
     __slots__ = ("_booked_here", "_classed", "_first", "classes")
 
     def __init__(
-        self, source: Source, classed: ClassedTimetable, now: Instant, whole: Room | None = None,
+        self, source: Source, classed: ClassedTimetable, now: Instant, whole: CapacityView | None = None,
         first: Counts = NO_UNITS,
     ) -> None:  # fmt: skip
         super().__init__(source, Timetable(0), now)
         self.classes = len(classed.tables)
         self._classed = classed
-        self._booked_here: _Booked = whole._booked_here if isinstance(whole, ClassedRoom) else _Booked()
+        self._booked_here: _Booked = whole._booked_here if isinstance(whole, ClassedView) else _Booked()
         self._first = first
         """The units of a lease that goes on: it can have others only beside them."""
 
-    def overlaps(self, other: Room) -> bool:
+    def overlaps(self, other: CapacityView) -> bool:
         """Whether both are of one delegation, and have a class in common."""
-        if not isinstance(other, ClassedRoom) or self.id != other.id:
+        if not isinstance(other, ClassedView) or self.id != other.id:
             return False
         return not self._classed.tables.keys().isdisjoint(other._classed.tables)
 
@@ -251,10 +251,10 @@ class ClassedRoom(Room):
         self._classed.reserve(self._booked_here.add(units, term, taken), taken, term, force=True)
 
     def give(self, units: int, term: Term, classes: Counts) -> None:
-        """As :meth:`Room.give`. Of a lease that goes on with fewer, those of its last classes are given; without
-        ``classes``, what was taken last over that term.
+        """As :meth:`CapacityView.give`. Of a lease that goes on with fewer, those of its last classes are given;
+        without ``classes``, what was taken last over that term.
         """
-        assert isinstance(self.source.free, ClassedTimetable), "of one class there is a Room"
+        assert isinstance(self.source.free, ClassedTimetable), "of one class there is a CapacityView"
         if not classes:
             self.source.free.release(self._booked_here.let_go(units, term))
             return
@@ -263,8 +263,10 @@ class ClassedRoom(Room):
         self.source.free.add_capacity(term, gone, 1 if units > 0 else -1)
 
     def take_more(self, units: int, term: Term, classes: Counts) -> None:
-        """As :meth:`Room.take_more`: of the classes that the lease has, as far as there are any, then of the others."""
-        assert isinstance(self.source.free, ClassedTimetable), "of one class there is a Room"
+        """As :meth:`CapacityView.take_more`: of the classes that the lease has, as far as there are any, then of the
+        others.
+        """
+        assert isinstance(self.source.free, ClassedTimetable), "of one class there is a CapacityView"
         each = self._each(term)
         taken = chosen(units, {**{class_: each.get(class_, 0) for class_, _ in classes}, **each})
         self._booked_here.forget()
@@ -283,7 +285,7 @@ class ClassedRoom(Room):
         return sorted(found)
 
     def stairs(self, now: Instant, horizon: Instant) -> list[tuple[int, Instant]]:
-        """As :meth:`Room.stairs`, where each class is free throughout by itself."""
+        """As :meth:`CapacityView.stairs`, where each class is free throughout by itself."""
         end = min(self.span.end, horizon)
         if not self.span.start <= now < end:
             return []
@@ -299,7 +301,7 @@ class ClassedRoom(Room):
         return found
 
     def next_change(self, now: Instant, stairs: list[tuple[int, Instant]], horizon: Instant) -> Instant | None:
-        """As :meth:`Room.next_change`: when more, or less, of any class is free."""
+        """As :meth:`CapacityView.next_change`: when more, or less, of any class is free."""
         begin, end = self.span
         if now < begin:
             return begin
@@ -368,25 +370,25 @@ def _stairs(table: Timetable, now: Instant, end: Instant) -> list[tuple[int, Ins
     return found
 
 
-Place: TypeAlias = Room | Prepared
+Place: TypeAlias = CapacityView | Prepared
 """Where a request can be filled from, as it looks to that request."""
-ShapeKey: TypeAlias = tuple[str, str, frozenset[str], Wish]
+ShapeKey: TypeAlias = tuple[str, str, frozenset[str], Constraints]
 
 
 class Shape:
     """Where requests that want the same type, sites and properties can be filled from. ``fault`` says why nowhere,
-    where the wish itself is to blame; ``left_out`` are the rooms that its ``filter`` doesn't accept.
+    where the constraints itself is to blame; ``left_out`` are the views that its ``filter`` doesn't accept.
     """
 
     __slots__ = ("fault", "filter", "left_out", "offered", "places")
 
     def __init__(
         self,
-        offered: Sequence[Room],
+        offered: Sequence[CapacityView],
         places: Sequence[Place],
         fault: str = "",
         filter_: str = "",
-        left_out: Sequence[Room] = (),
+        left_out: Sequence[CapacityView] = (),
     ) -> None:
         self.offered = offered
         self.places = places
@@ -395,35 +397,35 @@ class Shape:
         self.left_out = left_out
 
 
-def shape_key(request: PendingRequest, wish: Wish) -> ShapeKey:
+def shape_key(request: PendingRequest, constraints: Constraints) -> ShapeKey:
     """What requests of one shape have in common."""
-    return request.type, request.site, request.exclude_sites, wish
+    return request.type, request.site, request.exclude_sites, constraints
 
 
-class Rooms:
+class CapacityViews:
     """All delegations during one turn, by type. ``bulk`` are the requests that are going to be looked at one by one."""
 
     def __init__(self, cycle: BrokerCycle, bulk: Sequence[PendingRequest] | None = None) -> None:
         self.now = cycle.now
         self._sources = cycle.sources
-        self._rooms: dict[str, list[Room]] = {}
+        self._views: dict[str, list[CapacityView]] = {}
         self._shapes: dict[ShapeKey, Shape] = {}
-        self._prepared: dict[tuple[Room, Duration], Prepared] = {}
-        self._parts: dict[tuple[str, frozenset[bytes]], Room] = {}
+        self._prepared: dict[tuple[CapacityView, Duration], Prepared] = {}
+        self._parts: dict[tuple[str, frozenset[bytes]], CapacityView] = {}
         self._seen: dict[str, tuple[dict[str, dict[bytes, Seen]], frozenset[Seen]]] = {}
         self._terms = _distinct_terms(cycle.requests if bulk is None else bulk)
 
-    def of_type(self, type_: str) -> Sequence[Room]:
-        """The rooms of a type, in the order of their delegations' ids."""
-        rooms = self._rooms.get(type_)
-        if rooms is None:
+    def of_type(self, type_: str) -> Sequence[CapacityView]:
+        """The views of a type, in the order of their delegations' ids."""
+        views = self._views.get(type_)
+        if views is None:
             terms = self._terms.get(type_, ())
-            rooms = self._rooms[type_] = [_room(source, terms, self.now) for source in self._sources(type_)]
-        return rooms
+            views = self._views[type_] = [_view(source, terms, self.now) for source in self._sources(type_)]
+        return views
 
-    def get(self, type_: str, id_: str) -> Room | None:
-        """The room of one delegation, or None if it is over."""
-        return next((room for room in self.of_type(type_) if room.id == id_), None)
+    def get(self, type_: str, id_: str) -> CapacityView | None:
+        """The view of one delegation, or None if it is over."""
+        return next((view for view in self.of_type(type_) if view.id == id_), None)
 
     def shape(self, key: ShapeKey) -> Shape:
         """Where requests of a shape can be filled from, worked out once in a turn."""
@@ -432,50 +434,50 @@ class Rooms:
             shape = self._shapes[key] = self._shaped(*key)
         return shape
 
-    def prepared(self, room: Room, ahead: Duration) -> Place:
-        """A room from ``ahead`` before each term on; the same object each time."""
+    def prepared(self, view: CapacityView, ahead: Duration) -> Place:
+        """A view from ``ahead`` before each term on; the same object each time."""
         if not ahead:
-            return room
-        place = self._prepared.get((room, ahead))
+            return view
+        place = self._prepared.get((view, ahead))
         if place is None:
-            place = self._prepared[room, ahead] = Prepared(room, ahead, self.now)
+            place = self._prepared[view, ahead] = Prepared(view, ahead, self.now)
         return place
 
-    def going_on(self, room: Room, held: Counts) -> Room:
-        """A room as a lease sees it that goes on there with the units that it has."""
-        free = room.source.free
-        return room if isinstance(free, Timetable) else ClassedRoom(room.source, free, self.now, room, held)
+    def going_on(self, view: CapacityView, held: Counts) -> CapacityView:
+        """A view as a lease sees it that goes on there with the units that it has."""
+        free = view.source.free
+        return view if isinstance(free, Timetable) else ClassedView(view.source, free, self.now, view, held)
 
-    def _part(self, room: Room, classes: frozenset[bytes]) -> Room:
-        """What a room has of some classes: the same object each time."""
-        free = room.source.free
+    def _part(self, view: CapacityView, classes: frozenset[bytes]) -> CapacityView:
+        """What a view has of some classes: the same object each time."""
+        free = view.source.free
         if isinstance(free, Timetable) or len(classes) == len(free.tables):
-            return room
-        known = self._parts.get((room.id, classes))
+            return view
+        known = self._parts.get((view.id, classes))
         if known is None:
-            known = self._parts[room.id, classes] = ClassedRoom(room.source, free.of(classes), self.now, room)
+            known = self._parts[view.id, classes] = ClassedView(view.source, free.of(classes), self.now, view)
         return known
 
-    def _shaped(self, type_: str, site: str, exclude: frozenset[str], wish: Wish) -> Shape:
-        offered = rooms = self.of_type(type_)
+    def _shaped(self, type_: str, site: str, exclude: frozenset[str], constraints: Constraints) -> Shape:
+        offered = views = self.of_type(type_)
         if site:
-            rooms = [room for room in rooms if room.site == site]
+            views = [view for view in views if view.site == site]
         if exclude:
-            rooms = [room for room in rooms if room.site not in exclude]
-        if wish == PLAIN:
-            return Shape(offered, rooms)
-        fault, left_out = wish.fault, []
-        if wish.filter:
+            views = [view for view in views if view.site not in exclude]
+        if constraints == PLAIN:
+            return Shape(offered, views)
+        fault, left_out = constraints.fault, []
+        if constraints.filter:
             if type_ not in self._seen:
-                each = {room.id: classes_seen(room.source) for room in offered}
+                each = {view.id: classes_seen(view.source) for view in offered}
                 self._seen[type_] = each, frozenset(one for classes in each.values() for one in classes.values())
             each, several = self._seen[type_]
-            fault, accepted = ask(wish.filter, several)
-            found = [(room, {name for name, one in each[room.id].items() if one in accepted}) for room in rooms]
-            left_out = [room for room, classes in found if not classes]
-            rooms = [self._part(room, frozenset(classes)) for room, classes in found if classes]
-        places = [self.prepared(room, wish.ahead(room.source)) for room in rooms]
-        return Shape(offered, places, fault, wish.filter, left_out)
+            fault, accepted = ask(constraints.filter, several)
+            found = [(view, {name for name, one in each[view.id].items() if one in accepted}) for view in views]
+            left_out = [view for view, classes in found if not classes]
+            views = [self._part(view, frozenset(classes)) for view, classes in found if classes]
+        places = [self.prepared(view, constraints.ahead(view.source)) for view in views]
+        return Shape(offered, places, fault, constraints.filter, left_out)
 
 
 def _distinct_terms(requests: Sequence[PendingRequest]) -> dict[str, set[Term]]:
@@ -492,10 +494,10 @@ def classes_seen(source: Source) -> dict[bytes, Seen]:
     return {class_: seen(source.site, source.type, attributes) for class_, attributes in classes.items()}
 
 
-def _room(source: Source, terms: set[Term] | tuple[()], now: Instant) -> Room:
+def _view(source: Source, terms: set[Term] | tuple[()], now: Instant) -> CapacityView:
     if isinstance(source.free, ClassedTimetable):
-        return ClassedRoom(source, source.free, now)
-    return Room(source, _workable(source, source.free, terms), now)
+        return ClassedView(source, source.free, now)
+    return CapacityView(source, _workable(source, source.free, terms), now)
 
 
 def _workable(source: Source, free: Timetable, terms: set[Term] | tuple[()]) -> Timetable:

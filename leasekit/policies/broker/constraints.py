@@ -27,7 +27,7 @@ IMAGES: Final = "images"
 """The resource property that names what is on every unit of a site already."""
 
 
-class Wish(NamedTuple):
+class Constraints(NamedTuple):
     """The request properties, read. ``fault`` says what is wrong with them, and is empty where nothing is."""
 
     filter: str = ""
@@ -44,11 +44,11 @@ class Wish(NamedTuple):
         return self.prepare
 
 
-PLAIN: Final = Wish()
+PLAIN: Final = Constraints()
 
 
-def read_wish(properties: Properties) -> Wish:
-    """The wishes among request properties; never raises."""
+def read_constraints(properties: Properties) -> Constraints:
+    """The constraints among request properties; never raises."""
     if not properties:
         return PLAIN
     text, image, prepare = properties.get("filter", ""), properties.get("image", ""), properties.get("prepare", "")
@@ -57,11 +57,11 @@ def read_wish(properties: Properties) -> Wish:
     try:
         if len(text) > LENGTH_MAX:
             parse_filter(text)  # which refuses it: such a text is not worth keeping
-        return Wish(text, image, parse_duration(prepare) if prepare else 0)
+        return Constraints(text, image, parse_duration(prepare) if prepare else 0)
     except FilterError as error:
-        return Wish(fault=f"properties.{error}")
+        return Constraints(fault=f"properties.{error}")
     except (ValueError, OverflowError) as error:
-        return Wish(fault=f"properties.prepare: {error}")
+        return Constraints(fault=f"properties.prepare: {error}")
 
 
 @lru_cache(maxsize=256)

@@ -9,12 +9,12 @@ from actor_bench import Bench, Fault, Mappers, Plan
 from bad_mappers import BAD_MAPPERS
 from msgspec.structs import replace
 
-from leasekit.actors.broker.requests import PEER_PROBES_MAX
-from leasekit.actors.guest.requests import PROBE_TIMEOUT
+from leasekit.actors.broker.requests import PEER_DRY_RUNS_MAX
+from leasekit.actors.guest.requests import DRY_RUN_TIMEOUT
 from leasekit.actors.turns import run_turn
 from leasekit.core.claims.keys import key_tag
 from leasekit.core.mappers import BrokerCycle, Grant
-from leasekit.core.protocol.messages import ErrorReply, Probe, ProbeAnswer, RequestTicket
+from leasekit.core.protocol.messages import DryRun, DryRunAnswer, ErrorReply, RequestTicket
 from leasekit.core.reasons import Code, Reason, words
 from leasekit.core.steps import Command, Received, Reply, Tick, TurnDone
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
@@ -37,7 +37,7 @@ def term(start: int, hours: float) -> list[int]:
 def send(world: Bench, **wish: Any) -> int:
     """Ask; the id of the command that waits for the answer."""
     id_ = next(IDS)
-    world.feed("guest", [Command(id_, "lease.probe", {"type": "vm", "units": 1, **wish})])
+    world.feed("guest", [Command(id_, "lease.dry_run", {"type": "vm", "units": 1, **wish})])
     return id_
 
 
@@ -163,9 +163,9 @@ def test_what_is_no_request(wish: dict[str, Any], words: str) -> None:
 def test_a_broker_that_does_not_answer() -> None:
     """Who asks hears so in time, once; a late answer is nobody's any more."""
     world = bench()
-    world.faults.append(Fault("keep", "broker", "guest", "ProbeAnswer", 1))
+    world.faults.append(Fault("keep", "broker", "guest", "DryRunAnswer", 1))
     id_ = send(world, term=term(NOW + MINUTE, 1))
-    world.run_until(world.now + PROBE_TIMEOUT - SECOND)
+    world.run_until(world.now + DRY_RUN_TIMEOUT - SECOND)
     assert id_ not in world.replies
     world.run_until(world.now + 2 * SECOND)
     assert world.replies.pop(id_).error == "broker did not answer within 20 s; nothing was asked for"
@@ -178,7 +178,7 @@ def test_a_broker_that_does_not_answer() -> None:
 def test_a_question_that_was_lost_on_its_way() -> None:
     """It is asked again when a connection comes up, and answered once."""
     world = bench()
-    world.faults.append(Fault("lose", "guest", "broker", "Probe", 1))
+    world.faults.append(Fault("lose", "guest", "broker", "DryRun", 1))
     id_ = send(world, term=term(NOW + MINUTE, 1))
     world.run_until(world.now + 5 * SECOND)
     assert id_ not in world.replies
@@ -205,7 +205,7 @@ def test_the_error_of_a_lease_is_not_taken_for_an_answer() -> None:
     id_ = send(world, term=term(NOW + MINUTE, 1))
     for number in range(5):
         world.receive("guest", "broker", ErrorReply("other-1", number, Reason("busy", detail="no")))
-        world.receive("guest", "broker", ProbeAnswer("other", number, "granted", "x", 1, Term(1, 2), None, -1))
+        world.receive("guest", "broker", DryRunAnswer("other", number, "granted", "x", 1, Term(1, 2), None, -1))
     assert id_ not in world.replies
     world.run_until(world.now + SECOND)
     assert world.replies[id_].result["site"] == "site"
@@ -252,8 +252,8 @@ def test_one_peer_can_not_fill_the_queue() -> None:
     world = bench()
     broker = world.actor("broker")
     tag = key_tag(world.identity("guest").public)
-    probe = Probe("q", 0, "vm", 1, Term(NOW, HOUR), "", {})
-    for number in range(PEER_PROBES_MAX + 3):
+    probe = DryRun("q", 0, "vm", 1, Term(NOW, HOUR), "", {})
+    for number in range(PEER_DRY_RUNS_MAX + 3):
         broker._received(("guest", replace(probe, number=number)))
     broker._received(("guest", RequestTicket(f"{tag}-7", 1, "new", "s", "vm", 4, Term(NOW, HOUR), "", {}, b"")))
     turns = 0
@@ -262,17 +262,17 @@ def test_one_peer_can_not_fill_the_queue() -> None:
         broker.step(turn.run())
         turns += 1
     sent = [out.message for out in broker.ready().messages]
-    assert turns == 1 + PEER_PROBES_MAX
+    assert turns == 1 + PEER_DRY_RUNS_MAX
     assert [m.reason.code for m in sent if isinstance(m, ErrorReply)] == ["busy"] * 3
-    answers = [m for m in sent if isinstance(m, ProbeAnswer)]
-    assert [answer.status for answer in answers] == ["refused"] * PEER_PROBES_MAX, "the request took all four units"
+    answers = [m for m in sent if isinstance(m, DryRunAnswer)]
+    assert [answer.status for answer in answers] == ["refused"] * PEER_DRY_RUNS_MAX, "the request took all four units"
 
 
 def test_a_turn_that_is_given_up() -> None:
     """A mapper that is too slow for the shell is one that has failed; what it says later is not heard."""
     world = bench()
     broker = world.actor("broker")
-    broker._received(("guest", Probe("q", 4, "vm", 1, Term(NOW, HOUR), "", {})))
+    broker._received(("guest", DryRun("q", 4, "vm", 1, Term(NOW, HOUR), "", {})))
     turn = broker.turn()
     assert turn is not None and broker.turn() is None
     broker.step(TurnDone(turn.number, error="took longer than 10s"))
@@ -297,7 +297,7 @@ def test_run_turn_reports_what_the_maker_raises() -> None:
     told = ask(world, term=term(NOW + MINUTE, 1))
     assert told["status"] == "refused" and "has failed on it" in told["reason"]
     error = run_turn(1, lambda: 1 // 0).error
-    assert error.startswith("ZeroDivisionError: integer division or modulo by zero (test_probes.py, line ")
+    assert error.startswith("ZeroDivisionError: integer division or modulo by zero (test_dry_runs.py, line ")
 
 
 # -- extends and modifies ----------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def test_an_extend_is_answered_as_in_earnest(policy: str, units: int, granted: b
     name = held(world, 2)
     end = world.query("guest", "lease", lease=name)["end"]
     lease(world, units=1, term=term(end, 1))
-    told = tried(world, "lease.probe_extend", lease=name, end=end + HOUR, units=units).result
+    told = tried(world, "lease.dry_run_extend", lease=name, end=end + HOUR, units=units).result
     assert (told["status"] == "granted") is granted, told
     assert world.query("guest", "lease", lease=name)["pending"] == "-"
     assert not world.command("guest", "lease.extend", lease=name, end=end + HOUR, units=units).error
@@ -348,7 +348,7 @@ def test_a_modify_is_answered_as_in_earnest(policy: str, units: int, granted: bo
     world = bench(policy)
     name = held(world, 2)
     lease(world, units=1, term=term(world.now, 1))
-    told = tried(world, "lease.probe_modify", lease=name, units=units).result
+    told = tried(world, "lease.dry_run_modify", lease=name, units=units).result
     assert (told["status"] == "granted") is granted, told
     assert not world.command("guest", "lease.modify", lease=name, units=units).error
     world.run_until(world.now + MINUTE)
@@ -362,20 +362,20 @@ def test_a_question_about_a_lease_changes_nothing() -> None:
     end = world.query("guest", "lease", lease=name)["end"]
     before = stored(world)
     for units in (1, 2, 3, 4):
-        tried(world, "lease.probe_extend", lease=name, end=end + HOUR, units=units)
-        tried(world, "lease.probe_modify", lease=name, units=units, end=end + HOUR)
+        tried(world, "lease.dry_run_extend", lease=name, end=end + HOUR, units=units)
+        tried(world, "lease.dry_run_modify", lease=name, units=units, end=end + HOUR)
     assert stored(world) == before
-    assert "quota" in tried(world, "lease.probe_extend", lease=name, end=end + HOUR, units=4).result["reason"]
+    assert "quota" in tried(world, "lease.dry_run_extend", lease=name, end=end + HOUR, units=4).result["reason"]
     assert not world.command("guest", "lease.extend", lease=name, end=end + HOUR, units=3).error
 
 
 @pytest.mark.parametrize(
     ("command", "wish", "words"),
     [
-        ("lease.probe_extend", {"lease": "nobody", "end": HOUR}, "nobody"),
-        ("lease.probe_extend", {"lease": "web", "end": MINUTE}, "it must be later than the lease's end"),
-        ("lease.probe_modify", {"lease": "web", "configuration": {"a": "b"}}, "the broker has nothing to decide"),
-        ("lease.probe_modify", {"lease": "web", "units": 0}, "units"),
+        ("lease.dry_run_extend", {"lease": "nobody", "end": HOUR}, "nobody"),
+        ("lease.dry_run_extend", {"lease": "web", "end": MINUTE}, "it must be later than the lease's end"),
+        ("lease.dry_run_modify", {"lease": "web", "configuration": {"a": "b"}}, "the broker has nothing to decide"),
+        ("lease.dry_run_modify", {"lease": "web", "units": 0}, "units"),
     ],
 )
 def test_what_can_not_be_asked_about_a_lease(command: str, wish: dict[str, Any], words: str) -> None:
@@ -399,7 +399,7 @@ def test_a_broker_is_asked_about_leases_that_it_gave(op: str, of: str, text: str
     """A stranger's question about a lease that is not its own gets no answer but that."""
     world = bench()
     broker = world.actor("broker")
-    broker._received(("guest", Probe("q", 1, "vm", 1, Term(HOUR, 2 * HOUR), "", {}, op, of)))
+    broker._received(("guest", DryRun("q", 1, "vm", 1, Term(HOUR, 2 * HOUR), "", {}, op, of)))
     (out,) = broker.ready().messages
     assert out.message.status == "refused" and text in words(out.message.reason)
 
@@ -411,10 +411,10 @@ def test_a_probe_after_a_restart_has_another_number() -> None:
     numbers = []
     for _ in range(2):
         guest = world.actor("guest")
-        guest.step(Command(next(IDS), "lease.probe", {"type": "vm", "units": 1, "term": term(MINUTE, 1)}))
+        guest.step(Command(next(IDS), "lease.dry_run", {"type": "vm", "units": 1, "term": term(MINUTE, 1)}))
         ready = guest.ready()
         world.nodes["guest"].store.commit(ready.changes)
-        numbers += [one.message.number for one in ready.messages if isinstance(one.message, Probe)]
+        numbers += [one.message.number for one in ready.messages if isinstance(one.message, DryRun)]
         world.crash("guest")
     assert len(set(numbers)) == 2
 
@@ -424,10 +424,10 @@ def test_a_question_that_waited_for_too_long_is_refused() -> None:
     world = Bench(Plan()).start()
     world.run_until(NOW)
     guest, broker = world.actor("guest"), world.actor("broker")
-    guest.step(Command(next(IDS), "lease.probe", {"type": "vm", "units": 1, "term": [2 * SECOND, 3 * SECOND]}))
-    (question,) = [one.message for one in guest.ready().messages if isinstance(one.message, Probe)]
+    guest.step(Command(next(IDS), "lease.dry_run", {"type": "vm", "units": 1, "term": [2 * SECOND, 3 * SECOND]}))
+    (question,) = [one.message for one in guest.ready().messages if isinstance(one.message, DryRun)]
     broker.step(Received("guest", question))
     broker.step(Tick(4 * SECOND))
     assert broker.turn() is None
-    (answer,) = [one.message for one in broker.ready().messages if isinstance(one.message, ProbeAnswer)]
+    (answer,) = [one.message for one in broker.ready().messages if isinstance(one.message, DryRunAnswer)]
     assert (answer.status, answer.reason) == ("refused", Reason(Code.NOT_GRANTED))
