@@ -21,7 +21,7 @@ import trio
 
 from leasekit.config.keys import load_key
 from leasekit.core.claims.claim import delegate_root
-from leasekit.core.claims.keys import ED25519, Keypair, key_tag
+from leasekit.core.claims.signed import ED25519, Keypair, key_tag
 from leasekit.core.protocol.channel import NONCE_BYTES, Channel, State
 from leasekit.core.protocol.codec import encode_batch
 from leasekit.core.protocol.messages import NEW, Redeem, RequestTicket

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from leasekit.core.claims.keys import Ed25519, Keypair
+from leasekit.core.claims.signed import Ed25519, Keypair
 from leasekit.core.schema import LOG, LOG_COLUMNS, TABLES, Change
 from leasekit.emulation.world import World
 from leasekit.stores.sqlite import SqliteStore

@@ -10,7 +10,7 @@ from leasekit.actors.broker.broker import Broker
 from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import AuthoritySettings, DelegationSpec, Peer, UnitGroup
 from leasekit.actors.site.authority import Authority
-from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Signer, UnsignedIdentity
+from leasekit.core.claims.signed import ED25519, UNSIGNED, Keypair, Signer, UnsignedIdentity
 from leasekit.core.schema import Store
 from leasekit.core.steps import Command
 from leasekit.core.time import DAY

@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from nacl.bindings import crypto_sign, crypto_sign_open, crypto_sign_seed_keypair
 
 from leasekit.core.claims.claim import Ticket, TicketVerifier, decode_claim, decode_ticket, delegate, delegate_root
-from leasekit.core.claims.keys import ED25519, Keypair, UnsignedIdentity
+from leasekit.core.claims.signed import ED25519, Keypair, UnsignedIdentity
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree
 from leasekit.core.time import DAY, MINUTE, Term
 

@@ -22,7 +22,7 @@ from _report import Result, emit, result
 from leasekit.actors.settings import AuthoritySettings, DelegationSpec, Peer, UnitGroup
 from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.claim import decode_ticket, delegate
-from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity, key_tag
+from leasekit.core.claims.signed import UNSIGNED, UnsignedIdentity, key_tag
 from leasekit.core.filters import COMPARISONS_MAX, LENGTH_MAX, parse_filter
 from leasekit.core.protocol.messages import NEW, Offer, OfferAnswer, Redeem
 from leasekit.core.reasons import words

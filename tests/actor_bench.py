@@ -25,7 +25,7 @@ from leasekit.actors.settings import (
     UnitGroup,
 )
 from leasekit.actors.site.authority import Authority
-from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity
+from leasekit.core.claims.signed import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity
 from leasekit.core.drivers import SITE, UNIT, Blame
 from leasekit.core.mappers import AuthorityMapper, BrokerMapper, GuestMapper
 from leasekit.core.protocol.codec import UnknownKind, decode_batch, encode_batch

@@ -30,7 +30,7 @@ from bad_mappers import BAD_MAPPERS
 
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, GuestSettings
 from leasekit.core.claims.claim import decode_ticket
-from leasekit.core.claims.statements import decode_statement
+from leasekit.core.claims.signed import decode_statement
 from leasekit.core.protocol.messages import (
     Accepted,
     Ack,

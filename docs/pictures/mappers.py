@@ -18,8 +18,9 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from leasekit.actors.settings import AuthoritySettings, UnitGroup
-from leasekit.core.drivers import RESUME, SAVE, SAVES
+from leasekit.core.drivers import RESUME, SAVE
 from leasekit.core.mappers import Grant
+from leasekit.core.properties import SAVES
 from leasekit.core.requests import TRUE
 from leasekit.core.steps import Action
 from leasekit.core.time import Duration, Term

@@ -13,7 +13,7 @@ from leasekit.actors.peering import Calls, Keyring, Peering
 from leasekit.actors.served import Notices, Reports, Served, ServedLease
 from leasekit.actors.settings import ActorSettings, Peer
 from leasekit.actors.turns import MapperTurns, Turning, is_inline
-from leasekit.core.claims.keys import Scheme, Signer
+from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.commands import check_arguments
 from leasekit.core.errors import LeasekitError, RemoteError
 from leasekit.core.protocol.messages import ErrorReply, Message

@@ -25,13 +25,12 @@ from leasekit.actors.kernel import Kernel, command, earliest, query, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import DelegationSpec
 from leasekit.core.claims.claim import UNITS_MAX, Claim, Ticket, decode_ticket
-from leasekit.core.claims.statements import reclaim
-from leasekit.core.classes import Counts, count_of
+from leasekit.core.claims.signed import reclaim
 from leasekit.core.commands import GiveDelegation, ReclaimDelegation
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.relations import Delegation, DelegationOverride
-from leasekit.core.properties import Properties
+from leasekit.core.properties import Counts, Properties, count_of
 from leasekit.core.protocol.messages import (
     ID_MAX,
     Accepted,

@@ -21,9 +21,19 @@ import attrs
 from leasekit.actors.kernel import Dispatch, Kernel, command, deferred, query, takes
 from leasekit.actors.settings import ADMINISTER, ENDORSE, MAY, OPEN_REQUESTS_MAX, PERMISSIONS, Peer
 from leasekit.core.claims.claim import Claim, Ticket, TicketVerifier
-from leasekit.core.claims.keys import KEY_BYTES, Scheme, Signer, fingerprint, key_tag
-from leasekit.core.claims.statements import ENDORSEMENT, check_statement, decode_statement, endorse, endorsed
-from leasekit.core.claims.succession import check_succession
+from leasekit.core.claims.signed import (
+    ENDORSEMENT,
+    KEY_BYTES,
+    Scheme,
+    Signer,
+    check_statement,
+    check_succession,
+    decode_statement,
+    endorse,
+    endorsed,
+    fingerprint,
+    key_tag,
+)
 from leasekit.core.commands import AddPeer, CommandPeer, ImportPeers, RemovePeer, SucceedPeer
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError, TicketError
 from leasekit.core.leases.relations import PeerRecord

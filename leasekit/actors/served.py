@@ -16,7 +16,7 @@ import attrs
 
 from leasekit.actors.kernel import Kernel, query, takes
 from leasekit.actors.peering import Keyring
-from leasekit.core.claims.keys import key_tag
+from leasekit.core.claims.signed import key_tag
 from leasekit.core.commands import ListLeases, ShowLease
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.records import Update

@@ -28,7 +28,7 @@ from leasekit.cli.peer import add_delegation_commands, add_eviction, state_of
 from leasekit.cli.places import BROKER, DeployPlace, Shown, asks, daemon_options
 from leasekit.cli.ticket import key_words, known_names, stored_rows
 from leasekit.cli.times import SPAN, WHEN, at, term_columns, to_second
-from leasekit.core.claims.statements import decode_statement
+from leasekit.core.claims.signed import decode_statement
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import unpack_body

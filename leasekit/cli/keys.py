@@ -13,7 +13,7 @@ from leasekit.cli.output import example, json_option, listing, note, print_field
 from leasekit.cli.places import DeployPlace, file_options
 from leasekit.cli.times import SPAN, WHEN
 from leasekit.config.instants import shown
-from leasekit.core.claims.keys import fingerprint
+from leasekit.core.claims.signed import fingerprint
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import DAY, Duration, Instant
 

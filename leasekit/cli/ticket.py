@@ -28,8 +28,7 @@ from leasekit.core.claims.evidence import (
     in_words,
     verify_evidence,
 )
-from leasekit.core.claims.keys import ED25519, fingerprint
-from leasekit.core.claims.statements import TRUNCATION, Statement, decode_statement
+from leasekit.core.claims.signed import ED25519, TRUNCATION, Statement, decode_statement, fingerprint
 from leasekit.core.errors import LeasekitError, TicketError
 from leasekit.core.reasons import with_article
 from leasekit.core.schema import TABLES

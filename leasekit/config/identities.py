@@ -30,8 +30,16 @@ from leasekit.config.keys import (
     write_public,
 )
 from leasekit.config.sockets import UNIX_PATH_MAX, socket_path, too_long
-from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity, fingerprint
-from leasekit.core.claims.succession import check_succession
+from leasekit.core.claims.signed import (
+    ED25519,
+    UNSIGNED,
+    Keypair,
+    Scheme,
+    Signer,
+    UnsignedIdentity,
+    check_succession,
+    fingerprint,
+)
 from leasekit.core.errors import TicketError
 from leasekit.core.time import Instant
 

@@ -26,8 +26,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from leasekit.core.claims.keys import KEY_BYTES, Keypair
-from leasekit.core.claims.succession import SUCCESSION_MAX, Succession, decode_succession, succeed
+from leasekit.core.claims.signed import KEY_BYTES, SUCCESSION_MAX, Keypair, Succession, decode_succession, succeed
 from leasekit.core.errors import LeasekitError, TicketError
 from leasekit.core.time import Instant
 

@@ -16,8 +16,8 @@ from leasekit.config.emulation import EmulationSpec
 from leasekit.config.errors import Faults, one_of
 from leasekit.config.tables import DriverSpec
 from leasekit.core.claims.claim import DEGREE_ONE
-from leasekit.core.drivers import SAVES
 from leasekit.core.leases.power import power_driver
+from leasekit.core.properties import SAVES
 from leasekit.core.settings import setting_fields, structure
 from leasekit.core.time import format_duration
 from leasekit.drivers.names import UNIT_ID

@@ -27,15 +27,6 @@ NOT_RESUMED: Final = "resume.failed"
 """What a setup returns that found nothing under the key: why. The unit was set up anew."""
 DROP: Final = "drop"
 """The operation that throws away what was kept; the context's ``unit`` is the key."""
-SAVES: Final = "driver.save"
-"""The resource property by which a site says (``true``) that units of a type are saved when a lease is suspended."""
-
-
-def saves(resource: Properties) -> bool:
-    """Whether the resource properties of a type say that its units are saved when a lease is suspended."""
-    return resource.get(SAVES) == "true"
-
-
 Blame = Literal["lease", "unit", "site"]
 """Whose fault it is that an action failed. The *lease's*: what its guest has said can't be done on any unit. The
 *unit's*: another one may do. The *site's*: something that all units of the type need is missing, down or full.

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from leasekit.core.classes import NO_UNITS, Counts
-from leasekit.core.properties import EMPTY, Properties
+from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Timetable
 from leasekit.core.topology import TopologyRequest

@@ -27,9 +27,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from leasekit.core.classes import NO_UNITS, Counts, counts
 from leasekit.core.errors import CommandError
-from leasekit.core.properties import Properties
+from leasekit.core.properties import NO_UNITS, Counts, Properties, counts
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term, parse_duration
 
 TRUE, FALSE = "true", "false"

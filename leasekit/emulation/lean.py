@@ -18,7 +18,7 @@ from leasekit.actors.broker.broker import Broker
 from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, DelegationSpec, GuestSettings, Peer
 from leasekit.actors.site.authority import Authority
-from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
+from leasekit.core.claims.signed import UNSIGNED, UnsignedIdentity
 from leasekit.core.mappers import AuthorityMapper, BrokerMapper
 from leasekit.core.schema import Change
 from leasekit.core.steps import Action, ActionDone, Input, Outgoing, Received, Tick

@@ -43,7 +43,7 @@ from leasekit.config.identities import KeySource, prepare
 from leasekit.config.instants import dated
 from leasekit.config.reload import ChangedKey, reread
 from leasekit.config.shell import ShellSettings, TransportSettings
-from leasekit.core.claims.keys import Scheme, Signer
+from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.drivers import Closable
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.reasons import said

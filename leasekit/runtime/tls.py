@@ -40,7 +40,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from leasekit.core.claims.keys import Signer
+from leasekit.core.claims.signed import Signer
 
 RECORD: Final = 0x16
 """The first byte of a TLS connection (a handshake record); no frame of leasekit's begins with it."""

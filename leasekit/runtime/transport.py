@@ -26,7 +26,7 @@ from typing import Final
 import trio
 
 from leasekit.config.shell import TransportSettings
-from leasekit.core.claims.keys import Scheme, Signer, fingerprint
+from leasekit.core.claims.signed import Scheme, Signer, fingerprint
 from leasekit.core.protocol import codec
 from leasekit.core.protocol.channel import NONCE_BYTES, Channel, Closed, Established, Event
 from leasekit.core.protocol.messages import Message

@@ -32,7 +32,7 @@ from leasekit.actors.site.authority import Authority
 from leasekit.config.build import BoundDriver
 from leasekit.config.shell import ShellSettings
 from leasekit.config.tables import DriverSpec
-from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
+from leasekit.core.claims.signed import UNSIGNED, UnsignedIdentity
 from leasekit.core.drivers import DriverError, UnitContext
 from leasekit.core.errors import CommandError
 from leasekit.core.leases.records import GuestUnit, SiteUnit

@@ -15,8 +15,7 @@ from leasekit.actors.broker.broker import Broker
 from leasekit.actors.served import REPORTS_KEPT
 from leasekit.core.claims.claim import Ticket
 from leasekit.core.claims.evidence import decode_evidence, verify_evidence
-from leasekit.core.claims.keys import fingerprint
-from leasekit.core.claims.statements import CONTRACT, RELINQUISHMENT, state
+from leasekit.core.claims.signed import CONTRACT, RELINQUISHMENT, fingerprint, state
 from leasekit.core.leases.relations import Delegation
 from leasekit.core.protocol.messages import ClaimReport, Redeem, Relinquish
 from leasekit.core.reasons import Reason, read, words

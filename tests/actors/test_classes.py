@@ -10,9 +10,9 @@ import pytest
 from deployed_world import DeployedWorld
 
 from leasekit.core.claims.claim import decode_ticket
-from leasekit.core.classes import attributes
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import service_manager as sm
+from leasekit.core.properties import attributes
 from leasekit.core.protocol.messages import ClaimReport, Offer
 from leasekit.core.reasons import words
 from leasekit.core.time import HOUR, MINUTE, SECOND, Instant

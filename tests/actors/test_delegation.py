@@ -12,7 +12,7 @@ from leasekit.actors.peering import Peer
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, DelegationSpec, UnitGroup
 from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.claim import decode_ticket
-from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
+from leasekit.core.claims.signed import UNSIGNED, UnsignedIdentity
 from leasekit.core.protocol.messages import Offer, OfferAnswer, Reclaim, Truncated
 from leasekit.core.reasons import said, words
 from leasekit.core.steps import Connected, Input, Message, Outgoing, Received, Tick

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from leasekit.actors.broker.requests import PEER_DRY_RUNS_MAX
 from leasekit.actors.guest.requests import DRY_RUN_TIMEOUT
 from leasekit.actors.turns import run_turn
-from leasekit.core.claims.keys import key_tag
+from leasekit.core.claims.signed import key_tag
 from leasekit.core.mappers import BrokerCycle, Grant
 from leasekit.core.protocol.messages import DryRun, DryRunAnswer, ErrorReply, RequestTicket
 from leasekit.core.reasons import Code, Reason, words

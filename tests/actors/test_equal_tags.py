@@ -11,8 +11,8 @@ import pytest
 from deployed_world import CHAIN, DeployedWorld
 from msgspec.structs import replace
 
-from leasekit.core.claims import keys
-from leasekit.core.claims.keys import Keypair, key_tag
+from leasekit.core.claims import signed
+from leasekit.core.claims.signed import Keypair, key_tag
 from leasekit.core.protocol.messages import Ack, CloseLease, ErrorReply, Redeem, RequestTicket
 from leasekit.core.reasons import words
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
@@ -21,7 +21,7 @@ from leasekit.core.time import HOUR, MINUTE, SECOND, Term
 @pytest.fixture
 def short_tags(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tags of two hex digits, which can be ground in no time."""
-    monkeypatch.setattr(keys, "TAG_DIGITS", 2)
+    monkeypatch.setattr(signed, "TAG_DIGITS", 2)
     key_tag.cache_clear()
     yield
     key_tag.cache_clear()

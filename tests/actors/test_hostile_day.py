@@ -13,8 +13,7 @@ from typing import Any
 from deployed_world import CHAIN, DeployedWorld
 
 from leasekit.actors.settings import DELEGATE, ENDORSE, REDEEM, REQUEST
-from leasekit.core.claims.keys import Keypair
-from leasekit.core.claims.statements import RECEIPT, RECLAIM, RELINQUISHMENT, TRUNCATION, endorse, state
+from leasekit.core.claims.signed import RECEIPT, RECLAIM, RELINQUISHMENT, TRUNCATION, Keypair, endorse, state
 from leasekit.core.protocol.messages import (
     Accepted,
     Ack,

@@ -12,7 +12,7 @@ from leasekit.actors.peering import Peer
 from leasekit.actors.settings import AuthoritySettings, DelegationSpec, UnitGroup
 from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.claim import decode_ticket, delegate
-from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity, key_tag
+from leasekit.core.claims.signed import UNSIGNED, UnsignedIdentity, key_tag
 from leasekit.core.mappers import Assign, AuthorityCycle, AuthorityDecision, Refuse, Wake
 from leasekit.core.protocol.messages import NEW, LeaseUpdate, Offer, OfferAnswer, Redeem
 from leasekit.core.steps import Action, ActionDone, Command, Input, Message, Ready, Received, Tick, TurnDone

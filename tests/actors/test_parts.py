@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 
-from leasekit.actors.broker.answers import Answers, Introductions
 from leasekit.actors.broker.book import Book, RequestQueue
+from leasekit.actors.broker.grants import Answers, Introductions
 from leasekit.actors.broker.planner import Holds, Planner, Quotes
 from leasekit.actors.broker.requests import Admission, DryRuns
-from leasekit.actors.guest.membership import Membership
-from leasekit.actors.guest.tickets import Returns
+from leasekit.actors.guest.leases import Returns
+from leasekit.actors.guest.lifecycle import Membership
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Dispatch, Kernel, command, deferred, query, takes
 from leasekit.actors.peering import ADMINISTER_TIMEOUT, Calls, Keyring, Peering
@@ -21,8 +21,7 @@ from leasekit.actors.served import REPORTS_KEPT, Notices, Reports, Served
 from leasekit.actors.settings import ActorSettings, BrokerSettings, DelegationSpec, Peer
 from leasekit.actors.turns import MapperTurns
 from leasekit.core.claims.claim import delegate, delegate_root
-from leasekit.core.claims.keys import ED25519, Keypair, key_tag
-from leasekit.core.claims.statements import ENDORSEMENT, check_statement, endorse
+from leasekit.core.claims.signed import ED25519, ENDORSEMENT, Keypair, check_statement, endorse, key_tag
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg

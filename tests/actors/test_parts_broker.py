@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from leasekit.actors.broker.answers import Answers, Introductions, Lapses, LeaseTerms, Preemption
 from leasekit.actors.broker.book import Book, RequestQueue
 from leasekit.actors.broker.claims import GrantedClaims, ReportsOfSites, ReturnedTickets, Statements
 from leasekit.actors.broker.delegations import (
@@ -14,7 +13,19 @@ from leasekit.actors.broker.delegations import (
     TakenDelegations,
     Withholding,
 )
-from leasekit.actors.broker.grants import Cycles, GrantChecks, Grants, HeldParts, LeaseViews, TicketCutter
+from leasekit.actors.broker.grants import (
+    Answers,
+    Cycles,
+    GrantChecks,
+    Grants,
+    HeldParts,
+    Introductions,
+    Lapses,
+    LeaseTerms,
+    LeaseViews,
+    Preemption,
+    TicketCutter,
+)
 from leasekit.actors.broker.planner import Holds
 from leasekit.actors.broker.requests import Admission, Requests
 from leasekit.actors.kernel import Kernel
@@ -22,8 +33,7 @@ from leasekit.actors.peering import Keyring, Peering
 from leasekit.actors.served import Notices, Reports, Served
 from leasekit.actors.settings import ActorSettings, BrokerSettings, DelegationSpec, Peer
 from leasekit.core.claims.claim import delegate_root
-from leasekit.core.claims.keys import ED25519, Keypair, key_tag
-from leasekit.core.claims.statements import RECEIPT, reclaim, state
+from leasekit.core.claims.signed import ED25519, RECEIPT, Keypair, key_tag, reclaim, state
 from leasekit.core.commands import ReleaseSource
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import broker as br

@@ -13,19 +13,27 @@ from leasekit.actors.guest.answers import (
     LeaseTimeouts,
     LeaseTimers,
     SiteAnswers,
+    Sites,
     SiteUpdates,
+    Tickets,
 )
-from leasekit.actors.guest.leases import GuestOperations, Leases, Limits
-from leasekit.actors.guest.lifecycle import Dependents, Endings, Predecessors, Redeems, SliceKeys, Transitions
-from leasekit.actors.guest.membership import Membership
+from leasekit.actors.guest.leases import GuestOperations, Leases, Limits, Returns
+from leasekit.actors.guest.lifecycle import (
+    Dependents,
+    Endings,
+    Membership,
+    Predecessors,
+    Redeems,
+    SliceKeys,
+    Transitions,
+)
 from leasekit.actors.guest.requests import DryRunRequests, LeaseChanges, LeaseRequests, Rests, Slices
-from leasekit.actors.guest.tickets import Returns, Sites, Tickets
 from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
 from leasekit.actors.kernel import Dispatch, Kernel
 from leasekit.actors.peering import Calls, Keyring, Peering
 from leasekit.actors.settings import ActorSettings, GuestSettings, Peer
 from leasekit.core.claims.claim import delegate, delegate_root
-from leasekit.core.claims.keys import ED25519, Keypair
+from leasekit.core.claims.signed import ED25519, Keypair
 from leasekit.core.commands import CloseSlice, CreateSlice, SetSliceKey
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import membership as mb

@@ -50,8 +50,7 @@ from leasekit.actors.site.redeems import (
 from leasekit.actors.site.saved import SiteSaved
 from leasekit.actors.site.units import Inventory, Units
 from leasekit.core.claims.claim import Ticket, delegate, delegate_root
-from leasekit.core.claims.keys import ED25519, Keypair, key_tag
-from leasekit.core.claims.statements import RELINQUISHMENT, TRUNCATION, state
+from leasekit.core.claims.signed import ED25519, RELINQUISHMENT, TRUNCATION, Keypair, key_tag, state
 from leasekit.core.commands import AddMaintenance, DisableUnit, EnableUnit, FailUnit, RemoveMaintenance
 from leasekit.core.drivers import LEASE, SITE, Blame
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError, TicketError

@@ -13,9 +13,7 @@ from leasekit.actors.base import Actor
 from leasekit.actors.settings import Peer
 from leasekit.config.build import build
 from leasekit.config.identities import emulation_keys
-from leasekit.core.claims.keys import Keypair, key_tag
-from leasekit.core.claims.statements import endorse
-from leasekit.core.claims.succession import succeed
+from leasekit.core.claims.signed import Keypair, endorse, key_tag, succeed
 from leasekit.core.protocol.messages import (
     Accepted,
     Administer,

@@ -10,7 +10,7 @@ import pytest
 from deployed_world import CHAIN, DeployedWorld
 
 from leasekit.core.claims.claim import decode_ticket, redeem_by
-from leasekit.core.claims.statements import TRUNCATION, decode_statement, state
+from leasekit.core.claims.signed import TRUNCATION, decode_statement, state
 from leasekit.core.protocol.messages import Accepted, ErrorReply, Redeem, TicketUpdate, Truncated
 from leasekit.core.reasons import Code
 from leasekit.core.time import HOUR, MINUTE, SECOND

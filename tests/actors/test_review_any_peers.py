@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from leasekit.actors.settings import ADMINISTER, DELEGATE, ENDORSE, PERMISSIONS
 from leasekit.core.claims.claim import Claim, Ticket, decode_ticket, issue
-from leasekit.core.claims.keys import Keypair
-from leasekit.core.claims.statements import CONTRACT, RECEIPT, RECLAIM, RELINQUISHMENT, TRUNCATION, endorse, state
+from leasekit.core.claims.signed import CONTRACT, RECEIPT, RECLAIM, RELINQUISHMENT, TRUNCATION, Keypair, endorse, state
 from leasekit.core.protocol.codec import decode_message, encode_message
 from leasekit.core.protocol.messages import (
     Accepted,

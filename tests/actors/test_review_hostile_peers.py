@@ -12,13 +12,12 @@ from msgspec.structs import replace
 from leasekit.actors import served
 from leasekit.actors.base import Actor
 from leasekit.actors.broker import delegations as broker_delegations
-from leasekit.actors.guest import tickets as guest_tickets
+from leasekit.actors.guest import leases as guest_leases
 from leasekit.actors.settings import ADMINISTER, Peer
 from leasekit.actors.site import claims
 from leasekit.core.claims.claim import Ticket, decode_ticket, delegate, delegate_root
 from leasekit.core.claims.evidence import Evidence, encode_evidence, verify_evidence
-from leasekit.core.claims.keys import Keypair
-from leasekit.core.claims.statements import RELINQUISHMENT, TRUNCATION, decode_statement, endorse, state
+from leasekit.core.claims.signed import RELINQUISHMENT, TRUNCATION, Keypair, decode_statement, endorse, state
 from leasekit.core.claims.tree import ClaimTree
 from leasekit.core.errors import TicketError
 from leasekit.core.leases.records import Update, unpack_body
@@ -288,7 +287,7 @@ def test_reports_to_one_who_does_not_listen_are_bounded(tmp_path: Path, monkeypa
 
 def test_tickets_for_leases_that_never_were_are_bounded(world: DeployedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that sends tickets without end can't fill its guest's store with what it is to give back."""
-    monkeypatch.setattr(guest_tickets, "RETURNS_MAX", 5)
+    monkeypatch.setattr(guest_leases, "RETURNS_MAX", 5)
     world.lost.add(("batch", "site", "Relinquish"))
     upper, batch = world.broker("upper"), world.guest("batch")
     parent = source_of(world, "upper")

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from test_suspension import SAVING, TEXT, SavingWorld
 
 from leasekit.core.claims.claim import decode_ticket
-from leasekit.core.claims.statements import CONTRACT, RELINQUISHMENT, TRUNCATION, state
+from leasekit.core.claims.signed import CONTRACT, RELINQUISHMENT, TRUNCATION, state
 from leasekit.core.drivers import RESUME
 from leasekit.core.protocol.messages import LeaseUpdate, Redeem, Relinquish, RequestTicket, TicketUpdate
 from leasekit.core.reasons import Code

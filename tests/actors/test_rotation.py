@@ -10,8 +10,7 @@ from deployed_world import CHAIN, DeployedWorld
 
 from leasekit.actors.base import Actor
 from leasekit.core.claims.claim import decode_ticket
-from leasekit.core.claims.keys import Keypair, key_tag
-from leasekit.core.claims.succession import succeed
+from leasekit.core.claims.signed import Keypair, key_tag, succeed
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND
 
 RENEWED = CHAIN.replace('length = "1d"', 'length = "2h"\nrenew = "30m"').replace(

@@ -14,7 +14,7 @@ from wire_strategies import messages
 
 from leasekit.actors.settings import BrokerSettings
 from leasekit.actors.site.redeems import STRAYS_MAX
-from leasekit.core.claims.statements import RELINQUISHMENT, state
+from leasekit.core.claims.signed import RELINQUISHMENT, state
 from leasekit.core.leases import authority, broker, service_manager
 from leasekit.core.protocol.codec import decode_message, encode_message
 from leasekit.core.protocol.messages import (

@@ -14,8 +14,16 @@ import pytest
 from leasekit.cli import main
 from leasekit.core.claims.claim import Ticket, decode_claim, delegate, delegate_root
 from leasekit.core.claims.evidence import encode_evidence, of_overdelegation, of_returned
-from leasekit.core.claims.keys import Keypair, fingerprint
-from leasekit.core.claims.statements import CONTRACT, RECEIPT, RELINQUISHMENT, TRUNCATION, standing, state
+from leasekit.core.claims.signed import (
+    CONTRACT,
+    RECEIPT,
+    RELINQUISHMENT,
+    TRUNCATION,
+    Keypair,
+    fingerprint,
+    standing,
+    state,
+)
 from leasekit.core.claims.tree import ClaimTree
 from leasekit.core.time import Term
 

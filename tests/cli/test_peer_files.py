@@ -9,7 +9,7 @@ import pytest
 from cli_daemons import Cli, site_and_broker
 
 from leasekit.config.load import load
-from leasekit.core.claims.keys import Keypair
+from leasekit.core.claims.signed import Keypair
 
 pytestmark = pytest.mark.xdist_group("cli_daemons")
 

@@ -13,7 +13,7 @@ import pytest
 
 from leasekit.cli import main
 from leasekit.core.claims.claim import Claim, Ticket, delegate, delegate_root
-from leasekit.core.claims.keys import Keypair
+from leasekit.core.claims.signed import Keypair
 from leasekit.core.time import INSTANT_MAX, Term
 
 SITE, BROKER, GUEST = (Keypair(bytes([n]) * 32) for n in (1, 2, 3))

@@ -16,7 +16,7 @@ from leasekit.config.errors import ConfigErrors
 from leasekit.config.identities import prepare
 from leasekit.config.load import load
 from leasekit.config.traces import TraceMissing
-from leasekit.core.claims.keys import ED25519, UNSIGNED
+from leasekit.core.claims.signed import ED25519, UNSIGNED
 from leasekit.core.time import HOUR, SECOND
 from leasekit.drivers.null import NullDriver
 from leasekit.drivers.process.driver import ProcessDriver

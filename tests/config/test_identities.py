@@ -14,7 +14,7 @@ from leasekit.config.errors import ConfigErrors
 from leasekit.config.identities import emulation_keys, prepare
 from leasekit.config.keys import load_key, new_key, rotate
 from leasekit.config.load import check, load
-from leasekit.core.claims.keys import ED25519, UNSIGNED
+from leasekit.core.claims.signed import ED25519, UNSIGNED
 
 EMULATION = '[emulation]\nhorizon = "1d"\n'
 

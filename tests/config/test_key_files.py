@@ -20,7 +20,7 @@ from leasekit.config.keys import (
     public_path,
     write_public,
 )
-from leasekit.core.claims.keys import ED25519
+from leasekit.core.claims.signed import ED25519
 
 
 def secret_of(path: Path) -> str:

@@ -31,8 +31,7 @@ from leasekit.config.keys import (
     statement_path,
 )
 from leasekit.config.load import load
-from leasekit.core.claims.keys import ED25519
-from leasekit.core.claims.succession import check_succession
+from leasekit.core.claims.signed import ED25519, check_succession
 
 WORDS = b"open sesame"
 

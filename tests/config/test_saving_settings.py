@@ -10,7 +10,7 @@ import pytest
 from leasekit.actors.settings import AuthoritySettings
 from leasekit.config.errors import ConfigErrors
 from leasekit.config.load import load
-from leasekit.core.drivers import SAVES
+from leasekit.core.properties import SAVES
 
 FILE = """
 actor.broker.role = "broker"

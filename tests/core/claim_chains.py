@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 from leasekit.core.claims.claim import Ticket, delegate_root, issue
-from leasekit.core.claims.keys import UnsignedIdentity
-from leasekit.core.classes import Counts
+from leasekit.core.claims.signed import UnsignedIdentity
+from leasekit.core.properties import Counts
 from leasekit.core.time import Term
 
 SITE, BROKER, LOWER, GUEST, OTHER = (UnsignedIdentity(name) for name in ("site", "broker", "lower", "guest", "other"))

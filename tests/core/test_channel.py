@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_strategies import packable
 
-from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity
+from leasekit.core.claims.signed import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity
 from leasekit.core.protocol import channel as channels
 from leasekit.core.protocol.channel import (
     Channel,

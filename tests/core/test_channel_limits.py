@@ -11,7 +11,7 @@ import msgpack
 import pytest
 from test_channel import NOW, Pair, error, fields_of, frame, recorded, side, told
 
-from leasekit.core.claims.keys import Keypair
+from leasekit.core.claims.signed import Keypair
 from leasekit.core.protocol.channel import (
     FRAME_MAX,
     HANDSHAKE_FRAME_MAX,

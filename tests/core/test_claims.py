@@ -26,10 +26,9 @@ from leasekit.core.claims.claim import (
     delegate_root,
     issue,
 )
-from leasekit.core.claims.keys import ED25519, LARGE, UNSIGNED, Keypair, UnsignedIdentity, fingerprint
-from leasekit.core.classes import counts
+from leasekit.core.claims.signed import ED25519, LARGE, UNSIGNED, Keypair, UnsignedIdentity, fingerprint
 from leasekit.core.errors import TicketError
-from leasekit.core.properties import is_plain
+from leasekit.core.properties import counts, is_plain
 from leasekit.core.time import INSTANT_MAX, Term
 
 SITE, BROKER, GUEST = (Keypair(bytes([n]) * 32) for n in (1, 2, 3))

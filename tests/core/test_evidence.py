@@ -26,15 +26,19 @@ from leasekit.core.claims.evidence import (
     of_returned,
     verify_evidence,
 )
-from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, UnsignedIdentity, fingerprint
-from leasekit.core.claims.statements import (
+from leasekit.core.claims.signed import (
     CONTRACT,
+    ED25519,
     RECEIPT,
     RELINQUISHMENT,
     STANDING,
     TRUNCATION,
+    UNSIGNED,
+    Keypair,
     Statement,
+    UnsignedIdentity,
     all_of,
+    fingerprint,
     standing,
     state,
 )

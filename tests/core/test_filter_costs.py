@@ -7,20 +7,21 @@ from typing import Any
 
 import pytest
 
-from leasekit.core.filters import COMPARISONS_MAX, LENGTH_MAX, FilterError, nodes, parse_filter
+from leasekit.core import filters
+from leasekit.core.filters import COMPARISONS_MAX, LENGTH_MAX, FilterError, parse_filter
 
 
 @pytest.fixture
 def numbers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The texts that were looked at as numbers."""
     looked: list[str] = []
-    is_number = nodes._number
+    is_number = filters._number
 
     def look(text: str) -> Any:
         looked.append(text)
         return is_number(text)
 
-    monkeypatch.setattr(nodes, "_number", look)
+    monkeypatch.setattr(filters, "_number", look)
     return looked
 
 
@@ -83,13 +84,13 @@ def test_long_values_are_not_read() -> None:
 def test_why_not_asks_each_part_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However deep it lies."""
     asked: list[str] = []
-    test = nodes.Compare.test
+    test = filters.Compare.test
 
-    def count(self: nodes.Compare) -> nodes.Test:
+    def count(self: filters.Compare) -> filters.Test:
         asked.append(self.op)
         return test(self)
 
     found = parse_filter("(" * 30 + "deep < 1 or deep > 9" + " and deep >= 0)" * 30)
-    monkeypatch.setattr(nodes.Compare, "test", count)
+    monkeypatch.setattr(filters.Compare, "test", count)
     assert found.misses({"deep": "5"}).startswith("deep is 5, wanted < 1 and deep is 5, wanted > 9")
     assert len(asked) <= 32

@@ -26,7 +26,6 @@ from wire_strategies import (
     units,
 )
 
-from leasekit.core.classes import counts
 from leasekit.core.leases import records, relations
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import (
@@ -58,6 +57,7 @@ from leasekit.core.leases.relations import (
     Window,
     Withheld,
 )
+from leasekit.core.properties import counts
 from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.schema import TABLES
 

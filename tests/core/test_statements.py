@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_strategies import texts
 
-from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, UnsignedIdentity
-from leasekit.core.claims.statements import (
+from leasekit.core.claims.signed import (
     CONTRACT,
+    ED25519,
     ENDORSEMENT,
     KINDS,
     RECEIPT,
@@ -20,7 +20,10 @@ from leasekit.core.claims.statements import (
     RELINQUISHMENT,
     STATEMENT_MAX,
     TRUNCATION,
+    UNSIGNED,
     Endorsed,
+    Keypair,
+    UnsignedIdentity,
     check_statement,
     decode_statement,
     endorse,

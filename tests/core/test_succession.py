@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasekit.core.claims.keys import ED25519, Keypair
-from leasekit.core.claims.succession import Succession, check_succession, decode_succession, succeed
+from leasekit.core.claims.signed import ED25519, Keypair, Succession, check_succession, decode_succession, succeed
 from leasekit.core.errors import TicketError
 from leasekit.core.time import INSTANT_MAX
 

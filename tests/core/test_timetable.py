@@ -12,8 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
+from leasekit.core import profile
 from leasekit.core.time import Term
-from leasekit.core.timetable import Shortfall, Timetable, profile
+from leasekit.core.timetable import Shortfall, Timetable
 
 LINE = 160
 """Instants 0 to LINE - 1 are where the tests play; beyond them the model knows that nothing happens."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasekit.core.classes import count_of, counts, total
+from leasekit.core.properties import count_of, counts, total
 from leasekit.core.time import Term
 from leasekit.core.timetable import ClassedTimetable, Shortfall, Timetable
 

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from leasekit.core.timetable import profile
-from leasekit.core.timetable.capacity import Layer, StepFunction
-from leasekit.core.timetable.profile import BEGIN, FOREVER, Profile
+from leasekit.core import profile
+from leasekit.core.profile import BEGIN, FOREVER, Profile
+from leasekit.core.timetable import Layer, StepFunction
 
 LINE = 400
 

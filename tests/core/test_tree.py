@@ -7,7 +7,7 @@ from claim_chains import BROKER, GUEST, LOWER, OTHER, SITE, child, root
 
 from leasekit.core.claims.claim import Ticket, decode_claim
 from leasekit.core.claims.evidence import of_overdelegation, verify_evidence
-from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
+from leasekit.core.claims.signed import UNSIGNED, UnsignedIdentity
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, Added, ClaimTree, Overdelegation
 from leasekit.core.errors import TicketError
 from leasekit.core.time import Term

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leasekit.core.claims.claim import Claim, Ticket, delegate_root
-from leasekit.core.claims.keys import UnsignedIdentity
+from leasekit.core.claims.signed import UnsignedIdentity
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Overdelegation
-from leasekit.core.classes import Counts, count_of, counts
+from leasekit.core.properties import Counts, count_of, counts
 from leasekit.core.time import Term
 
 

@@ -19,7 +19,7 @@ from leasekit.core.claims.claim import (
     delegate_root,
     issue,
 )
-from leasekit.core.claims.keys import ED25519, Ed25519, Keypair
+from leasekit.core.claims.signed import ED25519, Ed25519, Keypair
 from leasekit.core.errors import TicketError
 from leasekit.core.time import Term
 

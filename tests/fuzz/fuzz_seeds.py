@@ -8,7 +8,7 @@ from fuzz_draw import MAC, SIGNERS, MacSigner
 
 from leasekit.core.claims.claim import delegate, delegate_root
 from leasekit.core.claims.evidence import encode_evidence, of_overdelegation, of_returned
-from leasekit.core.claims.statements import CONTRACT, RECEIPT, RELINQUISHMENT, endorse, reclaim, state
+from leasekit.core.claims.signed import CONTRACT, RECEIPT, RELINQUISHMENT, endorse, reclaim, state
 from leasekit.core.claims.tree import ClaimTree
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.channel import Channel

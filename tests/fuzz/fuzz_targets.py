@@ -23,9 +23,9 @@ from leasekit.core.claims.evidence import (
     encode_evidence,
     verify_evidence,
 )
-from leasekit.core.claims.keys import ED25519
-from leasekit.core.claims.statements import (
+from leasekit.core.claims.signed import (
     CONTRACT,
+    ED25519,
     ENDORSEMENT,
     RECEIPT,
     RECLAIM,
@@ -38,8 +38,8 @@ from leasekit.core.claims.statements import (
     reclaim_deadline,
 )
 from leasekit.core.claims.tree import ClaimTree
-from leasekit.core.classes import count_of
 from leasekit.core.errors import TicketError, WireError
+from leasekit.core.properties import count_of
 from leasekit.core.protocol.channel import Channel, Closed, Established, Event, State
 from leasekit.core.protocol.codec import UnknownKind, decode_batch, decode_message, encode_batch, encode_message
 

@@ -12,7 +12,7 @@ from leasekit.actors.broker.broker import Broker
 from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, DelegationSpec, Peer, UnitGroup
 from leasekit.actors.site.authority import Authority
-from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
+from leasekit.core.claims.signed import UNSIGNED, UnsignedIdentity
 from leasekit.core.mappers import GuestMapper
 from leasekit.core.settings import structure
 from leasekit.core.signals import Signal

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasekit.core import filters
-from leasekit.core.filters.seen import ask
+from leasekit.core.filters import ask
 from leasekit.core.mappers import (
     BrokerDecision,
     Defer,

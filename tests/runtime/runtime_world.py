@@ -25,7 +25,7 @@ from leasekit.actors.settings import (
 )
 from leasekit.actors.site.authority import Authority
 from leasekit.config.shell import ShellSettings
-from leasekit.core.claims.keys import ED25519, Keypair
+from leasekit.core.claims.signed import ED25519, Keypair
 from leasekit.core.drivers import Driver
 from leasekit.core.mappers import Assign, AuthorityCycle, BrokerCycle, Grant, Release
 from leasekit.core.schema import Store

@@ -18,7 +18,7 @@ from leasekit.config.errors import ConfigErrors
 from leasekit.config.identities import KeySource
 from leasekit.config.keys import load_key, new_key, rotate
 from leasekit.config.load import load
-from leasekit.core.claims.keys import ED25519, Keypair
+from leasekit.core.claims.signed import ED25519, Keypair
 from leasekit.runtime.daemon import make_job
 from leasekit.runtime.tls import Tls
 

@@ -15,7 +15,7 @@ import trio
 from polling import PATIENCE, poll
 from transport_nodes import KEYS, NOW, TCP, Node, Raw, couple, unix
 
-from leasekit.core.claims.keys import ED25519
+from leasekit.core.claims.signed import ED25519
 from leasekit.core.protocol import codec
 from leasekit.core.protocol.channel import Heartbeat
 from leasekit.core.protocol.messages import BATCH_MAX, Accepted, Ack, ErrorReply, Message, OfferAnswer

@@ -9,7 +9,7 @@ import trio
 from polling import poll
 from transport_nodes import KEYS, TCP, Node, Raw, couple, unix
 
-from leasekit.core.claims.keys import Keypair
+from leasekit.core.claims.signed import Keypair
 from leasekit.core.protocol import codec
 from leasekit.core.protocol.messages import Ack
 from leasekit.runtime.peers import PeerAddress

@@ -11,7 +11,7 @@ import trio
 from polling import PATIENCE
 
 from leasekit.config.shell import TransportSettings
-from leasekit.core.claims.keys import ED25519, Keypair
+from leasekit.core.claims.signed import ED25519, Keypair
 from leasekit.core.protocol.channel import Channel, Closed, Event, State
 from leasekit.core.protocol.messages import Message
 from leasekit.runtime.peers import PeerAddress

@@ -23,18 +23,15 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from leasekit.actors.broker.answers import Answers, Lapses, Preemption
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.claims import GrantedClaims, ReturnedTickets
 from leasekit.actors.broker.delegations import TakenDelegations, Withholding
-from leasekit.actors.broker.grants import Grants, LeaseViews, TicketCutter
+from leasekit.actors.broker.grants import Answers, Grants, Lapses, LeaseViews, Preemption, TicketCutter
 from leasekit.actors.broker.requests import DryRuns
 from leasekit.actors.guest.answers import BrokerAnswers, BrokerUpdates, SiteUpdates
-from leasekit.actors.guest.leases import GuestOperations, Leases
-from leasekit.actors.guest.lifecycle import Endings, Predecessors, Redeems, Transitions
-from leasekit.actors.guest.membership import Membership
+from leasekit.actors.guest.leases import GuestOperations, Leases, Returns
+from leasekit.actors.guest.lifecycle import Endings, Membership, Predecessors, Redeems, Transitions
 from leasekit.actors.guest.requests import LeaseChanges, Slices
-from leasekit.actors.guest.tickets import Returns
 from leasekit.actors.guest.topologies import LeasedTopologies
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel
@@ -56,7 +53,7 @@ from leasekit.actors.site.redeems import (
 )
 from leasekit.actors.site.saved import SiteSaved
 from leasekit.actors.site.units import Units
-from leasekit.core.claims.keys import Ed25519
+from leasekit.core.claims.signed import Ed25519
 from leasekit.core.steps import ActionDone
 from leasekit.core.time import Term
 from leasekit.policies.broker.turn import BrokerTurn as MapperTurn

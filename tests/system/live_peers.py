@@ -14,7 +14,7 @@ from polling import PATIENCE
 from system.test_daemons import Up
 
 from leasekit.config.keys import load_public, new_key
-from leasekit.core.claims.keys import ED25519, Keypair
+from leasekit.core.claims.signed import ED25519, Keypair
 from leasekit.core.protocol.channel import (
     NONCE_BYTES,
     VERSIONS,

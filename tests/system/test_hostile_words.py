@@ -25,7 +25,7 @@ from system.system_waits import wait_until
 from system.test_directory import free_port, look_up
 
 from leasekit.core.claims.claim import Ticket, decode_ticket, delegate
-from leasekit.core.claims.keys import key_tag
+from leasekit.core.claims.signed import key_tag
 from leasekit.core.protocol.messages import NEW, CloseLease, ErrorReply, LeaseUpdate, Offer, Redeem
 from leasekit.core.reasons import words
 from leasekit.core.time import MINUTE, SECOND, Term

@@ -17,8 +17,7 @@ from system.system_waits import wait_until
 from system.test_daemons import Up
 
 from leasekit.config.keys import load_key, load_public, new_key
-from leasekit.core.claims.keys import ED25519, Keypair
-from leasekit.core.claims.statements import endorse
+from leasekit.core.claims.signed import ED25519, Keypair, endorse
 from leasekit.core.protocol.messages import Accepted, ErrorReply, Introduce, Message
 from leasekit.runtime.client import ControlClient
 from leasekit.runtime.clock import RealClock

@@ -16,20 +16,18 @@ import attrs
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import REQUEST
 from leasekit.core.claims.claim import Ticket
-from leasekit.core.classes import Counts, attributes, in_common, minus
 from leasekit.core.errors import CommandError, RemoteError
-from leasekit.core.filters import FilterError
-from leasekit.core.filters.seen import seen, takes
+from leasekit.core.filters import FilterError, seen, takes
 from leasekit.core.leases.records import BrokerLease, Granted, pack_body, unpack_body
 from leasekit.core.leases.relations import Delegation, Withheld
 from leasekit.core.mappers import Source
-from leasekit.core.properties import Properties
+from leasekit.core.profile import Profile
+from leasekit.core.properties import Counts, Properties, attributes, in_common, minus
 from leasekit.core.reasons import Code, counted
 from leasekit.core.requests import Options
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import DAY, Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Shortfall
-from leasekit.core.timetable.profile import Profile
 
 KEPT: Final[Duration] = 31 * DAY
 """How far back usage is kept at least."""

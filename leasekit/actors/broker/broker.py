@@ -12,7 +12,6 @@ from typing import Any
 import attrs
 
 from leasekit.actors.base import Server
-from leasekit.actors.broker.answers import Answers, Introductions, Lapses, LeaseTerms, Preemption
 from leasekit.actors.broker.book import Book, RequestQueue, UsageBook
 from leasekit.actors.broker.claims import GrantedClaims, ReportsOfSites, ReturnedTickets, Statements
 from leasekit.actors.broker.delegations import (
@@ -22,14 +21,26 @@ from leasekit.actors.broker.delegations import (
     TakenDelegations,
     Withholding,
 )
-from leasekit.actors.broker.grants import Cycles, GrantChecks, Grants, HeldParts, LeaseViews, TicketCutter
+from leasekit.actors.broker.grants import (
+    Answers,
+    Cycles,
+    GrantChecks,
+    Grants,
+    HeldParts,
+    Introductions,
+    Lapses,
+    LeaseTerms,
+    LeaseViews,
+    Preemption,
+    TicketCutter,
+)
 from leasekit.actors.broker.planner import Holds, Planner, Quotes
 from leasekit.actors.broker.requests import Admission, DryRuns, Refusals, Requests
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import query
 from leasekit.actors.settings import BrokerSettings, Peer
 from leasekit.actors.turns import Carriers, MapperTurns, is_inline
-from leasekit.core.claims.keys import Scheme, Signer
+from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.errors import RemoteError
 from leasekit.core.leases.records import BrokerLease, Granted
 from leasekit.core.mappers import BrokerMapper, Defer, Grant, GrantGroup, Preempt, Reject

@@ -17,15 +17,13 @@ from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Reports, Served
 from leasekit.actors.settings import DELEGATE
 from leasekit.core.claims.claim import READY_AT, REDEEM_BY, REPLACES, SAVING, Ticket, delegate
-from leasekit.core.claims.keys import Signer
-from leasekit.core.claims.statements import RECEIPT, TRUNCATION, Statement, check_statement, decode_statement, state
-from leasekit.core.drivers import saves
+from leasekit.core.claims.signed import RECEIPT, TRUNCATION, Signer, Statement, check_statement, decode_statement, state
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases.records import BrokerLease, Granted, pack_body
 from leasekit.core.leases.relations import Notice
 from leasekit.core.mappers import Grant
-from leasekit.core.properties import Properties
+from leasekit.core.properties import Properties, saves
 from leasekit.core.protocol.messages import MODIFY, NEW, Accepted, ClaimReport, ReturnTicket, TicketUpdate, Truncated
 from leasekit.core.reasons import Code, Reason, mark
 from leasekit.core.requests import Options
@@ -33,6 +31,7 @@ from leasekit.core.schema import Change, Row
 from leasekit.core.time import Duration, Instant, Term, format_duration
 
 SUSPEND = "suspend"
+TRUNCATE = "truncate:"
 
 
 def is_part(lease: BrokerLease, grant: Grant, options: Options, resource: Properties) -> bool:

@@ -13,23 +13,23 @@ from typing import Any
 import attrs
 from msgspec.structs import replace
 
-from leasekit.actors.broker.answers import TRUNCATE
 from leasekit.actors.broker.book import Book, rest_of
-from leasekit.actors.broker.claims import GrantedClaims, keep_receipt
+from leasekit.actors.broker.claims import TRUNCATE, GrantedClaims, keep_receipt
 from leasekit.actors.issued import Issued, in_order, replaced_by, taken_back, units_of_class, withheld_shares
 from leasekit.actors.kernel import Kernel, command, earliest, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Notices
 from leasekit.actors.settings import DELEGATE, BrokerSettings, DelegationSpec
 from leasekit.core.claims.claim import DEGREE_ONE, UNITS_MAX, Ticket, decode_ticket, delegate
-from leasekit.core.claims.statements import RECLAIM, TRUNCATION, check_statement, reclaim_deadline, state
-from leasekit.core.classes import NO_UNITS, Counts, check_named, chosen, count_of, counts
+from leasekit.core.claims.signed import RECLAIM, TRUNCATION, check_statement, reclaim_deadline, state
 from leasekit.core.commands import ReleaseSource
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.relations import Delegation, Notice, Withheld
 from leasekit.core.mappers import Grant
+from leasekit.core.profile import Profile
+from leasekit.core.properties import NO_UNITS, Counts, check_named, chosen, count_of, counts
 from leasekit.core.protocol.messages import (
     HELD_MAX,
     Accepted,
@@ -44,7 +44,6 @@ from leasekit.core.protocol.messages import (
 from leasekit.core.reasons import Code, Reason, mark, marked, said, with_article
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant, Term
-from leasekit.core.timetable.profile import Profile
 
 
 def _key(id_: str) -> str:

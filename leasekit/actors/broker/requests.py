@@ -11,10 +11,9 @@ from typing import Any, Final, Protocol
 import attrs
 from msgspec.structs import replace
 
-from leasekit.actors.broker.answers import Answers
 from leasekit.actors.broker.book import Book, RequestQueue
 from leasekit.actors.broker.claims import place_of
-from leasekit.actors.broker.grants import HeldParts
+from leasekit.actors.broker.grants import Answers, HeldParts
 from leasekit.actors.kernel import Kernel, takes
 from leasekit.actors.served import OLD, Served
 from leasekit.actors.settings import REQUEST, BrokerSettings

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import attrs
 
+from leasekit.actors.guest.answers import Tickets
 from leasekit.actors.guest.leases import (
     NAME_MAX,
     GuestOperations,
@@ -24,12 +25,10 @@ from leasekit.actors.guest.leases import (
     with_more,
 )
 from leasekit.actors.guest.lifecycle import Endings, Redeems, Transitions
-from leasekit.actors.guest.tickets import Tickets
 from leasekit.actors.kernel import Kernel, command, deferred, takes
 from leasekit.actors.peering import Calls, Keyring
 from leasekit.actors.settings import GuestSettings
 from leasekit.core.claims.claim import begin_of, decode_ticket, saving_of
-from leasekit.core.classes import counts, first_of, minus
 from leasekit.core.commands import CloseSlice, CreateSlice, SetSliceKey, UndoExtend
 from leasekit.core.errors import CommandError
 from leasekit.core.filters import FilterError, parse_filter
@@ -38,7 +37,7 @@ from leasekit.core.leases.plans import HOLD
 from leasekit.core.leases.records import After, Asked, GuestLease, Resumed, Slice
 from leasekit.core.leases.saved import RESUMES
 from leasekit.core.mappers import ExtendLease, ModifyLease, RequestLease
-from leasekit.core.properties import Properties
+from leasekit.core.properties import Properties, counts, first_of, minus
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, DryRun, DryRunAnswer
 from leasekit.core.reasons import Code, Reason, mark, said, view
 from leasekit.core.requests import KEEP, TRUE, Options, kept_words, parse_options

@@ -18,18 +18,26 @@ from leasekit.actors.guest.answers import (
     LeaseTimeouts,
     LeaseTimers,
     SiteAnswers,
+    Sites,
     SiteUpdates,
+    Tickets,
 )
-from leasekit.actors.guest.leases import GuestOperations, Leases, Limits
-from leasekit.actors.guest.lifecycle import Dependents, Endings, Predecessors, Redeems, SliceKeys, Transitions
-from leasekit.actors.guest.membership import Membership
+from leasekit.actors.guest.leases import GuestOperations, Leases, Limits, Returns
+from leasekit.actors.guest.lifecycle import (
+    Dependents,
+    Endings,
+    Membership,
+    Predecessors,
+    Redeems,
+    SliceKeys,
+    Transitions,
+)
 from leasekit.actors.guest.requests import DryRunRequests, LeaseChanges, LeaseRequests, Rests, Slices
-from leasekit.actors.guest.tickets import Returns, Sites, Tickets
 from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
 from leasekit.actors.kernel import Kernel, query
 from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.actors.turns import FAILED, MapperTurns, check_decision, is_inline, run_turn
-from leasekit.core.claims.keys import Scheme, Signer
+from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.errors import CommandError
 from leasekit.core.leases.records import GuestLease
 from leasekit.core.mappers import (

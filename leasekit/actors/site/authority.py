@@ -46,7 +46,7 @@ from leasekit.actors.site.redeems import (
 )
 from leasekit.actors.site.saved import SiteSaved
 from leasekit.actors.site.units import Inventory, Units, summary
-from leasekit.core.claims.keys import Scheme, Signer
+from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.leases.outage import Outage
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.leases.saved import SavedUnit

@@ -43,22 +43,30 @@ from leasekit.core.claims.evidence import (
     overdelegated,
     span_in_words,
 )
-from leasekit.core.claims.keys import Signer, fingerprint
-from leasekit.core.claims.statements import RECEIPT, RELINQUISHMENT, Statement, check_statement, standing, state
+from leasekit.core.claims.signed import (
+    RECEIPT,
+    RELINQUISHMENT,
+    Signer,
+    Statement,
+    check_statement,
+    fingerprint,
+    standing,
+    state,
+)
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Overdelegation, Standing
-from leasekit.core.classes import NO_UNITS, Counts, chosen, count_of, in_common
 from leasekit.core.commands import GiveWord, ListEvidence
 from leasekit.core.errors import CommandError, LeasekitError, TicketError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import SiteClaim, SiteLease
 from leasekit.core.leases.relations import Delegation, Incident
+from leasekit.core.profile import FOREVER, Profile
+from leasekit.core.properties import NO_UNITS, Counts, chosen, count_of, in_common
 from leasekit.core.protocol.messages import ClaimReport, CloseLease
 from leasekit.core.reasons import Code, Reason, mark, marked
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
-from leasekit.core.timetable.profile import FOREVER, Profile
 
 REDEEMED, VOID, SEEN, HEARD = "redeemed", "void", "seen", "heard"
 """What is known of a claim: ``heard`` is one of which only its early end was told, never shown by who holds it."""

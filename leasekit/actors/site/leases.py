@@ -3,7 +3,7 @@ what their mapper is shown and decides, and what their guests are told.
 
 What is due at one instant is done in order, in one mapper turn: leases that end give up their units, then shrinking
 extends, growing extends, replacements for units that failed, and new leases get theirs. Guests' filters are asked
-before the turn (:mod:`.kinds`).
+before the turn (:class:`.Kinds`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.saved import SiteSaved
 from leasekit.actors.site.units import Inventory, Units
 from leasekit.actors.turns import MapperTurns, is_inline
-from leasekit.core.claims.keys import Signer
-from leasekit.core.claims.statements import CONTRACT, Statement, state
-from leasekit.core.classes import Counts, count_of, counts, minus, total
-from leasekit.core.drivers import saves
+from leasekit.core.claims.signed import CONTRACT, Signer, Statement, state
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.leases.saved import RESUMES
 from leasekit.core.mappers import Assign, AuthorityCycle, AuthorityMapper, Demand, Power, Refuse, Release
+from leasekit.core.properties import Counts, count_of, counts, minus, saves, total
 from leasekit.core.protocol.messages import EXTEND, LeaseUpdate, UnitState
 from leasekit.core.reasons import Code, Reason, all_of, counted, of_mapper, said
 from leasekit.core.schema import Row

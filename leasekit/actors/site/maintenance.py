@@ -19,13 +19,13 @@ from leasekit.actors.site.calendars import Calendars, retired_for
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.actors.site.units import GONE, Inventory, Units
 from leasekit.core.claims.claim import decode_ticket
-from leasekit.core.classes import counts
 from leasekit.core.commands import AddMaintenance, EvictLease, RemoveMaintenance
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.leases.relations import Delegation, Window
+from leasekit.core.properties import counts
 from leasekit.core.protocol.messages import Withhold
 from leasekit.core.reasons import Code, Reason, clip, mark
 from leasekit.core.time import INSTANT_MAX, Instant, Term

@@ -32,25 +32,24 @@ from leasekit.actors.site.leases import LeaseEnds, LeaseUpdates, SiteLeases
 from leasekit.actors.site.units import Inventory
 from leasekit.core.claims.claim import REPLACES, Claim, Ticket, decode_claim, decode_ticket, redeem_by, saving_of
 from leasekit.core.claims.evidence import in_words
-from leasekit.core.claims.keys import fingerprint
-from leasekit.core.claims.statements import (
+from leasekit.core.claims.signed import (
     RECEIPT,
     RELINQUISHMENT,
     TRUNCATION,
     Statement,
     check_statement,
     decode_statement,
+    fingerprint,
     state,
 )
 from leasekit.core.claims.tree import Surplus
-from leasekit.core.classes import minus
 from leasekit.core.errors import RemoteError, TicketError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import AcceptedChange as Later
 from leasekit.core.leases.records import SiteClaim, SiteLease
 from leasekit.core.leases.relations import Delegation
-from leasekit.core.properties import Properties, check_plain, is_plain
+from leasekit.core.properties import Properties, check_plain, is_plain, minus
 from leasekit.core.protocol.messages import (
     EXTEND,
     LIST_MAX,

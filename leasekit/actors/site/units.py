@@ -2,12 +2,17 @@
 
 One unit has one action at a time, under a number that says which; the end of an older action changes nothing. So it is
 with switching on and off as well. What a settled unit means for its lease is for who takes the ends of actions.
+
+Guests send filters of units, so what these cost is spread and bounded. Units of equal properties are of one kind. A
+filter is asked once for each kind (one that asks for units' names, once for each unit), and what it said is kept for as
+long as a lease waits with it. Asking goes on in slices, whose cost is counted, so that an actor does other things, too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
 from typing import Any, Final
 
 import attrs
@@ -15,20 +20,169 @@ from sortedcontainers import SortedList
 
 from leasekit.actors.kernel import Kernel, shown
 from leasekit.actors.settings import UnitGroup
-from leasekit.actors.site.kinds import Kinds
-from leasekit.core.classes import CLASSES_MAX
 from leasekit.core.drivers import SITE, UNIT, Blame
 from leasekit.core.errors import CommandError, LeasekitError
-from leasekit.core.filters import parse_filter
+from leasekit.core.filters import Filter, FilterError, parse_filter
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import power as pw
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.mappers import UnitView
-from leasekit.core.properties import EMPTY, Properties, digest_properties
+from leasekit.core.properties import CLASSES_MAX, EMPTY, Properties, digest_properties
 from leasekit.core.reasons import Code, Reason, clip, view, words
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
+
+SLICE: Final = 10_000
+"""The comparisons of one slice: some milliseconds."""
+READING: Final = 2
+"""What reading a character of a filter costs, in comparisons."""
+ASKING: Final = 16
+"""What it costs to ask a filter anything, in comparisons."""
+KEPT: Final = 64
+"""Beyond so many filters those go that nobody waits with."""
+
+
+@attrs.define(eq=False)
+class UnitKind:
+    """Units of one type that are alike."""
+
+    type: str
+    properties: Properties
+    units: dict[str, None] = attrs.field(factory=dict)
+
+
+@attrs.define(eq=False)
+class _Answers:
+    """What one filter has said of the units of a type: of the kinds, or units, that came up to ``seen``."""
+
+    filter: Filter
+    names_units: bool
+    """Whether it is asked for each unit."""
+    accepted: set[UnitKind | str] = attrs.field(factory=set)
+    seen: int = -1
+    pending: Iterator[tuple[UnitKind | str, int]] = attrs.field(factory=lambda: iter(()))
+
+
+class Kinds:
+    """The kinds of a site's units, and what filters say of them."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, UnitKind] = {}
+        self._known: dict[tuple[str, frozenset[tuple[str, str]]], UnitKind] = {}
+        # By type, in the order in which they came, with a number that grows: kinds, and units.
+        self._came: dict[tuple[str, bool], dict[UnitKind | str, int]] = {}
+        self._number = count()
+        self._answers: dict[tuple[str, str], _Answers | FilterError] = {}
+        self.asked = self.slices = self.largest = 0
+        """How often a filter was asked, in how many slices, and the most that one of these has cost, in comparisons."""
+
+    def put(self, unit: str, type_: str, properties: Properties) -> None:
+        """A unit has these properties from now on."""
+        label = (type_, frozenset(properties.items()))
+        kind, old = self._known.get(label), self._of.get(unit)
+        if kind is None:
+            kind = self._known[label] = UnitKind(type_, properties)
+            self._came.setdefault((type_, False), {})[kind] = next(self._number)
+        if kind is old:
+            return
+        self._of[unit] = kind
+        kind.units[unit] = None
+        units = self._came.setdefault((type_, True), {})
+        units.pop(unit, None)
+        units[unit] = next(self._number)
+        if old is not None:
+            del old.units[unit]
+            if not old.units:
+                self._forget(old)
+
+    def _forget(self, kind: UnitKind) -> None:
+        del self._known[kind.type, frozenset(kind.properties.items())]
+        del self._came[kind.type, False][kind]
+        for answers in self._answers.values():
+            if isinstance(answers, _Answers):
+                answers.accepted.discard(kind)
+
+    def properties(self, unit: str) -> Properties:
+        """A unit's properties. Raises ``KeyError``."""
+        return self._of[unit].properties
+
+    def counts(self) -> dict[str, int]:
+        """What filters have cost since the start, for an operator."""
+        return {"asked": self.asked, "slices": self.slices, "largest_slice": self.largest}
+
+    # -- asking ------------------------------------------------------------------------------------------------
+
+    def ask(self, filters: Mapping[tuple[str, str], None]) -> bool:
+        """Ask filters (each a type and a text) what they have not been asked yet, up to a slice. Returns whether all is
+        asked.
+        """
+        if len(self._answers) > KEPT:
+            self._answers = {key: found for key, found in self._answers.items() if key in filters}
+        spent = 0
+        for type_, text in filters:
+            while spent < SLICE and (more := self._ask_once(type_, text)):
+                spent += more
+            if spent >= SLICE:
+                break
+        if spent:
+            self.slices += 1
+            self.largest = max(self.largest, spent)
+        return spent < SLICE
+
+    def accepts(self, type_: str, text: str) -> Callable[[str], bool]:
+        """What says of a unit of the type whether a filter accepts it; none accepts all. Raises ``FilterError``."""
+        if not text:
+            return self._of.__contains__
+        answers, of = self._asked(type_, text), self._of
+        accepted = answers.accepted
+        return accepted.__contains__ if answers.names_units else lambda unit: of[unit] in accepted
+
+    def accepted(self, type_: str, text: str) -> Iterator[str]:
+        """The units of the type that a filter accepts, in no order. Raises ``FilterError``."""
+        found = self._asked(type_, text).accepted
+        return chain.from_iterable(one.units if isinstance(one, UnitKind) else (one,) for one in found)
+
+    def _asked(self, type_: str, text: str) -> _Answers:
+        while self._ask_once(type_, text):
+            pass
+        answers = self._answers[type_, text]
+        if isinstance(answers, FilterError):
+            raise answers.with_traceback(None)
+        return answers
+
+    def _ask_once(self, type_: str, text: str) -> int:
+        """Read a filter, or ask it once; what that cost, 0 where nothing is left to be asked."""
+        answers = self._answers.get((type_, text))
+        if answers is None:
+            try:
+                found = parse_filter(text)
+                self._answers[type_, text] = _Answers(found, "unit" in found.names)
+            except FilterError as error:
+                self._answers[type_, text] = error
+            return 1 + READING * len(text)
+        if isinstance(answers, FilterError):
+            return 0
+        return self._ask_next(type_, answers)
+
+    def _ask_next(self, type_: str, answers: _Answers) -> int:
+        came = self._came.get((type_, answers.names_units), {})
+        following = next(answers.pending, None)
+        if following is None:
+            if not came or next(reversed(came.values())) <= answers.seen:
+                return 0
+            answers.pending = iter([item for item in came.items() if item[1] > answers.seen])
+            following = next(answers.pending)
+        subject, answers.seen = following
+        if came.get(subject) != answers.seen:
+            return ASKING  # it went, or has become another, since the list was made
+        if isinstance(subject, UnitKind):
+            accepted = answers.filter({**subject.properties, "type": type_})
+        else:
+            accepted = answers.filter({**self.properties(subject), "unit": subject, "type": type_})
+        (answers.accepted.add if accepted else answers.accepted.discard)(subject)
+        self.asked += 1
+        return ASKING + answers.filter.cost
 
 
 @attrs.define(eq=False, slots=False)
@@ -43,10 +197,11 @@ class Inventory:
     attributes: dict[bytes, Properties] = attrs.field(factory=dict, init=False)
     """What the units of each class have."""
     _classes: dict[str, bytes] = attrs.field(factory=dict, init=False)
-    _switched: frozenset[str] = attrs.field(init=False)
+    switched: frozenset[str] = attrs.field(init=False)
+    """The types of units that a driver can switch on and off."""
 
     def __attrs_post_init__(self) -> None:
-        self._switched = frozenset(group.type for group in self.groups if group.power)
+        self.switched = frozenset(group.type for group in self.groups if group.power)
         for group in self.groups:
             self.types[group.type] = group.properties
             all_ = {**group.properties, **group.own} if group.own else group.properties
@@ -108,10 +263,6 @@ class Inventory:
         """How many units of each class of the type there are, in service or not, in the order of the inventory."""
         return self._count.get(type_, Counter())
 
-    def is_switched(self, type_: str) -> bool:
-        """Whether a driver can switch units of the type on and off."""
-        return type_ in self._switched
-
 
 FAILED: Final = "failed"
 SWITCHES: Final = ("on", "off", "suspend")
@@ -121,63 +272,13 @@ METERED: Final = frozenset({"gflops", "gflops_per_watt", "idle_watts", "watts"})
 """What a driver that switches a unit may say of it, beside the inventory."""
 
 
-@attrs.define(eq=False)
-class UnitPower:
-    """Moves the power of units; whose they are is for the layer above."""
-
-    _kernel: Kernel
-    _act: Callable[[SiteUnit, str, int], None]
-
-    def switch(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
-        """Begin what ``event`` (``on``, ``off``, ``suspend``) says. Raises ``ProtocolError`` where the table has no
-        such row.
-        """
-        self._fire(unit, event, why)
-        if unit.power in pw.OPERATION:
-            self._act(unit, pw.OPERATION[unit.power], 0)
-
-    def wake(self, unit: SiteUnit, why: Reason) -> None:
-        """See to it that the unit comes on."""
-        if unit.power not in (pw.ON, pw.STARTING, pw.RESUMING):
-            self.switch(unit, "on", why)
-
-    def done(self, unit: SiteUnit, done: ActionDone) -> str:
-        """A driver has switched it, or failed to. Returns the power that it has now, or :data:`FAILED` if it was to be
-        switched on and can't be used.
-        """
-        was = unit.power
-        if done.ok:
-            self._fire(unit, "done", None)
-            read = {name: value for name, value in done.properties.items() if name in METERED}
-            unit.reason, unit.metered = None, {**unit.metered, **read}
-            return unit.power
-        unit.reason = Reason(Code.POWER_FAILED, what=pw.OPERATION[was], detail=done.reason)
-        self._fire(unit, "failed", unit.reason)
-        if was == pw.RESUMING:  # what was in its memory is nobody's: it can as well be started afresh
-            self.switch(unit, "on", unit.reason)
-        return FAILED if was == pw.STARTING else unit.power
-
-    def resume(self, unit: SiteUnit) -> None:
-        """After a restart: have done again, under the same number, what was under way."""
-        if unit.action and unit.power in pw.OPERATION:
-            self._act(unit, pw.OPERATION[unit.power], unit.action)
-
-    def _fire(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
-        before = unit.power
-        unit.power = pw.MACHINE.next((before, NONE), event)[0]
-        self._kernel.note(unit.id, f"power {event}", before, unit.power, Reason(Code.UNIT, unit.id).because(why))
-        self._kernel.touch(unit)
-
-
 GONE: Final = Reason(Code.NOT_IN_INVENTORY)
 """Why a unit is out of service that the settings name no more. A lease that has it keeps it."""
 
 Act = Callable[[SiteUnit, str, int], None]
 """Have ``op`` done to a unit under a number; 0 means a new number."""
 Moved = Callable[[SiteUnit, str, str, Reason | None, ActionDone | None], None]
-"""What is told of a unit: by which event it went on (empty: only its record changed), from which state, why, and by the
-end of which action, if it was one.
-"""
+"""What is told of a unit: its event (empty: only its record changed), its state before, why, and which action ended."""
 
 
 @attrs.define(eq=False, slots=False)
@@ -196,14 +297,12 @@ class Units:
     """Their kinds by what mappers see of them, and what filters say of those."""
     holding: Counter[str] = attrs.field(init=False)
     """How many units each lease has that are to be torn down before it is over."""
-    _power: UnitPower = attrs.field(init=False)
     _units: dict[str, SiteUnit] = attrs.field(init=False)
     _free: dict[str, SortedList] = attrs.field(init=False)
     _tearing: dict[str, dict[str, SiteUnit]] = attrs.field(init=False)
     _ending: ActionDone | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._power = UnitPower(self._kernel, self._act)
         self._kernel.register(SiteUnit)
         self._reset()
         self._declare()
@@ -296,7 +395,7 @@ class Units:
 
     def power(self, unit: SiteUnit) -> str:
         """The unit's power. One that no driver switches (any more) is its operator's to switch on: it counts as on."""
-        return unit.power if self.inventory.is_switched(unit.type) else pw.ON
+        return unit.power if unit.type in self.inventory.switched else pw.ON
 
     # -- what mappers see --------------------------------------------------------------------------------------
 
@@ -386,7 +485,8 @@ class Units:
             unit.lease, unit.promised = unit.promised, ""
             self._begin(unit, "setup")
         else:
-            self._power.wake(unit, Reason(Code.FOR_LEASE, unit.promised))
+            if unit.power not in (pw.ON, pw.STARTING, pw.RESUMING):
+                self._switch(unit, "on", Reason(Code.FOR_LEASE, unit.promised))
             self._fire_nothing(unit)
 
     def take(self, unit: SiteUnit, lease: str) -> None:
@@ -493,6 +593,38 @@ class Units:
             del self.holding[lease]
         return "down", unit, lease
 
+    # -- power ---------------------------------------------------------------------------------------------------
+
+    def _switch(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
+        """Begin what ``event`` (``on``, ``off``, ``suspend``) says. Raises ``ProtocolError`` where the table has no
+        such row.
+        """
+        self._move_power(unit, event, why)
+        if unit.power in pw.OPERATION:
+            self._act(unit, pw.OPERATION[unit.power], 0)
+
+    def _power_done(self, unit: SiteUnit, done: ActionDone) -> str:
+        """A driver has switched it, or failed to. Returns the power that it has now, or :data:`FAILED` if it was to be
+        switched on and can't be used.
+        """
+        was = unit.power
+        if done.ok:
+            self._move_power(unit, "done", None)
+            read = {name: value for name, value in done.properties.items() if name in METERED}
+            unit.reason, unit.metered = None, {**unit.metered, **read}
+            return unit.power
+        unit.reason = Reason(Code.POWER_FAILED, what=pw.OPERATION[was], detail=done.reason)
+        self._move_power(unit, "failed", unit.reason)
+        if was == pw.RESUMING:  # what was in its memory is nobody's: it can as well be started afresh
+            self._switch(unit, "on", unit.reason)
+        return FAILED if was == pw.STARTING else unit.power
+
+    def _move_power(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
+        before = unit.power
+        unit.power = pw.MACHINE.next((before, NONE), event)[0]
+        self._kernel.note(unit.id, f"power {event}", before, unit.power, Reason(Code.UNIT, unit.id).because(why))
+        self._kernel.touch(unit)
+
     def switch(self, name: str, to: str, why: Reason | None) -> None:
         """Have a free unit switched, as a mapper decides. Raises ``CommandError``, with nothing changed, if that can't
         be done.
@@ -502,7 +634,7 @@ class Units:
         if to not in SWITCHES:
             raise CommandError(f"unit {name}: found {to!r}, it can be switched to one of: {', '.join(SWITCHES)}")
         unit = self._units[name]
-        if not self.inventory.is_switched(unit.type):
+        if unit.type not in self.inventory.switched:
             raise CommandError(f"unit {name}: no driver switches units of type {unit.type!r}")
         if unit.state != au.FREE or unit.promised:
             holder = unit.lease or unit.promised
@@ -510,7 +642,7 @@ class Units:
         if not pw.MACHINE.allows((unit.power, NONE), to):
             raise CommandError(f"unit {name} is {unit.power}: it can't be switched {to}")
         self._take_free(unit)
-        self._power.switch(unit, to, why)
+        self._switch(unit, to, why)
         self._put_free(unit)
 
     def _switched(self, unit: SiteUnit, done: ActionDone) -> tuple[str, SiteUnit, str] | None:
@@ -518,7 +650,7 @@ class Units:
         free = unit.state == au.FREE and not unit.promised
         if free:
             self._take_free(unit)
-        power = self._power.done(unit, done)
+        power = self._power_done(unit, done)
         self._sort(unit)
         if power == FAILED and done.blame == SITE:
             if free:  # its mapper may switch it on again, when it is called the next time
@@ -573,8 +705,8 @@ class Units:
         for unit in sorted(self._units.values(), key=lambda unit: unit.action):
             if unit.action and unit.state in ops:
                 self._act(unit, ops[unit.state], unit.action)
-            else:
-                self._power.resume(unit)
+            elif unit.action and unit.power in pw.OPERATION:
+                self._act(unit, pw.OPERATION[unit.power], unit.action)
 
     # -- the operator's ----------------------------------------------------------------------------------------
 

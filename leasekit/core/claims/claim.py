@@ -8,7 +8,7 @@ not come out the same when it is encoded again is refused. Its digest (SHA-256 o
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
@@ -17,15 +17,23 @@ from typing import Any, Final
 import attrs
 import msgpack
 
-from leasekit.core.claims.keys import KEY_BYTES, SIGNATURE_BYTES, Scheme, Signer, fingerprint
-from leasekit.core.classes import CLASSES_MAX, Counts, count_of, total
+from leasekit.core.claims.signed import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, Scheme, Signer, fingerprint, pack
 from leasekit.core.errors import TicketError
-from leasekit.core.properties import EMPTY, Properties, check_plain, check_properties, is_plain
+from leasekit.core.properties import (
+    CLASSES_MAX,
+    EMPTY,
+    Counts,
+    Properties,
+    check_plain,
+    check_properties,
+    count_of,
+    is_plain,
+    total,
+)
 from leasekit.core.reasons import Code, mark
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term, make_term
 
 TAG: Final = "claim1"
-DIGEST_BYTES: Final = 32
 BODY_MAX: Final = 8192
 TYPE_MAX: Final = 128
 UNITS_MAX: Final = 2**31 - 1
@@ -33,15 +41,12 @@ DEGREE_ONE: Final = 1000
 """Oversubscription degree in thousandths: 1000 means that children may add up to the parent and no more."""
 DEGREE_MAX: Final = 100 * DEGREE_ONE
 
-pack: Final[Callable[[Any], bytes]] = msgpack.Packer().pack
-"""One packer for claims, tickets and statements: making one costs more than it takes to pack a claim."""
-
 
 @attrs.frozen(slots=True, eq=False)
 class Claim:
     """Issuer gives holder ``units`` of ``type`` over ``term``.
 
-    ``classes`` says how many they are of each class (:mod:`leasekit.core.classes`), which add up to ``units``;
+    ``classes`` says how many they are of each class (:mod:`leasekit.core.properties`), which add up to ``units``;
     ``degree`` is what the issuer allows the holder's children to add up to, in thousandths of each class;
     ``parent`` the digest of the parent claim (empty at the root); ``serial`` the issuer's counter, which keeps equal
     claims apart; ``constraints`` what else binds the holder (``preemptible``, ``units``: named ones).

@@ -37,21 +37,22 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from leasekit.core.claims.claim import DEPTH_MAX, Claim, Ticket, check_chain, decode_claim, replaced_by
-from leasekit.core.claims.keys import Scheme, fingerprint
-from leasekit.core.claims.statements import (
+from leasekit.core.claims.signed import (
     CONTRACT,
     RECEIPT,
     RELINQUISHMENT,
     STANDING,
+    Scheme,
     Statement,
     all_of,
     decode_statement,
+    fingerprint,
     stands_at,
 )
 from leasekit.core.claims.tree import Overdelegation
-from leasekit.core.classes import count_of
 from leasekit.core.errors import TicketError
 from leasekit.core.json_text import JsonError, read_json
+from leasekit.core.properties import count_of
 from leasekit.core.reasons import Code
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, Duration, Instant, Term
 

@@ -10,8 +10,8 @@ truncation or a receipt ended it early; touching terms do not collide. It counts
 degree), since that is what its holder may hand on in turn. So oversubscription is what a parent's degree says and is
 never multiplied: under a root of 10 units at degree 1.2, what leaves hold adds up to 12 at most, however deep.
 
-**By class.** A claim counts its units by class (:mod:`leasekit.core.classes`), and so does all of this: each class of a
-parent has calendars of its own, is exceeded by itself, and is proved to be.
+**By class.** A claim counts its units by class (:mod:`leasekit.core.properties`), and so does all of this: each class
+of a parent has calendars of its own, is exceeded by itself, and is proved to be.
 
 **Two calendars.** One claim too many must neither be forgotten, or nobody could be held to account, nor stand in the
 way of the honest ones that come after it. So a parent has two calendars:
@@ -49,11 +49,11 @@ import attrs
 from sortedcontainers import SortedList
 
 from leasekit.core.claims.claim import Claim, Ticket, decode_claim
-from leasekit.core.classes import Counts, count_of
 from leasekit.core.errors import TicketError
+from leasekit.core.profile import BEGIN, FOREVER, Profile
+from leasekit.core.properties import Counts, count_of
 from leasekit.core.reasons import Code
 from leasekit.core.time import Instant
-from leasekit.core.timetable.profile import BEGIN, FOREVER, Profile
 
 BY_DELEGATION: Final = "by_delegation"
 BY_USE: Final = "by_use"

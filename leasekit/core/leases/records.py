@@ -12,13 +12,12 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, get_type_hints
 import attrs
 import msgspec
 
-from leasekit.core.classes import NO_UNITS, Counts
 from leasekit.core.leases import authority as site
 from leasekit.core.leases import membership, returns
 from leasekit.core.leases import service_manager as guest
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.power import ON
-from leasekit.core.properties import EMPTY, Properties
+from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties
 from leasekit.core.protocol.messages import EXTEND, UNDO, LeaseUpdate, TicketUpdate
 from leasekit.core.reasons import Reason, read, to_text
 from leasekit.core.schema import TABLES, Row

@@ -10,11 +10,10 @@ from typing import ClassVar, NamedTuple
 import attrs
 
 from leasekit.core.claims.claim import Claim
-from leasekit.core.classes import Counts, counts
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import KeptRecord, volatile
-from leasekit.core.properties import Properties
+from leasekit.core.properties import Counts, Properties, counts
 from leasekit.core.protocol.codec import UnknownKind, decode_message
 from leasekit.core.protocol.messages import Message
 from leasekit.core.reasons import Reason

@@ -40,7 +40,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 import msgpack
 
-from leasekit.core.claims.keys import KEY_BYTES, Scheme, Signer, fingerprint
+from leasekit.core.claims.signed import KEY_BYTES, Scheme, Signer, fingerprint
 from leasekit.core.errors import RemoteError
 from leasekit.core.protocol.codec import show
 from leasekit.core.protocol.messages import NAME_MAX, TEXT_MAX, WORD_MAX

@@ -44,10 +44,9 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from msgspec import Meta, Struct
 
-from leasekit.core.claims.claim import DIGEST_BYTES, UNITS_MAX
-from leasekit.core.claims.statements import STATEMENT_MAX
-from leasekit.core.classes import CLASSES_MAX
-from leasekit.core.properties import EMPTY, KEY_MAX, PROPERTIES_MAX, VALUE_MAX, check_bytes
+from leasekit.core.claims.claim import UNITS_MAX
+from leasekit.core.claims.signed import DIGEST_BYTES, STATEMENT_MAX
+from leasekit.core.properties import CLASSES_MAX, EMPTY, KEY_MAX, PROPERTIES_MAX, VALUE_MAX, check_bytes
 from leasekit.core.reasons import DEPTH_MAX, REASONS_MAX, Reason
 from leasekit.core.time import INSTANT_MAX, Term, make_term
 from leasekit.core.topology import REQUEST_BYTES_MAX

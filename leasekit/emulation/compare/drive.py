@@ -22,11 +22,12 @@ import attrs
 
 from leasekit.actors.settings import AuthoritySettings, UnitGroup
 from leasekit.actors.turns import is_inline
-from leasekit.core.drivers import RESUME, SAVE, SAVES
+from leasekit.core.drivers import RESUME, SAVE
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, BrokerMapper, Grant
+from leasekit.core.properties import SAVES
 from leasekit.core.reasons import read, words
 from leasekit.core.requests import TRUE
 from leasekit.core.schema import LOG, Change

@@ -21,7 +21,7 @@ from leasekit.actors.settings import (
     UnitGroup,
 )
 from leasekit.actors.site.authority import Authority
-from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
+from leasekit.core.claims.signed import UNSIGNED, UnsignedIdentity
 from leasekit.core.errors import CommandError
 from leasekit.core.reasons import read, words
 from leasekit.core.schema import LOG, Change

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TypeAlias
 
-from leasekit.core.classes import NO_UNITS, Counts, chosen, first_of, minus, total
-from leasekit.core.filters.seen import Seen, ask, seen
+from leasekit.core.filters import Shown, ask, seen
 from leasekit.core.mappers import BrokerCycle, PendingRequest, Source
+from leasekit.core.properties import NO_UNITS, Counts, chosen, first_of, minus, total
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Timetable
 from leasekit.policies.broker.constraints import PLAIN, Constraints
@@ -412,7 +412,7 @@ class CapacityViews:
         self._shapes: dict[ShapeKey, Shape] = {}
         self._prepared: dict[tuple[CapacityView, Duration], Prepared] = {}
         self._parts: dict[tuple[str, frozenset[bytes]], CapacityView] = {}
-        self._seen: dict[str, tuple[dict[str, dict[bytes, Seen]], frozenset[Seen]]] = {}
+        self._seen: dict[str, tuple[dict[str, dict[bytes, Shown]], frozenset[Shown]]] = {}
         self._terms = _distinct_terms(cycle.requests if bulk is None else bulk)
 
     def of_type(self, type_: str) -> Sequence[CapacityView]:
@@ -488,7 +488,7 @@ def _distinct_terms(requests: Sequence[PendingRequest]) -> dict[str, set[Term]]:
     return found
 
 
-def classes_seen(source: Source) -> dict[bytes, Seen]:
+def classes_seen(source: Source) -> dict[bytes, Shown]:
     """What a filter sees of each class of a source. One that names no classes has one."""
     classes = source.classes or {b"": source.properties}
     return {class_: seen(source.site, source.type, attributes) for class_, attributes in classes.items()}

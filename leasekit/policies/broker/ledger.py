@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from leasekit.core.profile import Profile
 from leasekit.core.time import Term
-from leasekit.core.timetable.profile import Profile
 
 
 class Ledger:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from leasekit.core.filters.seen import misses
+from leasekit.core.filters import misses
 from leasekit.core.mappers import PendingRequest, Source
 from leasekit.core.reasons import counted, mark, marked
 from leasekit.core.time import Instant, Term, format_duration

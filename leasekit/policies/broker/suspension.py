@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from leasekit.core.drivers import saves
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, GrantedLease, PendingRequest, Preempt
+from leasekit.core.properties import saves
 from leasekit.core.reasons import mark
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.policies.broker.capacity import Place

@@ -21,7 +21,7 @@ import attrs
 from msgspec import Struct
 
 from leasekit.core.claims.claim import decode_ticket
-from leasekit.core.claims.statements import decode_statement
+from leasekit.core.claims.signed import decode_statement
 from leasekit.core.leases.records import BrokerLease, GuestLease, SiteLease
 from leasekit.core.protocol.messages import Ack, LeaseUpdate, Message, TicketUpdate, acknowledge
 from leasekit.core.steps import Action

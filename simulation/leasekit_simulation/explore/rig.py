@@ -16,18 +16,16 @@ from typing import Any, Final
 import attrs
 
 from leasekit.actors.base import Actor
-from leasekit.actors.broker.answers import Answers, Introductions
 from leasekit.actors.broker.book import Book, RequestQueue
 from leasekit.actors.broker.broker import Broker
 from leasekit.actors.broker.claims import GrantedClaims
 from leasekit.actors.broker.delegations import Subdelegation, TakenDelegations
-from leasekit.actors.broker.grants import Cycles
+from leasekit.actors.broker.grants import Answers, Cycles, Introductions
 from leasekit.actors.broker.planner import Holds, Planner
 from leasekit.actors.broker.requests import Admission, DryRuns
-from leasekit.actors.guest.leases import Leases, Limits
-from leasekit.actors.guest.membership import Membership
+from leasekit.actors.guest.leases import Leases, Limits, Returns
+from leasekit.actors.guest.lifecycle import Membership
 from leasekit.actors.guest.service_manager import ServiceManager
-from leasekit.actors.guest.tickets import Returns
 from leasekit.actors.guest.topologies import LeasedTopologies
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel
@@ -50,7 +48,7 @@ from leasekit.actors.site.redeems import Closes
 from leasekit.actors.site.saved import SiteSaved
 from leasekit.actors.site.units import Inventory, Units
 from leasekit.actors.turns import MapperTurns
-from leasekit.core.claims.keys import UNSIGNED, UnsignedIdentity
+from leasekit.core.claims.signed import UNSIGNED, UnsignedIdentity
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.mappers import AuthorityCycle, AuthorityDecision, BrokerCycle, BrokerDecision, Refuse, Reject, Wake
 from leasekit.core.protocol.codec import UnknownKind, decode_batch, encode_batch
@@ -119,7 +117,7 @@ WIRING: Final = frozenset(
         # a broker's
         "_cutter", "_dependents", "_statements", "_views", "freed",
         # a site's
-        "_act", "_claims", "_ends", "_failures_max", "_inventory", "_power", "_receipts", "_signer_of",
+        "_act", "_claims", "_ends", "_failures_max", "_inventory", "_receipts", "_signer_of",
         "_times", "_turns", "_unit_ends", "_updates",
         "_waits", "moved", "reclaimed", "watches",
     }

@@ -21,9 +21,9 @@ from leasekit.core.claims.claim import (
     redeem_by,
     split_tickets,
 )
-from leasekit.core.claims.statements import decode_statement
-from leasekit.core.classes import count_of
+from leasekit.core.claims.signed import decode_statement
 from leasekit.core.errors import CommandError, TicketError
+from leasekit.core.properties import count_of
 from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,

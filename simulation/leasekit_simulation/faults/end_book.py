@@ -10,7 +10,7 @@ from typing import Any, Final
 import attrs
 
 from leasekit.core.claims.claim import decode_ticket, redeem_by
-from leasekit.core.claims.statements import decode_statement, reclaim_deadline
+from leasekit.core.claims.signed import decode_statement, reclaim_deadline
 from leasekit.core.errors import TicketError
 from leasekit.core.leases import authority
 from leasekit.core.protocol.messages import (

@@ -13,8 +13,7 @@ from typing import Any, Final
 import msgpack
 
 from leasekit.core.claims.claim import Claim, decode_ticket, delegate, delegate_root, issue
-from leasekit.core.claims.keys import key_tag
-from leasekit.core.claims.statements import RELINQUISHMENT, state
+from leasekit.core.claims.signed import RELINQUISHMENT, key_tag, state
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.protocol.codec import UnknownKind, decode_batch, encode_batch
 from leasekit.core.protocol.messages import (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Final, NamedTuple, Protocol
 
-from leasekit.core.claims.keys import Scheme, Signer
+from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.protocol.channel import Channel, Closed, Established, Heartbeat, ReceivedBatch
 from leasekit.core.time import SECOND, Duration, Instant
 from leasekit_simulation.faults.scenario import Scenario

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from leasekit.core.claims.claim import decode_ticket, split_tickets
-from leasekit.core.claims.statements import decode_statement
+from leasekit.core.claims.signed import decode_statement
 from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,

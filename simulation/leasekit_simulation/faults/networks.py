@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, Final
 
 from leasekit.actors.settings import MAY, REQUEST
-from leasekit.core.drivers import SAVES
+from leasekit.core.properties import SAVES
 from leasekit.core.time import HOUR, MINUTE, SECOND, Duration
 from leasekit_simulation.faults.scenario import NETWORK, Scenario
 

@@ -25,7 +25,7 @@ from leasekit.actors.settings import (
     UnitGroup,
 )
 from leasekit.actors.site.authority import Authority
-from leasekit.core.claims.keys import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity
+from leasekit.core.claims.signed import ED25519, UNSIGNED, Keypair, Scheme, Signer, UnsignedIdentity
 from leasekit.core.properties import Properties, digest_properties
 from leasekit.core.protocol.messages import Message
 from leasekit.core.steps import ActorLike, Ready

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from leasekit.core.claims.claim import Claim, decode_ticket
-from leasekit.core.claims.statements import decode_statement
+from leasekit.core.claims.signed import decode_statement
 from leasekit.core.errors import TicketError
 from leasekit.core.protocol.messages import (
     UNDO,

@@ -13,12 +13,10 @@ from typing import Any, Final, NamedTuple
 import attrs
 
 from leasekit.core.claims.claim import Claim, decode_ticket
-from leasekit.core.claims.statements import decode_statement
-from leasekit.core.classes import Counts, count_of, counts, first_of, fits, total
+from leasekit.core.claims.signed import decode_statement
 from leasekit.core.errors import TicketError
-from leasekit.core.filters import FilterError
-from leasekit.core.filters.seen import seen, takes
-from leasekit.core.properties import Properties
+from leasekit.core.filters import FilterError, seen, takes
+from leasekit.core.properties import Counts, Properties, count_of, counts, first_of, fits, total
 from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,

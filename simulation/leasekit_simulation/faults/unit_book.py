@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 
 from leasekit.core.claims.claim import Claim, decode_ticket
-from leasekit.core.claims.statements import decode_statement
+from leasekit.core.claims.signed import decode_statement
 from leasekit.core.drivers import LEASE, SITE
 from leasekit.core.errors import TicketError
 from leasekit.core.leases import authority

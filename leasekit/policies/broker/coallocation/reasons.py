@@ -12,9 +12,9 @@ from typing import Final, NamedTuple, final
 
 import attrs
 
+from leasekit.core.profile import FOREVER
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Timetable
-from leasekit.core.timetable.profile import FOREVER
 from leasekit.policies.broker.coallocation.frames import FramePlanned, FramePlanner, FrameWindow, Policy, Refused
 from leasekit.policies.broker.coallocation.instance import Availability, InstanceOutcome, InstanceShape
 from leasekit.policies.broker.coallocation.model import CoRequest, ModelOptions, SiteRequest
