@@ -56,6 +56,7 @@ from leasekit.policies.broker.coallocation.model import CoRequest, LinkRequest, 
 from leasekit.policies.broker.coallocation.routing import Oracle
 from leasekit.policies.broker.coallocation.search import Search
 from leasekit.policies.broker.coallocation.solve import SolveLimits
+from leasekit.policies.solver import load_highs, run
 
 REPEATS = 5
 BY_VALUE = Policy(sort="value")
@@ -144,7 +145,7 @@ def search_cost(network: Network, shape: InstanceShape, free: Availability) -> f
 def highs_plain_cost(network: Network, shape: InstanceShape, free: Availability) -> float | None:
     """The objective of HiGHS on the paper's model as it stands."""
     program = milp.plain(network, shape, free)
-    solved = milp.run(program)
+    solved = run(program.cost, program.rows)
     assert solved.done, "no limit was set"
     return sum(c * v for c, v in zip(program.cost, solved.values, strict=True)) if solved.values else None
 
@@ -204,7 +205,7 @@ def solver_figures(kept: Sequence[tuple[Case, Network]]) -> Iterator[Result]:
         raise SystemExit("glpsol was not found: install Debian's package glpk-utils")
     version = ["glpsol", "--version"]
     floor = min(child_seconds(version) for _ in range(9))
-    milp.load_highs()
+    load_highs()
     differ, instances = 0, 0
     with tempfile.TemporaryDirectory() as place:
         for name, options in (("plain", PLAIN), ("st", ST)):
@@ -297,7 +298,7 @@ def large_figures(count: int) -> Iterator[Result]:
 def ring_figures(testbed: Testbed, count: int) -> Iterator[Result]:
     """Rings of five to eight at heavy load, within a second for ten starts: time, and gaps of what isn't proven."""
     times, gaps, proven, answered = [], [0.0], 0, 0
-    milp.load_highs()
+    load_highs()
     for size in (5, 6, 7, 8):
         for seed in range(count):
             books = loaded_books(testbed.resources, seed, Term(0, 4 * 3600), 0.45, 0.3)

@@ -33,6 +33,7 @@ from leasekit.policies.broker.coallocation.problem import named, named_free
 from leasekit.policies.broker.coallocation.routing import Oracle
 from leasekit.policies.broker.coallocation.search import Search
 from leasekit.policies.broker.coallocation.solve import SolveLimits, solve
+from leasekit.policies.solver import load_highs, run
 
 SEEDS = range(200)
 
@@ -115,7 +116,7 @@ def test_the_plain_and_the_strengthened_program_have_the_same_optimum(first: int
         unit = network.scale.bandwidth * network.scale.value
         costs = []
         for program in (milp.plain(network, shape, free), milp.strengthened(network, shape, free)):
-            answer = milp.run(program)
+            answer = run(program.cost, program.rows)
             assert answer.done
             total = sum(c * v for c, v in zip(program.cost, answer.values, strict=True)) if answer.values else None
             costs.append(None if total is None else round(total * unit, 3))
@@ -146,12 +147,12 @@ def test_a_search_below_a_cost_finds_only_what_is_cheaper() -> None:
     network, shape, free = ring(5)
     best = Search(network, shape, free, Oracle(network), nodes=10**9).run()
     assert best.cost is not None
-    for run in (
+    for solver in (
         lambda below: Search(network, shape, free, Oracle(network), nodes=10**9).run(below),
         lambda below: milp.solve(network, shape, free, below=below),
     ):
-        assert run(best.cost).status == "infeasible"
-        assert run(best.cost + 1).cost == best.cost
+        assert solver(best.cost).status == "infeasible"
+        assert solver(best.cost + 1).cost == best.cost
 
 
 def test_bounds_shared_by_frames_change_no_answer() -> None:
@@ -219,4 +220,4 @@ def test_without_highspy_the_error_says_what_to_install(monkeypatch: pytest.Monk
     """The solver highs without its package is an error in words."""
     monkeypatch.setitem(__import__("sys").modules, "highspy", None)
     with pytest.raises(LeasekitError, match="needs the Python package highspy"):
-        milp.load_highs()
+        load_highs()

@@ -12,33 +12,19 @@ Variables: x_ij (spot j on vertex i) and y_kl (arc k carries demand l), all 0 or
 :func:`plain` is (3) to (9), with (10) and (11) where a demand limits its links ("st"), over all vertices and arcs.
 :func:`strengthened` leaves out what can't be (x where a site is short, y where a link is) and adds
 out(m, l) >= x_mo, in(m, l) >= x_mp. Both also hold what the paper lacks: transit flags, latency bounds, twins.
-
-HiGHS is loaded when it is first needed: that takes a while. It must not meet OR-Tools in one process.
 """
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil, inf
-from typing import Any, Final, NamedTuple, final
+from typing import Final, NamedTuple, final
 
-from leasekit.core.errors import LeasekitError
 from leasekit.policies.broker.coallocation.instance import INF, Availability, InstanceOutcome, InstanceShape, Network
-
-MILP_NODES_MAX: Final = 100_000
-"""Nodes of HiGHS's tree: where its run ends without a clock."""
+from leasekit.policies.solver import MILP_NODES_MAX, MilpRow, run
 
 _SLACK: Final = 1e-6
-
-
-class MilpRow(NamedTuple):
-    """``low <= sum of coefficient x column <= high``."""
-
-    low: float
-    high: float
-    terms: Mapping[int, float]
 
 
 class Program(NamedTuple):
@@ -48,14 +34,6 @@ class Program(NamedTuple):
     rows: Sequence[MilpRow]
     x: Sequence[Mapping[int, int]]
     y: Sequence[Mapping[int, int]]
-
-
-class Solved(NamedTuple):
-    """What HiGHS said: ``done`` if it proved its answer, values by column (empty: none), the bound that it proved."""
-
-    done: bool
-    values: Sequence[float]
-    bound: float
 
 
 def plain(network: Network, shape: InstanceShape, free: Availability) -> Program:
@@ -205,7 +183,9 @@ def solve(
     """
     program = strengthened(network, shape, free)
     scale = network.scale.bandwidth * network.scale.value
-    first = run(program, nodes, remaining, below / scale if below < INF else inf)
+    first = run(
+        program.cost, program.rows, nodes=nodes, remaining=remaining, cutoff=below / scale if below < INF else inf
+    )
     bound = _whole(first.bound * scale)
     if not first.values:
         if first.done:
@@ -239,7 +219,7 @@ def _first_by_name(
         names = [0.0] * len(program.cost)
         for v, column in columns.items():
             names[column] = float(network.rank[v])
-        solved = run(program._replace(cost=names, rows=rows), nodes, remaining, inf)
+        solved = run(names, rows, nodes=nodes, remaining=remaining)
         if not solved.done or not solved.values:
             return found
         better = _outcome(network, shape, free, program, solved.values)
@@ -248,75 +228,6 @@ def _first_by_name(
         found = better._replace(status="optimal", bound=found.cost)
         rows.append(MilpRow(1.0, 1.0, {columns[found.sites[j]]: 1.0}))
     return found
-
-
-def run(
-    program: Program,
-    nodes: int = MILP_NODES_MAX,
-    remaining: Callable[[], float] | None = None,
-    cutoff: float = inf,
-) -> Solved:
-    """Run HiGHS, on one thread: it has the same answer each time, unless time runs out."""
-    left = inf if remaining is None else remaining()
-    if left <= 0:
-        return Solved(False, (), -inf)
-    module = load_highs()
-    highs = module.Highs()
-    options: dict[str, Any] = {
-        "output_flag": False,
-        "threads": 1,
-        "random_seed": 0,
-        "mip_rel_gap": 0.0,
-        "mip_abs_gap": 1e-9,
-        "mip_feasibility_tolerance": 1e-9,
-        "primal_feasibility_tolerance": 1e-9,
-        "mip_max_nodes": nodes,
-    }
-    if left < inf:
-        options["time_limit"] = left
-    if cutoff < inf:
-        options["objective_bound"] = cutoff
-    for name, value in options.items():
-        highs.setOptionValue(name, value)
-    highs.passModel(_model(module, program))
-    highs.run()
-    status, kinds, info = highs.getModelStatus(), module.HighsModelStatus, highs.getInfo()
-    if status in (kinds.kInfeasible, kinds.kUnboundedOrInfeasible, kinds.kObjectiveBound):
-        return Solved(True, (), inf)
-    values = list(highs.getSolution().col_value) if info.primal_solution_status == 2 else []
-    return Solved(status in (kinds.kOptimal, kinds.kModelEmpty), values, info.mip_dual_bound)
-
-
-def load_highs() -> Any:
-    """The module ``highspy``. Raises ``LeasekitError`` where it is not installed."""
-    try:
-        return importlib.import_module("highspy")
-    except ImportError as error:
-        raise LeasekitError(
-            f"the solver HiGHS needs the Python package highspy, which can't be loaded: {error}"
-        ) from error
-
-
-def _model(module: Any, program: Program) -> Any:
-    numpy = importlib.import_module("numpy")
-    model = module.HighsLp()
-    model.num_col_, model.num_row_ = len(program.cost), len(program.rows)
-    model.col_cost_ = numpy.array(program.cost, dtype=float)
-    model.col_lower_ = numpy.zeros(model.num_col_)
-    model.col_upper_ = numpy.ones(model.num_col_)
-    model.integrality_ = [module.HighsVarType.kInteger] * model.num_col_
-    model.row_lower_ = numpy.array([row.low for row in program.rows], dtype=float)
-    model.row_upper_ = numpy.array([row.high for row in program.rows], dtype=float)
-    starts, columns, values = [0], [], []
-    for row in program.rows:
-        columns += list(row.terms)
-        values += list(row.terms.values())
-        starts.append(len(columns))
-    model.a_matrix_.format_ = module.MatrixFormat.kRowwise
-    model.a_matrix_.start_ = numpy.array(starts, dtype=numpy.int32)
-    model.a_matrix_.index_ = numpy.array(columns, dtype=numpy.int32)
-    model.a_matrix_.value_ = numpy.array(values, dtype=float)
-    return model
 
 
 def _outcome(

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple, final
 from leasekit.policies.broker.coallocation import milp
 from leasekit.policies.broker.coallocation.bounds import Bounds
 from leasekit.policies.broker.coallocation.instance import INF, Availability, InstanceOutcome, InstanceShape, Network
-from leasekit.policies.broker.coallocation.milp import MILP_NODES_MAX
 from leasekit.policies.broker.coallocation.model import Solver
 from leasekit.policies.broker.coallocation.routing import Oracle
 from leasekit.policies.broker.coallocation.search import NODES_MAX, Search
+from leasekit.policies.solver import MILP_NODES_MAX
 
 SEARCH_ONLY_FACTOR = 50
 """How many times more nodes the search gets where nothing stands behind it."""
