@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 import attrs
 
-from leasekit.actors.kernel import Kernel, command, earliest, query, takes
+from leasekit.actors.kernel import Kernel, command, earliest, query, shown, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import DelegationSpec
 from leasekit.core.claims.claim import UNITS_MAX, Claim, Ticket, decode_ticket
@@ -739,21 +739,8 @@ class Issued:
 
     @query("delegations")
     def _query_delegations(self) -> list[dict[str, Any]]:
+        fields = ("site", "source", "type", "units", "term", "state", "reclaimed", "deadline", "freed")
         return [
-            {
-                "delegation": d.id,
-                "broker": d.peer,
-                "site": d.site,
-                "source": d.source,
-                "line": d.base,
-                "type": d.type,
-                "units": d.units,
-                "term": list(d.term),
-                "state": d.state,
-                "reclaimed": d.reclaimed,
-                "deadline": d.deadline,
-                "freed": d.freed,
-                **view(d.reason),
-            }
-            for d in self.given.values()
+            {**shown(one, *fields, delegation="id", broker="peer", line="base"), **view(one.reason)}
+            for one in self.given.values()
         ]

@@ -373,10 +373,10 @@ def _marked(table: str, key: object, need: str = "") -> Callable[[F], F]:
     return mark
 
 
-def shown(record: object, *fields: str) -> dict[str, Any]:
-    """These fields of a record as plain data, in the answer to a query."""
-    values = ((field, getattr(record, field)) for field in fields)
-    return {field: list(value) if isinstance(value, (list, tuple)) else value for field, value in values}
+def shown(record: object, *fields: str, **others: str) -> dict[str, Any]:
+    """These fields of a record as plain data, in the answer to a query; ``others`` under another name."""
+    values = ((name, getattr(record, field)) for name, field in (*others.items(), *zip(fields, fields, strict=True)))
+    return {name: list(value) if isinstance(value, (list, tuple)) else value for name, value in values}
 
 
 @attrs.define(eq=False)

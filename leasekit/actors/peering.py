@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.kernel import Dispatch, Kernel, command, deferred, query, takes
+from leasekit.actors.kernel import Dispatch, Kernel, command, deferred, query, shown, takes
 from leasekit.actors.settings import ADMINISTER, ENDORSE, MAY, OPEN_REQUESTS_MAX, PERMISSIONS, Peer
 from leasekit.core.claims.claim import Claim, Ticket, TicketVerifier
 from leasekit.core.claims.signed import (
@@ -460,14 +460,10 @@ class Peering:
     def _query_peers(self) -> list[dict[str, Any]]:
         return [
             {
-                "peer": peer.name,
-                "role": peer.role,
+                **shown(peer, "role", "open_requests", "priority_max", "address", peer="name"),
                 "key": peer.key.hex(),
                 "fingerprint": fingerprint(peer.key),
                 "may": sorted(peer.may),
-                "open_requests": peer.open_requests,
-                "priority_max": peer.priority_max,
-                "address": peer.address,
                 "origin": peer.origin or "deploy file",
             }
             for peer in self._keyring.peers.values()

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import attrs
 
-from leasekit.actors.kernel import Kernel, query, takes
+from leasekit.actors.kernel import Kernel, query, shown, takes
 from leasekit.actors.peering import Keyring
 from leasekit.core.claims.signed import key_tag
 from leasekit.core.commands import ListLeases, ShowLease
@@ -420,10 +420,9 @@ class Reports:
         latest = [*self._reports.values()][-REPORTS_SHOWN:]
         return [
             {
-                "at": one.at,
+                **shown(one, "at", about="subject"),
                 "from": one.peer or self._name,
                 "code": one.reason.code,
-                "about": one.subject,
                 "words": words(one.reason),
             }
             for one in latest

@@ -103,7 +103,10 @@ class Parts:
     def claim(self, units: int, term: Term, *, preemptible: bool = False) -> Granted:
         """A claim that is booked."""
         serial = self.kernel.next("serial")
-        claim = Granted(b"", SOURCE, f"w-1#{serial}", units, term, term.end, False, serial, preemptible)
+        ((class_, _),) = self.book.ticket(SOURCE).leaf.classes
+        claim = Granted(
+            b"", SOURCE, f"w-1#{serial}", units, term, term.end, False, serial, preemptible, classes=((class_, units),)
+        )
         self.book.reserve_again(claim)
         return claim._replace(digest=self.statements.cut(claim, WEB.public).leaf.digest)
 

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import attrs
 
+from leasekit.actors.kernel import shown
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import REQUEST
 from leasekit.core.claims.claim import Ticket
@@ -423,6 +424,9 @@ class Book:
 
     def describe(self, now: Instant) -> list[dict[str, Any]]:
         """Every delegation as plain data for an operator."""
+        fields = (
+            "site", "state", "type", "units", "reclaimed", "deadline", "grants_until", "term", "properties",
+        )  # fmt: skip
         rows = []
         for source in self._sources.values():
             table = self._tables[source.id]
@@ -431,24 +435,13 @@ class Book:
             begun = source.term.start <= now < until
             rows.append(
                 {
-                    "source": source.id,
-                    "site": source.site,
-                    "issuer": source.peer,
-                    "state": source.state,
-                    "type": source.type,
-                    "units": source.units,
-                    "line": source.base,
-                    "reclaimed": source.reclaimed,
-                    "deadline": source.deadline,
-                    "grants_until": until,
+                    **shown(source, *fields, source="id", issuer="peer", line="base"),
                     "free_now": table.free_at(now) if begun else 0,
                     "free_for_a_day": table.available(day) if begun else 0,
                     "reservations": len(table),
-                    "term": list(source.term),
-                    "properties": dict(source.properties),
                     "classes": self._describe_classes(source, table, now if begun else None),
                     "withheld": [
-                        {"window": one.window, "units": one.units, "term": list(one.term), "reason": one.reason}
+                        shown(one, "window", "units", "term", "reason")
                         for one in source.withheld
                         if one.units and one.term.end > now
                     ],
@@ -490,7 +483,7 @@ class Book:
             if claim.key in table:
                 table.change(claim.key, term=term, force=force)
             else:
-                table.reserve(claim.key, self.classes_of(claim), term, force=force)
+                table.reserve(claim.key, claim.classes, term, force=force)
         except Shortfall:
             return False
         return True
@@ -501,11 +494,7 @@ class Book:
         """
         table = self._tables.get(claim.source)
         if table is not None and claim.until > claim.term.start:
-            table.reserve(claim.key, self.classes_of(claim), Term(claim.term.start, claim.until), force=True)
-
-    def classes_of(self, claim: Granted) -> Counts:
-        """How many units of each class a claim has, whose delegation is held."""
-        return claim.classes or ((self._tickets[claim.source].leaf.classes[0][0], claim.units),)
+            table.reserve(claim.key, claim.classes, Term(claim.term.start, claim.until), force=True)
 
     def hold_rest(self, old: Granted, new: Granted) -> None:
         """Keep booked what ``new``, which replaces the rest of ``old``, leaves of it: until the site has confirmed that
@@ -513,7 +502,7 @@ class Book:
         """
         table = self._tables.get(old.source)
         if table is not None:
-            for key, units, term in rest_of(old, new, self.classes_of(old), self.classes_of(new)):
+            for key, units, term in rest_of(old, new):
                 table.reserve(key, units, term, force=True)
 
     def end_rest(self, old: Granted, at: Instant) -> None:
@@ -588,7 +577,7 @@ def _rest_keys(old: Granted) -> tuple[str, str]:
     return f"{old.key}/units", f"{old.key}/time"
 
 
-def rest_of(old: Granted, new: Granted, had: Counts, has: Counts) -> list[tuple[str, Counts, Term]]:
+def rest_of(old: Granted, new: Granted) -> list[tuple[str, Counts, Term]]:
     """What ``new`` leaves of ``old``'s term, as reservations: units that were given up of those that it had, and time
     that was.
     """
@@ -596,8 +585,8 @@ def rest_of(old: Granted, new: Granted, had: Counts, has: Counts) -> list[tuple[
     shared = Term(start, min(end, new.term.end))
     units, time = _rest_keys(old)
     pieces = []
-    if left := minus(had, has):
+    if left := minus(old.classes, new.classes):
         pieces.append((units, left, shared))
     if new.term.end < end:
-        pieces.append((time, had, Term(new.term.end, end)))
+        pieces.append((time, old.classes, Term(new.term.end, end)))
     return pieces

@@ -37,7 +37,7 @@ from leasekit.actors.broker.grants import (
 from leasekit.actors.broker.planner import Holds, Planner, Quotes
 from leasekit.actors.broker.requests import Admission, DryRuns, Refusals, Requests
 from leasekit.actors.issued import Issued
-from leasekit.actors.kernel import query
+from leasekit.actors.kernel import query, shown
 from leasekit.actors.settings import BrokerSettings, Peer
 from leasekit.actors.turns import Carriers, MapperTurns, is_inline
 from leasekit.core.claims.signed import Scheme, Signer
@@ -233,17 +233,12 @@ class Broker(Server[BrokerLease]):
 
     def _describe(self, lease: BrokerLease) -> dict[str, Any]:
         return {
-            "id": lease.id,
-            "holder": lease.holder,
-            "slice": lease.slice,
-            "type": lease.type,
+            **shown(lease, "id", "holder", "slice", "type", "state", "pending"),
             "site": self._site_of(lease),
-            "state": lease.state,
-            "pending": lease.pending,
-            "requested": {"op": lease.asked.op, "units": lease.asked.units, "term": list(lease.asked.term)},
+            "requested": shown(lease.asked, "op", "units", "term"),
             "claims": [
-                {"claim": c.digest.hex(), "source": c.source, "units": c.units, "term": [c.term.start, self._until(c)]}
-                for c in lease.claims
+                {**shown(one, "source", "units"), "claim": one.digest.hex(), "term": [one.term.start, self._until(one)]}
+                for one in lease.claims
             ],
             **view(lease.defer_reason or lease.reason),
         }

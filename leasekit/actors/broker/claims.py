@@ -115,7 +115,7 @@ class Statements:
         """The ticket for ``claim``, whose digest is not known before, for the key ``holder``."""
         return delegate(
             self._book.ticket(claim.source), self._signer_from(claim.source), holder=holder,
-            units=self._book.classes_of(claim), term=claim.term, serial=claim.serial,
+            units=claim.classes, term=claim.term, serial=claim.serial,
             constraints=_constraints_of(claim),
         )  # fmt: skip
 

@@ -247,11 +247,10 @@ class SourceDependents:
             claims = lease.claims if lease.id != but else ()
             for one in claims:
                 if one.source == source.id:
-                    yield self._book.classes_of(one), one.term.start, one.until
+                    yield one.classes, one.term.start, one.until
             for old, new in pairwise(claims):
                 if old.held and old.source == source.id:
-                    left = rest_of(old, new, self._book.classes_of(old), self._book.classes_of(new))
-                    yield from ((units, *term) for _, units, term in left)
+                    yield from ((units, *term) for _, units, term in rest_of(old, new))
         for given in self._issued:
             if given.source == source.id:
                 units = decode_ticket(given.ticket).leaf.classes

@@ -492,7 +492,7 @@ class GrantChecks:
         if lease.asked.op == NEW:
             return table.pick(grant.units, grant.booked)
         old = concerned(lease)
-        held = self._book.classes_of(old)
+        held = old.classes
         named = total(options.keep) == grant.units and fits(options.keep, held)
         kept = options.keep if named else first_of(held, grant.units)
         whole, but = self._book.table_of(grant.source), old.key if lease.asked.op == MODIFY else None

@@ -17,7 +17,7 @@ import attrs
 from msgspec.structs import replace
 
 from leasekit.actors.broker.book import Book
-from leasekit.actors.kernel import Kernel, query, takes
+from leasekit.actors.kernel import Kernel, query, shown, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Served
 from leasekit.actors.settings import REQUEST, BrokerSettings
@@ -282,15 +282,8 @@ class Holds:
     def _query_holds(self) -> list[dict[str, Any]]:
         return [
             {
-                "plan": hold.id,
-                "peer": hold.peer,
-                "state": hold.state,
-                "term": list(hold.term),
-                "expires": hold.expires,
-                "parts": [
-                    {"part": p.part, "source": p.source, "site": p.site, "type": p.type, "units": p.units}
-                    for p in hold.parts
-                ],
+                **shown(hold, "peer", "state", "term", "expires", plan="id"),
+                "parts": [shown(part, "part", "source", "site", "type", "units") for part in hold.parts],
             }
             for hold in self.held.values()
         ]

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from leasekit.actors.kernel import Kernel, earliest, query, takes
+from leasekit.actors.kernel import Kernel, earliest, query, shown, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import GuestSettings
 from leasekit.actors.turns import check_decision
@@ -215,46 +215,28 @@ class Leases:
 
     def describe(self, lease: GuestLease) -> dict[str, Any]:
         """The lease as plain data for an operator."""
-        held, asked = lease.approved, lease.asked
-        following = [
-            {"units": one.units, "term": list(one.term), "undo": _may_undo(lease, one)} for one in lease.following
-        ]
+        held = lease.approved
+        following = [{**shown(one, "units", "term"), "undo": _may_undo(lease, one)} for one in lease.following]
         return {
-            "id": lease.id,
-            "name": lease.name,
-            "slice": lease.slice,
-            "type": lease.type,
-            "broker": lease.broker,
-            "site": lease.site,
-            "state": lease.state,
-            "pending": lease.pending,
-            "join": lease.join,
+            **shown(lease, "id", "name", "slice", "type", "broker", "site", "state", "pending", "join", "closing"),
             **view(lease.reason),
-            "closing": lease.closing,
-            "requested": {
-                "op": asked.op,
-                "units": asked.units,
-                "term": list(asked.term),
-                "properties": asked.properties,
-            },
-            "approved": None
-            if held is None
-            else {"units": held.units, "term": list(held.term), "claim": held.digest.hex()},
+            "requested": shown(lease.asked, "op", "units", "term", "properties"),
+            "approved": held and {**shown(held, "units", "term"), "claim": held.digest.hex()},
             "renewal": following[0] if following else None,
             "continuations": following[1:],
-            "granted": None if lease.granted is None else {"term": list(lease.granted), "units": len(lease.units)},
+            "granted": lease.granted and {"term": list(lease.granted), "units": len(lease.units)},
             "start": lease.runs.start,
             "end": _end(lease),
             "configuration": dict(lease.configuration),
             "resource": dict(lease.resource),
             "units": [
-                {"unit": u.name, "state": u.state, **view(u.reason), "properties": dict(u.properties)}
+                {**shown(u, "state", unit="name"), **view(u.reason), "properties": dict(u.properties)}
                 for u in lease.units.values()
             ],
             "redeem_predecessor": lease.after.redeem,
             "join_predecessor": lease.after.join,
             "suspends": lease.suspends,
-            "resumes": None if lease.resumes is None else {"lease": lease.resumes.lease, "suspended": lease.resumes.at},
+            "resumes": lease.resumes and shown(lease.resumes, "lease", suspended="at"),
         }
 
     @query("leases")
@@ -276,13 +258,10 @@ class Leases:
             members = self.of_slice(record.id)
             rows.append(
                 {
-                    "slice": record.id,
+                    **shown(record, "hold", "released", "refused", slice="id"),
                     "leases": len(members),
                     "open": sum(lease.state in OPEN for lease in members),
                     "units": sum(len(lease.units) for lease in members if lease.state in OPEN),
-                    "hold": record.hold,
-                    "released": record.released,
-                    "refused": record.refused,
                 }
             )
         return rows
@@ -303,14 +282,7 @@ def _end(lease: GuestLease) -> Instant:
 def _summary(lease: GuestLease) -> dict[str, Any]:
     held = lease.approved
     return {
-        "id": lease.id,
-        "name": lease.name,
-        "slice": lease.slice,
-        "type": lease.type,
-        "site": lease.site,
-        "state": lease.state,
-        "pending": lease.pending,
-        "join": lease.join,
+        **shown(lease, "id", "name", "slice", "type", "site", "state", "pending", "join"),
         "units": len(lease.units) or (held.units if held is not None else lease.asked.units),
         "start": lease.runs.start,
         "end": _end(lease),
@@ -613,16 +585,10 @@ class Returns:
     @query("returns")
     def _query_returns(self) -> list[dict[str, Any]]:
         return [
-            {
-                "claim": r.id,
-                "lease": r.lease,
-                "stage": r.state,
-                "units": r.held.units,
-                "from": r.at,
-                "end": r.held.term.end,
-            }
-            for r in self
-        ]
+            {**shown(one, "lease", claim="id", stage="state"), "units": one.held.units, "from": one.at,
+             "end": one.held.term.end}
+            for one in self
+        ]  # fmt: skip
 
     def restore(self, rows: Iterable[Row]) -> None:
         """Take up what a store kept: it is sent at once."""

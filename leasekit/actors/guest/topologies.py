@@ -18,7 +18,7 @@ from msgspec.structs import asdict
 from leasekit.actors.guest.leases import NAME_MAX, Leases
 from leasekit.actors.guest.lifecycle import Endings
 from leasekit.actors.guest.requests import LeaseRequests
-from leasekit.actors.kernel import Kernel, command, deferred, earliest, query, takes
+from leasekit.actors.kernel import Kernel, command, deferred, earliest, query, shown, takes
 from leasekit.actors.peering import Calls, Keyring
 from leasekit.core.commands import CloseTopology, ListTopologies, ShowTopology
 from leasekit.core.errors import CommandError
@@ -389,16 +389,8 @@ class LeasedTopologies:
         return {
             "topology": topology.id,
             "slice": _request(topology).slice,
-            "broker": topology.broker,
-            "state": topology.state,
-            "left": topology.left,
-            "plan": topology.plan,
-            "term": None if topology.term is None else list(topology.term),
-            "objective": topology.objective,
-            "gap": topology.gap,
-            "expires": topology.expires if topology.expires >= 0 else None,
-            **view(topology.reason),
-            "earliest": topology.earliest if topology.earliest >= 0 else None,
+            **shown(topology, "broker", "state", "left"),
+            **_planned(topology),
             "parts": [self._describe_part(topology, part) for part in topology.parts],
         }
 
@@ -445,7 +437,12 @@ class PlanTrials:
         if call is None:
             self._topologies.planned(peer, message)
         else:
-            self._calls.end(call, Reply(call.command, {"broker": peer, **_answer(message)}))
+            parts = [asdict(part) for part in message.parts]
+            planned = {"broker": peer, "status": message.status, **_planned(message), "parts": parts}
+            self._calls.end(
+                call,
+                Reply(call.command, planned),
+            )
 
 
 def _request(topology: Topology) -> TopologyRequest:
@@ -490,15 +487,11 @@ def _text(arguments: Mapping[str, Any], field: str) -> str:
     return value
 
 
-def _answer(message: Planned) -> dict[str, Any]:
+def _planned(of: Topology | Planned) -> dict[str, Any]:
+    """What was planned, as plain data."""
     return {
-        "status": message.status,
-        "plan": message.plan,
-        "term": list(message.term),
-        "objective": message.objective,
-        "gap": message.gap,
-        "expires": message.expires if message.expires >= 0 else None,
-        **view(message.reason),
-        "earliest": message.earliest if message.earliest >= 0 else None,
-        "parts": [asdict(part) for part in message.parts],
+        **shown(of, "plan", "term", "objective", "gap"),
+        "expires": of.expires if of.expires >= 0 else None,
+        **view(of.reason),
+        "earliest": of.earliest if of.earliest >= 0 else None,
     }

@@ -105,11 +105,6 @@ class Calendars:
         if lease.pending == au.CLOSING or not lease.type:
             return
         table, units = self.of(lease.type), [self._units[name] for name in lease.units]
-        if not lease.classes:  # a row of before: its units were of the class of their type
-            class_ = self._inventory.class_of_type(lease.type)
-            lease.classes = ((class_, lease.wanted),)
-            for unit in units:
-                unit.given_as = class_
         for unit in units:
             if unit.given_as not in unit.classes:
                 self.stand_in(unit)
@@ -117,8 +112,7 @@ class Calendars:
         for later in lease.accepted:
             if later.term.start < lease.term.end:
                 table.change(lease.claim, term=Term(lease.term.start, later.term.start))
-            classes = later.classes or ((lease.classes[0][0], later.units),)
-            table.reserve(later.claim, classes, later.term, force=True)
+            table.reserve(later.claim, later.classes, later.term, force=True)
         for claim in (lease.claim, *(later.claim for later in lease.accepted)) if lease.terminates_at >= 0 else ():
             table.end(claim, lease.terminates_at)
 

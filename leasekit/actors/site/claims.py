@@ -679,5 +679,5 @@ def _held_by(lease: SiteLease) -> list[tuple[Counts, Instant, Instant]]:
     last = FOREVER if lease.terminates_at < 0 else lease.terminates_at
     starts = [one.term.start for one in lease.accepted]
     own = (lease.classes, lease.term.start, min(lease.term.end, last, *starts))
-    later = ((one.classes or lease.classes, one.term.start, min(one.term.end, last)) for one in lease.accepted)
+    later = ((one.classes, one.term.start, min(one.term.end, last)) for one in lease.accepted)
     return [own, *later]

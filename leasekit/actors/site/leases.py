@@ -333,7 +333,7 @@ class SiteLeases:
         if not modified:
             self._calendars.end(lease, later.term.start)
         lease.claim, lease.wanted, lease.settles = later.claim, later.units, later.number
-        lease.classes = later.classes or lease.classes
+        lease.classes = later.classes
         lease.term = Term(lease.term.start, later.term.end)
         changed = later.properties != lease.properties
         lease.properties = later.properties

@@ -245,11 +245,7 @@ class Inventory:
 
     def class_of(self, unit: str, type_: str) -> bytes:
         """The class of a unit."""
-        return self._classes.get(unit) or self.class_of_type(type_)
-
-    def class_of_type(self, type_: str) -> bytes:
-        """The class of units that have the resource properties of their type, and no others."""
-        return digest_properties(self.properties(type_))
+        return self._classes.get(unit) or digest_properties(self.properties(type_))
 
     def attributes_of(self, class_: bytes, type_: str) -> Properties:
         """What units of a class have; what all of their type have, if there is no such class any more."""
@@ -412,11 +408,9 @@ class Units:
     def _sort(self, unit: SiteUnit) -> None:
         """Put a unit among those like it: its properties may be others now."""
         properties = self.inventory.properties_of(unit.id, unit.type)
-        before, now = unit.classes, self.inventory.class_of(unit.id, unit.type)
-        if not before or (unit.id in self.inventory and now != before[0]):
-            # A row of before names none: what was given then was of the class of its type.
-            past = before or (self.inventory.class_of_type(unit.type),)
-            unit.classes = tuple(dict.fromkeys((now, *past)))
+        now = self.inventory.class_of(unit.id, unit.type)
+        if unit.id in self.inventory and now != unit.classes[0]:
+            unit.classes = tuple(dict.fromkeys((now, *unit.classes)))
         if unit.id not in self.inventory:
             properties = self.inventory.attributes_of(unit.classes[0], unit.type)
         self.kinds.put(unit.id, unit.type, {**properties, **unit.metered} if unit.metered else properties)

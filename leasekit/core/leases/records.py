@@ -368,8 +368,8 @@ class Granted(NamedTuple):
     """A claim that a broker cut for a lease: ``until`` is where it really ends (its term's end, unless truncated or
     returned). ``held``: a modify has cut it off, and the site has not confirmed that yet. ``serial`` is the claim's.
     ``saving``: the lease is suspended at its end, and saved in so many milliseconds before. ``replaces`` is the digest,
-    in hex, of the claim that a modify replaced by it. ``classes`` says how many units it has of each class (empty in
-    rows of before: of the one that its delegation has). ``redeem_by`` is until when its site takes it (-1: to its end).
+    in hex, of the claim that a modify replaced by it. ``classes`` says how many units it has of each class.
+    ``redeem_by`` is until when its site takes it (-1: to its end).
     """
 
     digest: bytes

@@ -46,7 +46,7 @@ from msgspec import Meta, Struct
 
 from leasekit.core.claims.claim import UNITS_MAX
 from leasekit.core.claims.signed import DIGEST_BYTES, STATEMENT_MAX
-from leasekit.core.properties import CLASSES_MAX, EMPTY, KEY_MAX, PROPERTIES_MAX, VALUE_MAX, check_bytes
+from leasekit.core.properties import CLASSES_MAX, KEY_MAX, PROPERTIES_MAX, VALUE_MAX, check_bytes
 from leasekit.core.reasons import DEPTH_MAX, REASONS_MAX, Reason
 from leasekit.core.time import INSTANT_MAX, Term, make_term
 from leasekit.core.topology import REQUEST_BYTES_MAX
@@ -648,48 +648,3 @@ Message: TypeAlias = (
     ClaimReport | Administer | Administered | Withhold | DryRun | DryRunAnswer |
     Plan | Planned | Quote | Quoted | HoldParts | PartsHeld | ReleaseParts | LetGo
 )  # fmt: skip
-
-__all__ = [
-    "EMPTY",
-    "EXTEND",
-    "MODIFY",
-    "NEW",
-    "UNDO",
-    "Accepted",
-    "Ack",
-    "Administer",
-    "Administered",
-    "ClaimReport",
-    "CloseLease",
-    "DryRun",
-    "DryRunAnswer",
-    "ErrorReply",
-    "HeldClaim",
-    "HoldParts",
-    "Introduce",
-    "LeaseUpdate",
-    "LetGo",
-    "Message",
-    "Offer",
-    "OfferAnswer",
-    "PartsHeld",
-    "Plan",
-    "PlanPart",
-    "Planned",
-    "Quote",
-    "Quoted",
-    "QuotedOffer",
-    "Reclaim",
-    "Redeem",
-    "ReleaseParts",
-    "Relinquish",
-    "Relinquished",
-    "RequestTicket",
-    "ReturnTicket",
-    "TicketUpdate",
-    "Truncated",
-    "UnitState",
-    "Withdraw",
-    "Withhold",
-    "acknowledge",
-]  # fmt: skip
