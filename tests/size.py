@@ -38,6 +38,7 @@ ROOMS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "leasekit/emulation/coallocation/",
         ),
         "energy": ("leasekit/policies/authority/energy", "leasekit/emulation/energy/"),
+        "preemption": ("leasekit/policies/preempting/", "leasekit/emulation/preemption.py"),
         "machines": tuple(f"leasekit/drivers/{name}/" for name in ("baremetal", "directory", "libvirt", "link", "xen")),
         "mapper kit": ("leasekit/emulation/compare/", "leasekit/emulation/conformance/"),
     },

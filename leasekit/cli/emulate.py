@@ -428,3 +428,39 @@ def _print_energy(summary: Mapping[str, Any]) -> None:
         (row["what"], row["expected"], row["found"], "ok" if row["ok"] else "differs") for row in summary["claims"]
     ]
     print_table(("what the paper says", "expected", "found", ""), compared, empty="", right=("expected", "found"))
+
+
+@experiment.command(epilog=example("leasekit experiment preemption", "leasekit experiment preemption --json"))
+@json_option
+def preemption(as_json: bool) -> int:
+    """The tables of the paper on preemptible leases: who has to leave for a request, and what that costs in minutes.
+
+    Ends with 1 if a table differs from the paper's.
+    """
+    from leasekit.emulation.preemption import tables
+
+    found = tables()
+    report(found, _print_preemption, as_json=as_json)
+    return 0 if all(one["same"] for one in found) else 1
+
+
+def _print_preemption(found: Sequence[Mapping[str, Any]]) -> None:
+    rows = [
+        (
+            one["table"],
+            one["victims"],
+            f"{one['cost']:g}",
+            one["paper"]["victims"],
+            one["paper"]["cost"],
+            _others(one["others"]),
+            _others(one["paper"]["others"]),
+            "ok" if one["same"] else "differs",
+        )
+        for one in found
+    ]
+    columns = ("table", "victims", "cost", "paper", "its cost", "others", "paper's others", "")
+    print_table(columns, rows, empty="", right=("table", "cost", "its cost"))
+
+
+def _others(others: Mapping[str, float]) -> str:
+    return ", ".join(f"{victims} {cost:g}" for victims, cost in others.items())

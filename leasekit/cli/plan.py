@@ -6,7 +6,7 @@ import sys
 import time
 import tomllib
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin
 
@@ -52,22 +52,58 @@ def coallocate(file: str | None, schema: bool, as_json: bool) -> int:
     from leasekit.policies.broker.coallocation.model import Problem, read_problem
     from leasekit.policies.broker.coallocation.problem import Decision
 
+    def decide(content: Mapping[str, Any]) -> dict[str, Any]:
+        problem, begin = read_problem(content), time.monotonic()
+        return Decision(problem, remaining=lambda: begin + problem.options.time_limit_s - time.monotonic()).answer()
+
     if schema:
-        document = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A co-allocation problem"}
-        print_json(document | _schema(Problem))
-        return 0
+        return _print_schema("A co-allocation problem", Problem)
+    return _decide(file, decide, lambda answer: (_print_plans if "plans" in answer else _print_one)(answer), as_json)
+
+
+@click.command(epilog=example("leasekit plan preempt problem.json --json", "leasekit plan preempt --schema"))
+@click.argument("file", type=click.Path(allow_dash=True), required=False)
+@click.option("--schema", is_flag=True, help="Print what a problem file holds, as a JSON schema.")
+@json_option
+def preempt(file: str | None, schema: bool, as_json: bool) -> int:
+    """Choose the host for a request, and the preemptible leases that have to leave it, at least cost.
+
+    FILE is a JSON file (- for standard input) with the request, the hosts and the leases on them. The answer has the
+    runners-up as well: other hosts with room, or other sets of leases that would make enough. Ends with 2 if the file
+    is wrong.
+    """
+    from leasekit.policies.preempting.problem import PreemptDecision, PreemptProblem, read_preempt_problem
+
+    if schema:
+        return _print_schema("A request for a place on hosts with preemptible leases", PreemptProblem)
+    return _decide(
+        file, lambda content: PreemptDecision(read_preempt_problem(content)).answer(), _print_placements, as_json
+    )
+
+
+def _print_schema(title: str, cls: type) -> int:
+    print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title} | _schema(cls))
+    return 0
+
+
+def _decide(
+    file: str | None,
+    decide: Callable[[Mapping[str, Any]], dict[str, Any]],
+    show: Callable[[Mapping[str, Any]], None],
+    as_json: bool,
+) -> int:
+    """Decide what a problem file holds, and print the answer; the exit status."""
     if file is None:
         raise click.UsageError("missing argument 'FILE'")
-    begin = time.monotonic()
     try:
-        problem = read_problem(_read(file))
-        decision = Decision(problem, remaining=lambda: begin + problem.options.time_limit_s - time.monotonic())
+        content = _read(file)
+        begin = time.monotonic()
+        answer = decide(content)
     except (ProblemError, SettingsError) as error:
         lines = error.errors if isinstance(error, SettingsError) else [str(error)]
         return wrong_problem(f"{STANDARD_INPUT if file == '-' else file}: {'; '.join(lines)}")
-    answer = decision.answer()
     answer["solve_ms"] = round(1000 * (time.monotonic() - begin), 3)
-    report(answer, _print_plans if "plans" in answer else _print_one, as_json=as_json)
+    report(answer, show, as_json=as_json)
     return 0
 
 
@@ -95,6 +131,14 @@ def _print_one(answer: Mapping[str, Any]) -> None:
     if answer["sites"] is not None:
         print_table(("requested", "site"), list(answer["sites"].items()), empty="no sites")
         print_table(("link", "path", "backup"), _path_rows(answer), empty="no links")
+
+
+def _print_placements(answer: Mapping[str, Any]) -> None:
+    proven = "" if answer["proven"] else "no"
+    print_fields([("status", answer["status"]), ("proven", proven), ("reason", answer["reason"])])
+    for title, found in (("host", answer["placements"]), ("runner-up", answer["runners_up"])):
+        rows = [(one["host"], ", ".join(one["victims"]), one["cost"]) for one in found]
+        print_table((title, "victims", "cost"), rows, empty=f"no {title}", right=("cost",))
 
 
 def _path_rows(answer: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -284,3 +328,4 @@ def _workload_schema() -> dict[str, Any]:
 
 
 plan.add_command(coallocate)
+plan.add_command(preempt)

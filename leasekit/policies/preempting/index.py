@@ -1,0 +1,253 @@
+"""Many hosts, for which a decision doesn't look at each.
+
+For each kind of request that was asked for, the index keeps which hosts have room, and of each other host the cheapest
+victims. What these cost rises evenly for a while: so hosts whose victims' cost rises at one rate stay in
+one order, and there is a heap for each rate. A host is looked at anew when its leases change, and when its cheapest
+victims may be others: a billing period ends, a lease is no longer protected, or other victims become cheaper whose cost
+rises less fast. All of that is known beforehand.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from sortedcontainers import SortedSet
+
+from leasekit.core.time import INSTANT_MAX, Instant
+from leasekit.policies.preempting.costs import Amount, CostError, total, trends_of
+from leasekit.policies.preempting.hosts import HostedLease, HostRequest, LoadedHost, fits, may_leave, missing
+from leasekit.policies.preempting.rules import PlacingRules
+from leasekit.policies.preempting.selection import HostOption, weighed
+from leasekit.policies.preempting.victims import TABLE_MAX, choose_victims, minimal_sets
+
+KINDS_MAX: Final = 32
+"""For how many kinds of requests the index is kept: those that were asked for last."""
+VOID_MAX: Final = 1_000
+"""How many entries of a heap may be void, beside as many as there are hosts."""
+
+
+class HostIndex:
+    """Hosts by id, and the best of them for a request. Time must not run backwards."""
+
+    def __init__(self, hosts: Iterable[LoadedHost], rules: PlacingRules) -> None:
+        self._hosts = {host.id: host for host in hosts}
+        self._rules = rules
+        self._kinds: OrderedDict[HostRequest, _Kind] = OrderedDict()
+
+    @property
+    def hosts(self) -> Mapping[str, LoadedHost]:
+        """The hosts as they are now."""
+        return MappingProxyType(self._hosts)
+
+    def put(self, host: LoadedHost) -> None:
+        """A host that is new, or whose leases have changed."""
+        self._hosts[host.id] = host
+        for kind in self._kinds.values():
+            kind.changed.add(host.id)
+
+    def remove(self, name: str) -> None:
+        """A host that is gone. Raises ``KeyError``."""
+        del self._hosts[name]
+        for kind in self._kinds.values():
+            kind.changed.add(name)
+
+    def select(self, request: HostRequest, now: Instant) -> HostOption | None:
+        """As :func:`.selection.select` over all hosts; raises the same."""
+        key = HostRequest(request.needs, request.preemptible, request.priority)
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = _Kind(key, self._rules, self._hosts)
+            if len(self._kinds) > KINDS_MAX:
+                self._kinds.popitem(last=False)
+        self._kinds.move_to_end(key)
+        return kind.select(self._hosts, request, now)
+
+    def place(self, request: HostRequest, leases: Sequence[HostedLease], now: Instant) -> list[HostOption]:
+        """A place for each of several equal leases, one after the other: they are put there, and their victims leave.
+        If there are places for some only, these are returned, and nothing has changed. Raises as :meth:`select`.
+        """
+        chosen: list[HostOption] = []
+        for lease in leases:
+            one = self.select(request, now)
+            if one is None:
+                for before in reversed(chosen):
+                    self.put(before.host)
+                break
+            chosen.append(one)
+            self.put(one.host.exchanged(one.victims, lease))
+        return chosen
+
+
+class _Entry(NamedTuple):
+    """The cheapest victims of a host: they cost ``base`` plus ``rate`` times the instant.
+
+    Where ``at`` isn't -1 these are the cheapest at that instant alone, and later on no others cost less than they did.
+    """
+
+    base: Amount
+    size: int
+    host: str
+    number: int
+    rate: Amount
+    at: Instant
+    victims: tuple[HostedLease, ...]
+
+
+class _Kind:
+    """What is known of all hosts for one kind of request."""
+
+    def __init__(self, request: HostRequest, rules: PlacingRules, hosts: Iterable[str]) -> None:
+        self._request = request
+        self._rules = rules
+        self._foreseen = hasattr(rules.cost, "trend") and not hasattr(rules.cost, "set_cost")
+        self._room: SortedSet[str] = SortedSet()
+        self._heaps: dict[Amount, list[_Entry]] = {}
+        self._due: list[tuple[Instant, int, str]] = []
+        self._looks: dict[str, int] = {}
+        """The number of the last look at each host: what earlier ones have found is void."""
+        self._number = 0
+        self._unproven: dict[str, Amount] = {}
+        """Hosts for whose victims the search was given up, and what these cost at least."""
+        self.changed = set(hosts)
+        """Hosts that must be looked at anew."""
+
+    def select(self, hosts: Mapping[str, LoadedHost], request: HostRequest, now: Instant) -> HostOption | None:
+        """The best host, by filters and weighers as well."""
+        self._advance(hosts, now)
+        rules = self._rules
+        rooms: list[HostOption] = []
+        for name in self._room:
+            if rules.passes(hosts[name], request):
+                rooms.append(HostOption(hosts[name]))
+                if not rules.weighers:
+                    break
+        found = rooms or self._with_victims(hosts, request, now)
+        if not found:
+            return None
+        best = weighed(found, request, rules)[0]
+        lower = min(self._unproven.values(), default=best.cost) if best.victims else best.cost
+        return best._replace(proven=False, bound=lower) if lower < best.cost else best
+
+    def _with_victims(self, hosts: Mapping[str, LoadedHost], request: HostRequest, now: Instant) -> list[HostOption]:
+        """The best of the hosts without room: all that are as good as each other, if they are to be weighed."""
+        found: list[HostOption] = []
+        seen: list[_Entry] = []
+        try:
+            while (entry := self._next(now)) is not None:
+                cost = entry.base + entry.rate * now
+                if found and (not self._rules.weighers or (cost, entry.size) > found[0].rank[1:]):
+                    break
+                host = hosts[entry.host]
+                if entry.at not in (-1, now):
+                    self.changed.add(entry.host)  # if its cost can't be told
+                    self._look_anew(host, now)
+                    self.changed.discard(entry.host)
+                    continue
+                seen.append(heappop(self._heaps[entry.rate]))
+                if self._rules.passes(host, request):
+                    found.append(HostOption(host, entry.victims, cost, True, cost))
+        finally:  # also where a filter goes wrong
+            for entry in seen:
+                heappush(self._heaps.setdefault(entry.rate, []), entry)
+        return found
+
+    def _next(self, now: Instant) -> _Entry | None:
+        """The entry of least cost at an instant."""
+        best: _Entry | None = None
+        rank: tuple[Amount, int, str] = (0, 0, "")
+        for rate, heap in list(self._heaps.items()):
+            while heap and self._looks.get(heap[0].host) != heap[0].number:
+                heappop(heap)
+            if not heap:
+                del self._heaps[rate]
+                continue
+            first = heap[0]
+            this = (first.base + rate * now, first.size, first.host)
+            if best is None or this < rank:
+                best, rank = first, this
+        return best
+
+    # -- looking at hosts ----------------------------------------------------------------------------------------------
+
+    def _advance(self, hosts: Mapping[str, LoadedHost], now: Instant) -> None:
+        """Look at the hosts that have changed, or whose cheapest victims may be others by now."""
+        while self._due and self._due[0][0] <= now:
+            _, number, name = heappop(self._due)
+            if self._looks.get(name) == number:
+                self.changed.add(name)
+        names, self.changed = self.changed, set()
+        try:
+            for name in names:
+                if name in hosts:
+                    self._look_anew(hosts[name], now)
+                else:
+                    self._forget(name)
+        except CostError:
+            self.changed |= names
+            raise
+
+    def _forget(self, name: str) -> None:
+        self._room.discard(name)
+        self._looks.pop(name, None)
+        self._unproven.pop(name, None)
+
+    def _look_anew(self, host: LoadedHost, now: Instant) -> None:
+        self._forget(host.id)
+        self._number += 1
+        self._looks[host.id] = self._number
+        needs = self._request.needs
+        if fits(needs, host.full):
+            self._room.add(host.id)
+        elif not self._request.preemptible and fits(needs, host.normal):
+            leases, until = may_leave(host, self._request, now)
+            if until is not None:
+                heappush(self._due, (until, self._number, host.id))
+            if self._foreseen and len(leases) <= TABLE_MAX:
+                self._look_in_table(host, leases, now)
+            else:
+                self._search(host, leases, now)
+
+    def _look_in_table(self, host: LoadedHost, leases: Sequence[HostedLease], now: Instant) -> None:
+        """The cheapest of a few victims, and until when they are."""
+        sets = minimal_sets(tuple([lease.needs for lease in leases]), missing(self._request.needs, host.full))
+        if not sets:
+            return
+        costs, rates, until = trends_of(self._rules.cost, leases, now)
+        even = len(set(rates)) == 1
+        found: list[tuple[Amount, int, tuple[int, ...], Amount]] = []
+        for which in sets:
+            cost = costs[which[0]] if len(which) == 1 else total([costs[each] for each in which])
+            rate = rates[0] * len(which) if even else total([rates[each] for each in which])
+            found.append((cost, len(which), which, rate))
+        best = min(found)
+        for other in found if best[1] > 1 or not even else ():
+            if other[3] < best[3]:
+                until = min(until, now + max(1, int(-((best[0] - other[0]) // (best[3] - other[3])))))
+        victims = tuple([leases[each] for each in best[2]])
+        entry = _Entry(best[0] - best[3] * now, best[1], host.id, self._number, best[3], -1, victims)
+        self._keep(entry, until)
+
+    def _search(self, host: LoadedHost, leases: Sequence[HostedLease], now: Instant) -> None:
+        """The cheapest of many victims, now: while costs rise they don't become cheaper."""
+        rules = self._rules
+        victims = choose_victims(leases, missing(self._request.needs, host.full), rules.cost, now, rules.nodes_max)
+        if victims is None:
+            return
+        until = trends_of(rules.cost, leases, now)[2] if self._foreseen and victims.proven else now + 1
+        if not victims.proven:
+            self._unproven[host.id] = victims.bound
+        count = len(victims.leases)
+        self._keep(_Entry(victims.cost, count, host.id, self._number, 0, now, victims.leases), until)
+
+    def _keep(self, entry: _Entry, until: Instant) -> None:
+        heap = self._heaps.setdefault(entry.rate, [])
+        heappush(heap, entry)
+        if until < INSTANT_MAX:
+            heappush(self._due, (until, entry.number, entry.host))
+        if len(heap) > 2 * len(self._looks) + VOID_MAX:
+            heap[:] = [one for one in heap if self._looks.get(one.host) == one.number]
+            heapify(heap)
