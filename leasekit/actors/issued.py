@@ -30,7 +30,7 @@ from leasekit.core.commands import GiveDelegation, ReclaimDelegation
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.relations import Delegation, DelegationOverride
-from leasekit.core.properties import Counts, Properties, count_of
+from leasekit.core.properties import Counts, Properties, count_of, describe_counts
 from leasekit.core.protocol.messages import (
     ID_MAX,
     Accepted,
@@ -741,6 +741,10 @@ class Issued:
     def _query_delegations(self) -> list[dict[str, Any]]:
         fields = ("site", "source", "type", "units", "term", "state", "reclaimed", "deadline", "freed")
         return [
-            {**shown(one, *fields, delegation="id", broker="peer", line="base"), **view(one.reason)}
+            {
+                **shown(one, *fields, delegation="id", broker="peer", line="base"),
+                "classes": describe_counts(decode_ticket(one.ticket).leaf.classes),
+                **view(one.reason),
+            }
             for one in self.given.values()
         ]

@@ -51,12 +51,15 @@ Step: TypeAlias = tuple[Instant, Instant, int]
 
 
 class CalendarReservation(NamedTuple):
-    """Units of a delegation that someone has over a term. ``lease`` is empty where they were delegated on."""
+    """Units of a delegation that someone has over a term, also by class. ``lease`` is empty where they were delegated
+    on.
+    """
 
     holder: str
     lease: str
     units: int
     term: Term
+    classes: Mapping[str, int]
 
 
 class CalendarWindow(NamedTuple):
@@ -72,7 +75,7 @@ class Calendar(NamedTuple):
     """One delegation over a window of time: what is reserved, what is withheld; both are not cut to the window.
 
     ``gone`` is the rest of its term that its issuer takes back: nothing is granted then. None if it does not, or not
-    within the window.
+    within the window. ``classes`` are those of its units, as the broker describes them; none if they are of one.
     """
 
     source: str
@@ -83,11 +86,16 @@ class Calendar(NamedTuple):
     reservations: tuple[CalendarReservation, ...]
     withheld: tuple[CalendarWindow, ...]
     gone: Term | None = None
+    classes: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def steps(self) -> list[Step]:
         """How many units are taken, as periods in which that does not change."""
         return taken(((r.units, r.term) for r in self.reservations), self.window)
+
+    def steps_of(self, class_: str) -> list[Step]:
+        """How many units of a class are taken."""
+        return taken(((r.classes.get(class_, 0), r.term) for r in self.reservations), self.window)
 
     def holdings(self) -> dict[str, list[tuple[int, Term]]]:
         """What each holder has, those with most unit-time first; beyond :data:`HOLDERS_SHOWN` together."""
@@ -109,7 +117,16 @@ class Calendar(NamedTuple):
             "site": self.site,
             "type": self.type,
             "units": self.units,
-            "steps": [{"from": a, "until": b, "taken": n} for a, b, n in self.steps],
+            "steps": _described(self.steps),
+            "classes": [
+                {
+                    "class": c["class"],
+                    "units": c["units"],
+                    "properties": c["properties"],
+                    "steps": _described(self.steps_of(c["class"])),
+                }
+                for c in self.classes
+            ],
             "reservations": [
                 {"holder": r.holder, "lease": r.lease, "units": r.units, "term": list(r.term)}
                 for r in self.reservations
@@ -119,6 +136,10 @@ class Calendar(NamedTuple):
             ],
             "taken_back": list(self.gone) if self.gone is not None else None,
         }
+
+
+def _described(steps: Iterable[Step]) -> list[dict[str, int]]:
+    return [{"from": a, "until": b, "taken": n} for a, b, n in steps]
 
 
 def calendars(
@@ -131,13 +152,15 @@ def calendars(
     reserved: dict[str, list[CalendarReservation]] = {}
     for lease in leases:
         for claim in lease["claims"]:
-            made = CalendarReservation(lease["holder"], lease["id"], claim["units"], Term(*claim["term"]))
+            made = CalendarReservation(
+                lease["holder"], lease["id"], claim["units"], Term(*claim["term"]), _by_class(claim)
+            )
             reserved.setdefault(claim["source"], []).append(made)
     for given in delegations:
         start, end = given["term"]
         end = end if given["freed"] < 0 else min(end, given["freed"])
         if given["state"] not in ("refused", "ended") and start < end:
-            made = CalendarReservation(given["broker"], "", given["units"], Term(start, end))
+            made = CalendarReservation(given["broker"], "", given["units"], Term(start, end), _by_class(given))
             reserved.setdefault(given["source"], []).append(made)
     found = []
     for source in sources:
@@ -150,9 +173,14 @@ def calendars(
                 tuple(sorted(there, key=lambda r: (r.term, r.holder, r.lease))),
                 tuple(sorted((w for w in windows if w.term.overlaps(window)), key=lambda w: (w.term, w.id))),
                 gone if gone.start < gone.end and gone.overlaps(window) else None,
+                tuple(source["classes"]),
             )
         )  # fmt: skip
     return found
+
+
+def _by_class(claim: Mapping[str, Any]) -> dict[str, int]:
+    return {one["class"]: one["units"] for one in claim["classes"]}
 
 
 def taken(held: Iterable[tuple[int, Term]], window: Term) -> list[Step]:
@@ -193,22 +221,26 @@ def bars(steps: Sequence[Step], units: int, window: Term, columns: int) -> str:
 
 
 def print_calendar(calendar: Calendar) -> None:
-    """For a person: a line of bars for all, one for each holder, one where maintenance is, and the axis."""
+    """For a person: a line of bars for all, one for each class of which units are taken, for each holder, where
+    maintenance is, and the axis.
+    """
     window, units, steps = calendar.window, calendar.units, calendar.steps
-    holders = calendar.holdings()
-    names = ["all", *holders, *(["maintenance"] if calendar.withheld else []), *([GONE] if calendar.gone else [])]
-    margin = min(max(map(len, names)), NAME_WIDTH) + 1
+    lines = [("all", steps, units)]
+    for one in calendar.classes:
+        of_it = calendar.steps_of(one["class"])
+        if any(level for _, _, level in of_it):
+            lines.append((properties_of(one) or one["class"][:8], of_it, one["units"]))
+    lines += [(holder, taken(theirs, window), units) for holder, theirs in calendar.holdings().items()]
+    if calendar.withheld:
+        lines.append(("maintenance", taken(((w.units, w.term) for w in calendar.withheld), window), units))
+    if calendar.gone is not None:
+        lines.append((GONE, taken([(units, calendar.gone)], window), units))
+    margin = min(max(len(clean(name)) for name, _, _ in lines), NAME_WIDTH) + 1
     width = min(max(console().width - 2 - margin, COLUMNS_MIN), COLUMNS_MAX)
     peak = max((level for _, _, level in steps), default=0)
     click.echo(f"{clean(calendar.source)}: {units} units, at most {peak} taken at once")
-    _line("all", margin, bars(steps, units, window, width))
-    for holder, theirs in holders.items():
-        _line(holder, margin, bars(taken(theirs, window), units, window, width))
-    if calendar.withheld:
-        gone = taken(((w.units, w.term) for w in calendar.withheld), window)
-        _line("maintenance", margin, bars(gone, units, window, width))
-    if calendar.gone is not None:
-        _line(GONE, margin, bars(taken([(units, calendar.gone)], window), units, window, width))
+    for name, level, most in lines:
+        _line(name, margin, bars(level, most, window, width))
     _axis(window, margin, width)
     if calendar.gone is not None:
         click.echo(f"{GONE} from {to_second(calendar.gone.start)} on: nothing that goes beyond is granted")
@@ -362,9 +394,14 @@ def print_topology(found: NetworkTopology) -> None:
 SUFFIXES: Final = (".png", ".svg")
 
 
+def _class_words(one: Mapping[str, Any]) -> str:
+    return f"{one['class'][:8]} {properties_of(one)}: {one['free_now']} of {one['units']} free"
+
+
 SOURCES: Final = listing(
     "source", "site", "type", ("state", state_of), "units", ("free now", "free_now"),
     ("free for a day", "free_for_a_day"), "reservations", ("until", at("grants_until")), ("properties", properties_of),
+    ("classes", lambda source: "; ".join(map(_class_words, source["classes"]))),
     empty="no site has delegated anything", right=("units", "free now", "free for a day", "reservations"),
 )  # fmt: skip
 REQUESTS: Final = listing(

@@ -170,6 +170,11 @@ def properties_of(thing: Mapping[str, Any]) -> str:
     return pairs(thing["properties"])
 
 
+def classes_of(thing: Mapping[str, Any]) -> str:
+    """How many units of each class a claim counts, in one line."""
+    return " ".join(f"{one['class'][:8]}:{one['units']}" for one in thing["classes"])
+
+
 def pairs(properties: Mapping[str, Any]) -> str:
     """Properties in one line; the instant among them as a date."""
     return " ".join(

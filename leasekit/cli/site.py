@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from leasekit.cli.output import (
+    classes_of,
     example,
     json_option,
     listing,
@@ -71,7 +72,8 @@ HIT: Final = listing(
 )  # fmt: skip
 CLAIMS: Final = listing(
     ("claim", lambda claim: claim["claim"][:16]), ("parent", lambda claim: claim["parent"][:16]),
-    ("issuer", key_column("issuer")), ("holder", key_column("holder")), "type", "units", *TERM, "state", "lease",
+    ("issuer", key_column("issuer")), ("holder", key_column("holder")), "type", "units",
+    ("classes", classes_of), *TERM, "state", "lease",
     empty="no ticket was redeemed yet", right=("units",),
 )  # fmt: skip
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import click
 
-from leasekit.cli.output import example, json_option, listing, note, print_fields, print_json, print_table
+from leasekit.cli.output import classes_of, example, json_option, listing, note, print_fields, print_json, print_table
 from leasekit.cli.places import FILE_VARIABLE, GUEST, DeployPlace, Stored, daemon_options
 from leasekit.cli.times import TERM, WHEN, Count, now, to_second
 from leasekit.core.claims.claim import DEPTH_DEFAULT, DEPTH_MAX, Ticket, TicketVerifier, decode_ticket
@@ -30,6 +30,7 @@ from leasekit.core.claims.evidence import (
 )
 from leasekit.core.claims.signed import ED25519, TRUNCATION, Statement, decode_statement, fingerprint
 from leasekit.core.errors import LeasekitError, TicketError
+from leasekit.core.properties import describe_counts
 from leasekit.core.reasons import with_article
 from leasekit.core.schema import TABLES
 from leasekit.core.time import Instant
@@ -48,7 +49,8 @@ def key_column(field: str) -> Callable[[Mapping[str, Any]], str]:
 
 
 CHAIN: Final = listing(
-    "#", ("issuer", key_column("issuer")), ("holder", key_column("holder")), "type", "units", *TERM,
+    "#", ("issuer", key_column("issuer")), ("holder", key_column("holder")), "type", "units", ("classes", classes_of),
+    *TERM,
     ("degree", lambda claim: f"{claim['degree'] / 1000:g}"),
     ("signature", lambda claim: "ok" if claim["signature_ok"] else "BAD"), ("claim", lambda claim: claim["claim"][:16]),
     empty="", right=("#", "units", "degree"),
@@ -195,7 +197,7 @@ def describe(found: Ticket, names: Mapping[bytes, str], problem: str, instant: I
                 "term": list(claim.term),
                 "serial": claim.serial,
                 "degree": claim.degree,
-                "classes": [{"class": class_, "units": units} for class_, units in claim.classes],
+                "classes": describe_counts(claim.classes),
                 "constraints": dict(claim.constraints),
                 "parent": claim.parent,
                 "signature_ok": ED25519.verify(claim.issuer, claim.signature, claim.body),
@@ -305,7 +307,7 @@ def known_names(place: DeployPlace) -> Mapping[bytes, str]:
 
 EXIT_OPEN: Final = 3
 """Exit status: what the evidence says is signed, and may have an innocent reason that only its site can rule out."""
-CLAIMS: Final = ("", "issuer", "holder", "type", "units", "degree", "from", "until", "claim")
+CLAIMS: Final = ("", "issuer", "holder", "type", "units", "classes", "degree", "from", "until", "claim")
 STATEMENTS: Final = ("", "signer", "about", "at", "says")
 STATEMENTS_MAX: Final = 16 * 1024 * 1024
 HEX: Final = re.compile(rb"\s*[0-9a-f]{128,}\s*")
@@ -416,7 +418,8 @@ def show_evidence(place: DeployPlace, source: Path, as_json: bool) -> int:
         [
             (
                 roles[index > 0], named(claim.issuer), named(claim.holder), claim.type, claim.units,
-                f"{claim.degree / 1000:g}", in_words(claim.term.start), in_words(claim.term.end), claim.id[:16],
+                classes_of({"classes": describe_counts(claim.classes)}), f"{claim.degree / 1000:g}",
+                in_words(claim.term.start), in_words(claim.term.end), claim.id[:16],
             )
             for index, claim in enumerate(found.claims)
         ],
@@ -444,6 +447,7 @@ def _described(found: Evidence) -> dict[str, Any]:
                 "holder": claim.holder,
                 "type": claim.type,
                 "units": claim.units,
+                "classes": describe_counts(claim.classes),
                 "degree": claim.degree,
                 "term": list(claim.term),
                 "parent": claim.parent,

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from deployed_world import DeployedWorld
 
+from leasekit.cli.broker import calendars
 from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.properties import attributes
 from leasekit.core.protocol.messages import ClaimReport, Offer
 from leasekit.core.reasons import words
-from leasekit.core.time import HOUR, MINUTE, SECOND, Instant
+from leasekit.core.time import HOUR, MINUTE, SECOND, Instant, Term
 
 RACKS = """
 [emulation]
@@ -103,6 +104,26 @@ def test_what_is_reserved_can_be_had(tmp_path: Path, mapper: str) -> None:
     assert racks(world, third["id"]) == {"a": 3}
     assert racks(world, fourth["id"]) == {"b": 1}
     assert world.broker("upper").errors == [] and world.site().errors == []
+
+
+def test_operators_see_classes(tmp_path: Path) -> None:
+    """What is free, and what is taken over time, is told by class, of leases and of what is delegated on; so is what
+    each claim counts.
+    """
+    world = world_of(tmp_path, text=RACKS + LOWER)
+    start = world.now + HOUR
+    ask(world, 2, start, start + HOUR, "rack == a")
+    (source,) = world.query("upper", "sources")
+    (calendar,) = calendars(
+        [source], world.query("upper", "leases"), world.query("upper", "delegations"), Term(start, start + HOUR)
+    )
+    lower = Counter(dict(decode_ticket(next(iter(world.broker("upper").issued.given.values())).ticket).leaf.classes))
+    for one in calendar.data()["classes"]:
+        mine = 2 if one["properties"]["rack"] == "a" else 0
+        assert [step["taken"] for step in one["steps"]] == [mine + lower[bytes.fromhex(one["class"])]]
+    world.run_until(start + MINUTE)
+    for claim in world.query("site", "claims"):
+        assert sum(one["units"] for one in claim["classes"]) == claim["units"]
 
 
 @pytest.mark.parametrize("mapper", MAPPERS)

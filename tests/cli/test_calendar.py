@@ -34,7 +34,7 @@ def source(name: str, *withheld: tuple[int, int, int], until: int = 48) -> dict[
     ]
     return {
         "source": name, "site": name, "type": "vm", "units": 8, "withheld": windows, "term": hours(-24, 48),
-        "grants_until": hours(0, until)[1],
+        "grants_until": hours(0, until)[1], "classes": [],
     }  # fmt: skip
 
 
@@ -43,12 +43,15 @@ def hours(start: float, end: float) -> list[int]:
 
 
 def lease(holder: str, units: int, term: list[int], at: str = "east") -> dict[str, Any]:
-    claim = {"source": at, "units": units, "term": term}
+    claim = {"source": at, "units": units, "classes": [{"class": "ab" * 32, "units": units}], "term": term}
     return {"id": f"{holder}-1", "holder": holder, "claims": [claim]}
 
 
 def given_on(units: int, term: list[int], state: str = "held", freed: int = -1) -> dict[str, Any]:
-    return {"source": "east", "broker": "lower", "units": units, "term": term, "state": state, "freed": freed}
+    return {
+        "source": "east", "broker": "lower", "units": units, "classes": [], "term": term, "state": state,
+        "freed": freed,
+    }  # fmt: skip
 
 
 def calendar(*leases: dict[str, Any], withheld: tuple[tuple[int, int, int], ...] = ()) -> Calendar:
@@ -131,6 +134,19 @@ def test_holders_are_listed_by_what_they_have() -> None:
     held = calendar(*small, lease("long", 1, hours(0, 9)), lease("past", 8, hours(-50, 0.5))).holdings()
     assert list(held)[:2] == ["long", "past"] and list(held)[-1] == OTHERS
     assert len(held) == HOLDERS_SHOWN + 1 and len(held[OTHERS]) == 7
+
+
+def test_classes(capsys: pytest.CaptureFixture[str]) -> None:
+    """A class of which units are taken has steps, and a line, of its own: it is full where none of it is free."""
+    mine = {"class": "ab" * 32, "units": 2, "properties": {"rack": "a\x1b"}}
+    other = {"class": "cd" * 32, "units": 6, "properties": {"rack": "b"}}
+    (made,) = calendars([source("east") | {"classes": [mine, other]}], [lease("web", 2, hours(0, 12))], (), DAY)
+    assert [(one["properties"], [step["taken"] for step in one["steps"]]) for one in made.data()["classes"]] == [
+        (mine["properties"], [2, 0]), (other["properties"], [0])
+    ]  # fmt: skip
+    print_calendar(made)
+    _, every, rack, _, _ = capsys.readouterr().out.splitlines()
+    assert rack.startswith("rack=a\\x1b |") and BARS[-1] in rack and BARS[-1] not in every
 
 
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:

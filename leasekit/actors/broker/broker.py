@@ -44,6 +44,7 @@ from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.errors import RemoteError
 from leasekit.core.leases.records import BrokerLease, Granted
 from leasekit.core.mappers import BrokerMapper, Defer, Grant, GrantGroup, Preempt, Reject
+from leasekit.core.properties import describe_counts
 from leasekit.core.protocol.messages import Message, RequestTicket
 from leasekit.core.reasons import of_mapper, view
 from leasekit.core.schema import Row
@@ -237,7 +238,12 @@ class Broker(Server[BrokerLease]):
             "site": self._site_of(lease),
             "requested": shown(lease.asked, "op", "units", "term"),
             "claims": [
-                {**shown(one, "source", "units"), "claim": one.digest.hex(), "term": [one.term.start, self._until(one)]}
+                {
+                    **shown(one, "source", "units"),
+                    "claim": one.digest.hex(),
+                    "classes": describe_counts(one.classes),
+                    "term": [one.term.start, self._until(one)],
+                }
                 for one in lease.claims
             ],
             **view(lease.defer_reason or lease.reason),

@@ -61,7 +61,7 @@ from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import SiteClaim, SiteLease
 from leasekit.core.leases.relations import Delegation, Incident
 from leasekit.core.profile import FOREVER, Profile
-from leasekit.core.properties import NO_UNITS, Counts, chosen, count_of, in_common
+from leasekit.core.properties import NO_UNITS, Counts, chosen, count_of, describe_counts, in_common
 from leasekit.core.protocol.messages import ClaimReport, CloseLease
 from leasekit.core.reasons import Code, Reason, mark, marked
 from leasekit.core.schema import Row
@@ -302,6 +302,7 @@ class SiteClaims:
                 **describe_key("issuer", record.issuer, names),
                 **describe_key("holder", record.holder, names),
                 **shown(record, "type", "units"),
+                "classes": describe_counts(decode_claim(record.body, record.signature).classes),
                 "term": [record.term.start, record.until if record.until >= 0 else record.term.end],
                 **shown(record, "state", "honoured"),
             }
