@@ -110,7 +110,7 @@ class UnauthenticatedPeer:
         self.level = SILENT
 
 
-class _Room:
+class Room:
     """Unauthenticated peers of two levels, of which there are at most ``limit``. If one more comes another one goes: of
     the network that has the most of them; there one that has got less far before one that has got further; among these
     the oldest.
@@ -134,6 +134,11 @@ class _Room:
             self.take(victim)
             victim.drop()
 
+    def next(self) -> UnauthenticatedPeer:
+        """The oldest of the network that has the fewest here."""
+        levels = min(self._by_source.values(), key=lambda found: sum(map(len, found)))
+        return next(one for level in levels for one in level)
+
     def take(self, peer: UnauthenticatedPeer) -> bool:
         """Have it go; whether it was here."""
         levels = self._by_source.get(peer.source)
@@ -155,7 +160,7 @@ class UnauthenticatedPeers:
     """
 
     def __init__(self, limit: int) -> None:
-        self._rooms = _Room(limit - limit // 2), _Room(limit // 2)
+        self._rooms = Room(limit - limit // 2), Room(limit // 2)
 
     def __len__(self) -> int:
         return sum(room.count for room in self._rooms)
@@ -174,5 +179,5 @@ class UnauthenticatedPeers:
         """It is gone, or unauthenticated no more; whether it was one."""
         return self._room(peer).take(peer)
 
-    def _room(self, peer: UnauthenticatedPeer) -> _Room:
+    def _room(self, peer: UnauthenticatedPeer) -> Room:
         return self._rooms[peer.level // 2]

@@ -17,7 +17,6 @@ import select
 import socket
 import ssl
 import stat
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -31,6 +30,7 @@ import trio
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import SECOND, Duration
 from leasekit.runtime.clock import since_boot
+from leasekit.runtime.limits import Bucket, Room, UnauthenticatedPeer
 from leasekit.runtime.tls import RECORD, Tls
 
 UNIX_PATH_MAX: Final = 107
@@ -110,36 +110,57 @@ def bound(listener: trio.SocketListener, tls: bool = True) -> Endpoint:
     return Endpoint(path=name) if isinstance(name, str) else Endpoint(host=name[0], port=name[1], tls=tls)
 
 
-AT_ONCE: Final = 8
-"""How many connections are taken at one turn of the loop: what a flood of them costs holds up nobody else for long."""
+AT_ONCE: Final = 64
+"""How many connections are taken out of the system's queue in one go."""
 
 
-class EagerListener(trio.abc.Listener[trio.SocketStream]):
-    """Takes several of the connections that wait at ``listener`` at each turn of the loop. trio takes one: where turns
-    are long a flood fills the system's own queue, in which all wait for seconds and nobody is told from anybody.
+class PacedListener(trio.abc.Listener[trio.SocketStream]):
+    """Takes the connections that wait at ``listener`` out of the system's queue, in which all would wait behind each
+    other for seconds, and lets them in as ``pace`` allows: each costs 1 of it. Up to ``limit`` wait here, where that
+    costs next to nothing. Of the network from which the fewest come the oldest is next; if one too many comes, one of
+    the network that has the most goes, of which ``refused`` hears.
     """
 
-    def __init__(self, listener: trio.SocketListener) -> None:
-        self._listener = listener
+    def __init__(self, listener: trio.SocketListener, pace: Bucket, limit: int, refused: Callable[[str], None]) -> None:
+        self._listener, self._pace, self._refused = listener, pace, refused
         self._door = socket.fromfd(listener.socket.fileno(), listener.socket.family, socket.SOCK_STREAM)
         self._door.setblocking(False)
-        self._taken: deque[trio.SocketStream] = deque()
+        self._room = Room(limit)
+        self._waiting: dict[UnauthenticatedPeer, socket.socket] = {}
 
     async def accept(self) -> trio.SocketStream:
         """The next connection. Raises as that of trio's listener does."""
-        if not self._taken:
-            self._taken.append(await self._listener.accept())
-            with suppress(OSError):  # nobody waits any more; any other reason is met again
-                while len(self._taken) < AT_ONCE:
-                    taken, _ = self._door.accept()
-                    self._taken.append(trio.SocketStream(trio.socket.from_stdlib_socket(taken)))
-        return self._taken.popleft()
+        if not self._waiting:
+            first = await self._listener.accept()
+            self._admit(socket.socket(fileno=first.socket.detach()))
+        while pause := self._pace.wait(trio.current_time()):
+            self._take()
+            await trio.sleep(pause)
+        self._take()
+        self._pace.take(1, trio.current_time())
+        next_ = self._room.next()
+        self._room.take(next_)
+        return trio.SocketStream(trio.socket.from_stdlib_socket(self._waiting.pop(next_)))
+
+    def _take(self) -> None:
+        with suppress(OSError):  # nobody waits any more; any other reason is met again
+            for _ in range(AT_ONCE):
+                self._admit(self._door.accept()[0])
+
+    def _admit(self, taken: socket.socket) -> None:
+        def drop() -> None:
+            self._waiting.pop(peer).close()
+            self._refused(peer.source)
+
+        peer = UnauthenticatedPeer(source_of(taken), drop)
+        self._waiting[peer] = taken
+        self._room.put(peer)
 
     async def aclose(self) -> None:
-        """Close it, and what was taken and not asked for."""
+        """Close it, and what waits here."""
         self._door.close()
-        for stream in self._taken:
-            stream.socket.close()
+        for taken in self._waiting.values():
+            taken.close()
         await self._listener.aclose()
 
 
@@ -278,6 +299,15 @@ def network(address: str) -> str:
     return str(ip_network((found, 24 if found.version == 4 else 64), strict=False))
 
 
+def source_of(connection: socket.socket | trio.socket.SocketType) -> str:
+    """The network at the other end (:func:`network`), or the empty text for this machine's own (a Unix socket)."""
+    try:
+        name = connection.getpeername()
+    except OSError:
+        return "gone"
+    return network(str(name[0])) if isinstance(name, tuple) else ""
+
+
 CLOSE_WITHIN: Final = 1.0
 """How long, in seconds, closing in good manners may take."""
 LINGER_BYTES: Final = 65_536
@@ -343,12 +373,8 @@ class Wire:
 
     @property
     def source(self) -> str:
-        """The network at the other end (:func:`network`), or the empty text for this machine's own (a Unix socket)."""
-        try:
-            name = self._socket.stream.socket.getpeername()
-        except OSError:
-            return "gone"
-        return network(str(name[0])) if isinstance(name, tuple) else ""
+        """The network at the other end (:func:`source_of`)."""
+        return source_of(self._socket.stream.socket)
 
     async def begins_with_tls(self) -> bool:
         """Whether the other side, which speaks first, begins with TLS. Nothing is taken from the stream."""

@@ -31,13 +31,13 @@ from leasekit.core.protocol import codec
 from leasekit.core.protocol.channel import NONCE_BYTES, Channel, Closed, Established, Event
 from leasekit.core.protocol.messages import Message
 from leasekit.core.time import SECOND, Duration, Instant
-from leasekit.runtime.limits import CERTIFIED, GREETED, SPEAKS, UnauthenticatedPeer, UnauthenticatedPeers
+from leasekit.runtime.limits import CERTIFIED, GREETED, SPEAKS, Bucket, UnauthenticatedPeer, UnauthenticatedPeers
 from leasekit.runtime.links import LOG, READ_SOME, Traffic
 from leasekit.runtime.logs import Seldom
 from leasekit.runtime.peers import PeerAddress, PeerLink, PeerStatus, RemotePeer
 from leasekit.runtime.sockets import (
-    EagerListener,
     Endpoint,
+    PacedListener,
     Sockets,
     Stalls,
     Wire,
@@ -53,6 +53,16 @@ LOOKS_EVERY: Final[Duration] = 100
 
 GREETED_AT_ONCE: Final = 2
 """How many TLS handshakes are begun at one turn of the loop: each takes a fraction of a millisecond."""
+BEGUN_A_SECOND: Final = 250.0
+"""How many connections are let in, for long. One costs about a millisecond until the other side must go on with its
+handshake, so that those who never do take a quarter of a processor at most, however many they are.
+"""
+BEGUN_AT_ONCE: Final = 250.0
+"""How many are let in after a rest: all peers may come back together."""
+KNOCKING_MAX: Final = 64
+"""How many wait to be let in, at each address: who is turned away knows soon, and comes again."""
+CERTIFIED_COSTS: Final = 3.0
+"""As many as so many more costs one that goes on: its certificate is checked, and both sides of the channel's proof."""
 
 
 class Transport:
@@ -97,6 +107,7 @@ class Transport:
         self._server_context: ssl.SSLContext | None = None
         self._unauthenticated = UnauthenticatedPeers(self._settings.unauthenticated_max)
         self._gate = trio.Semaphore(GREETED_AT_ONCE)
+        self._pace = Bucket(BEGUN_A_SECOND, BEGUN_AT_ONCE, 0.0)
         self._refusals = Seldom(trio.current_time)
         self.bound: list[Endpoint] = []
         """Where this transport listens, with the ports that it got."""
@@ -127,8 +138,8 @@ class Transport:
                 task_status.started(self.bound)
                 for endpoint, listener in listeners:
                     accept = partial(self._accept, encrypted=endpoint.encrypted)
-                    eager = EagerListener(listener)
-                    nursery.start_soon(partial(trio.serve_listeners, accept, [eager], handler_nursery=nursery))
+                    door = PacedListener(listener, self._pace, KNOCKING_MAX, self._turn_away)
+                    nursery.start_soon(partial(trio.serve_listeners, accept, [door], handler_nursery=nursery))
                 await trio.sleep_forever()
 
     def send(self, peer: str, messages: Sequence[Message]) -> None:
@@ -296,6 +307,7 @@ class Transport:
                         pass  # a few of them at each turn of the loop: what the first step costs holds up nobody else
                     self._unauthenticated.advance(peer, GREETED)
                     await wire.secure(self._own_tls, self._context_to_listen(), dialled=False)
+                    self._pace.take(CERTIFIED_COSTS, trio.current_time())
                     self._unauthenticated.advance(peer, CERTIFIED)
                 channel = self._channel(None, wire.binding)
                 events, problem = await self._shake_hands(channel, wire, partial(self._unauthenticated.advance, peer))
@@ -317,6 +329,11 @@ class Transport:
         with suppress(trio.BrokenResourceError):  # it is gone already
             await wire.send(channel.bytes_to_send())
         return "it does not speak TLS, which this address demands: tls must be the same on both sides"
+
+    def _turn_away(self, source: str) -> None:
+        self._log_unauthenticated(
+            source, f"more connections come than are let in, which is {BEGUN_A_SECOND:g} a second"
+        )
 
     def _log_unauthenticated(self, source: str, problem: str) -> None:
         if (more := self._refusals.note(source)) is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -31,9 +30,9 @@ from leasekit.runtime.limits import (
     UnauthenticatedPeer,
     UnauthenticatedPeers,
 )
-from leasekit.runtime.sockets import AT_ONCE, Endpoint, Wire, network
+from leasekit.runtime.sockets import AT_ONCE, Endpoint, PacedListener, Wire, network
 from leasekit.runtime.tls import Tls
-from leasekit.runtime.transport import GREETED_AT_ONCE
+from leasekit.runtime.transport import BEGUN_A_SECOND, CERTIFIED_COSTS, GREETED_AT_ONCE
 
 # Numbers.
 
@@ -429,19 +428,38 @@ async def test_costly_handshakes_take_turns(nursery: trio.Nursery, monkeypatch: 
     assert max(begun.values()) <= GREETED_AT_ONCE
 
 
-async def test_those_who_knock_are_let_in_together(nursery: trio.Nursery) -> None:
-    """Who waits in the system's queue is not told from anybody there: several are taken at each turn."""
-    bob = await Node("bob", {"alice": None}, [TCP], unauthenticated_max=1000).start(nursery)
-    where, rounds = bob.transport.bound[0], Rounds()
-    await trio.testing.wait_all_tasks_blocked()
-    knocking = [socket.create_connection((where.host, where.port)) for _ in range(5 * AT_ONCE)]
-    trio.lowlevel.add_instrument(rounds)
-    while len(bob.transport._unauthenticated) < len(knocking):
-        await trio.lowlevel.checkpoint()
-    assert 5 <= rounds.count <= 20
-    trio.lowlevel.remove_instrument(rounds)
-    for one in knocking:
-        one.close()
+async def test_those_who_knock_are_let_in_at_a_pace(nursery: trio.Nursery) -> None:
+    """A flood waits at the door, where one of another network overtakes it, and one too many of it goes."""
+    (listener,) = await trio.open_tcp_listeners(0, host="0.0.0.0")
+    refused: list[str] = []
+    pace = Bucket(1e-6, 1, 0.0)
+    door = PacedListener(listener, pace, 8, refused.append)
+    port = listener.socket.getsockname()[1]
+    flood = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(AT_ONCE)]
+    quiet = await trio.open_tcp_stream("127.0.0.1", port, local_address="127.0.7.1")
+    begun = [await door.accept(), await door.accept()]
+    with trio.move_on_after(0.05) as waits:
+        await door.accept()
+    assert waits.cancelled_caught
+    assert refused == ["127.0.0.0/24"] * (AT_ONCE + 1 - 8)
+    pace.take(-1, trio.current_time())
+    begun.append(await door.accept())
+    names = [one.socket.getpeername() for one in begun]
+    assert names == [one.socket.getsockname() for one in (quiet, *flood[-7:-5])]
+    await door.aclose()
+    for one in (*flood, quiet, *begun):
+        await trio.aclose_forcefully(one)
+
+
+async def test_handshakes_have_a_pace(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has a certificate to be checked waits for others before, as what it costs says."""
+    monkeypatch.setattr("leasekit.runtime.transport.BEGUN_AT_ONCE", CERTIFIED_COSTS)
+    bob = await Node("bob", {"alice": None}, [TCP], connections_per_minute=1000).start(nursery)
+    began, clients = trio.current_time(), 30
+    async with trio.open_nursery() as dialling:
+        for _ in range(clients):
+            dialling.start_soon(Raw.dial, bob, "alice")
+    assert trio.current_time() - began > (clients - 4) * (1 + CERTIFIED_COSTS) / BEGUN_A_SECOND
 
 
 async def test_a_certificate_is_not_enough(nursery: trio.Nursery) -> None:
