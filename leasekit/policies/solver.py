@@ -53,7 +53,7 @@ def run(
     if left <= 0:
         return Solved(False, (), -inf)
     module = load_highs()
-    highs = module.Highs()
+    highs = module.Highs.__base__()  # itself, from 1.16 on, prints its name before it can be told to be silent
     options: dict[str, Any] = {
         "output_flag": False,
         "threads": 1,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +135,10 @@ def test_the_schema_names_every_key_and_no_other(capsys: pytest.CaptureFixture[s
     vertex = schema["properties"]["resources"]["properties"]["vertices"]["items"]["properties"]
     assert vertex["kind"] == {"enum": ["site", "exchange"]} and "attrs" in vertex
     assert schema["properties"]["options"]["properties"]["pmax"]["default"] == 2
+
+
+def test_the_solver_prints_nothing(tmp_path: Path) -> None:
+    """A process of its own whose standard output is one JSON object: HiGHS, which is no Python, would write past it."""
+    command = [sys.executable, "-m", "leasekit.cli.main", "plan", "coallocate", "--json"]
+    done = subprocess.run([*command, problem(tmp_path, options={"solver": "highs"})], capture_output=True, check=True)
+    assert json.loads(done.stdout)["objective"] == 13 and done.stderr == b""
