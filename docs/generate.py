@@ -21,8 +21,7 @@ import click
 import mapper_api
 
 from leasekit.actors import settings as actor_settings
-from leasekit.cli.groups import LazyGroup
-from leasekit.cli.main import cli
+from leasekit.cli.main import LazyGroup, cli
 from leasekit.config.shell import ShellSettings, TransportSettings
 from leasekit.core.leases import authority, broker, delegation, membership, outage, power, returns, service_manager
 from leasekit.core.leases.machine import NONE, Joint, TransitionTable

@@ -13,21 +13,20 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import click
 
+from leasekit.cli.options import FILE, Shown, argument, command, option
 from leasekit.cli.output import (
+    Told,
     clean,
     console,
-    example,
-    json_option,
     listing,
     note,
-    print_json,
     print_table,
     properties_of,
 )
 from leasekit.cli.peer import add_delegation_commands, add_eviction, state_of
-from leasekit.cli.places import BROKER, DeployPlace, Shown, asks, daemon_options
+from leasekit.cli.places import BROKER, DeployPlace
 from leasekit.cli.ticket import key_words, known_names, stored_rows
-from leasekit.cli.times import SPAN, WHEN, at, term_columns, to_second
+from leasekit.cli.times import at, term_columns, to_second
 from leasekit.core.claims.signed import decode_statement
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.machine import NONE
@@ -417,51 +416,60 @@ def broker() -> None:
     """Look into a broker."""
 
 
-@asks(broker, "leasekit broker sources")
+@command(broker)
 def sources(place: DeployPlace) -> Shown:
-    """List the delegations that the broker holds, what is free of them, and until when it can grant of them."""
+    """List the delegations that the broker holds, what is free of them, and until when it can grant of them.
+
+    Example:
+      leasekit broker sources
+    """
     found = place.query(BROKER, "sources")
     return found, SOURCES
 
 
-@asks(broker, "leasekit broker release site/vm@broker")
-@click.argument("source")
-def release(place: DeployPlace, source: str) -> Shown:
+@command(broker)
+def release(place: DeployPlace, source: str = argument()) -> Shown:
     """Let go of what a site or broker has delegated and is not there any more to take back.
 
     Nothing is granted of it from now on; leases that have not begun are off, the others run out. When its issuer is
     back, it hears of it, and offers anew.
+
+    Example:
+      leasekit broker release site/vm@broker
     """
     released = place.command(BROKER, "source.release", source=source)
     words = f"{', '.join(released['sources'])}: nothing more is granted of it, leases run out"
     return released, words
 
 
-@asks(broker, "leasekit broker requests")
+@command(broker)
 def requests(place: DeployPlace) -> Shown:
-    """List the requests that wait for the broker's mapper, and why."""
+    """List the requests that wait for the broker's mapper, and why.
+
+    Example:
+      leasekit broker requests
+    """
     waiting = [lease for lease in place.query(BROKER, "leases") if lease["pending"] != NONE]
     return waiting, REQUESTS
 
 
-@broker.command(
-    epilog=example(
-        "leasekit broker calendar",
-        "leasekit broker calendar --for 2h --json",
-        "leasekit broker calendar --for 1w --out week.png",
-    )
-)
-@click.option("--from", "begin", type=WHEN, default="now", show_default=True, help="Where the picture begins.")
-@click.option("--for", "span", type=SPAN, default="1d", show_default=True, help="How much time it shows.")
-@click.option("--source", default="", metavar="SOURCE", help="Only this delegation.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Draw it into FILE, a .png or .svg.")
-@daemon_options
-@json_option
-def calendar(place: DeployPlace, begin: Instant, span: Duration, source: str, out: Path | None, as_json: bool) -> None:
+@command(broker)
+def calendar(
+    place: DeployPlace,
+    begin: Instant = option("Where the picture begins.", "--from", shown="now"),
+    span: Duration = option("How much time it shows.", "--for", shown="1d"),
+    source: str = option("Only this delegation.", metavar="SOURCE"),
+    out: Path | None = option("Draw it into FILE, a .png or .svg.", metavar="FILE"),
+) -> Shown:
     """Draw how the units of each delegation are taken over time, and by whom: a full block where none is free.
 
     Units that the site needs for maintenance are drawn on a line of their own, as is the time from which on a
     delegation is taken back.
+
+    Example:
+      leasekit broker calendar
+      leasekit broker calendar --for 2h --json
+      leasekit broker calendar --for 1w --out week.png
     """
     _check_picture(out)
     with place.connect(BROKER) as client:
@@ -470,31 +478,30 @@ def calendar(place: DeployPlace, begin: Instant, span: Duration, source: str, ou
     if source and not found:
         raise LeasekitError(f"no source {source!r}; `leasekit broker sources` lists them")
     made = calendars(found, leases, given, Term(begin, begin + span))
+    pictures = [lambda _, each=each: print_calendar(each) for each in made]
+    told: Told = tuple(pictures) or "no site has delegated anything"
     if out is not None and made:
         from leasekit.cli.pictures import draw
 
         draw(made, out)
-    if as_json:
-        print_json([each.data() for each in made])
-    elif not made:
-        note("no site has delegated anything")
-    elif out is not None:
-        note(f"written to {out}")
-    else:
-        for each in made:
-            print_calendar(each)
+        told = f"written to {out}"
+    return [each.data() for each in made], told
 
 
-@broker.command(epilog=example("leasekit broker receipts", "leasekit broker receipts --out receipts.txt"))
-@click.option("--lease", default="", metavar="LEASE", help="Only those of this lease, or delegation.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write them to FILE.")
-@daemon_options
-@json_option
-def receipts(place: DeployPlace, lease: str, out: Path | None, as_json: bool) -> None:
+@command(broker)
+def receipts(
+    place: DeployPlace,
+    lease: str = option("Only those of this lease, or delegation.", metavar="LEASE"),
+    out: Path | None = option("Write them to FILE.", type=FILE, metavar="FILE"),
+) -> Shown:
     """List the receipts that sites gave the broker for claims that ended early, or write them to a file.
 
     Who is accused of having given units away twice brings them: `leasekit evidence verify FILE --against RECEIPTS`.
     They are read from the broker's store, whether its daemon runs or not.
+
+    Example:
+      leasekit broker receipts
+      leasekit broker receipts --out receipts.txt
     """
     spec = place.stored(BROKER)
     if spec.role != BROKER:
@@ -510,27 +517,25 @@ def receipts(place: DeployPlace, lease: str, out: Path | None, as_json: bool) ->
         row |= {"receipt": data.hex(), "ended": decode_statement(data).at}
     if out is not None:
         out.write_text("".join(f"{row['receipt']}\n" for row in found), "ascii")
-        note(f"{counted(len(found), 'receipt')} in {out}")
-    elif as_json:
-        print_json(found)
-    else:
-        holder = ("holder", lambda row: key_words(bytes.fromhex(row["holder"]), names))
-        listing(
-            ("claim", lambda row: row["id"][:16]), "lease", holder, "type", "units", ("from", at("term_start")),
-            ("until", at("term_end")), ("ended", at("ended")), empty="no claim has ended early", right=("units",),
-        )(found)  # fmt: skip
+        return found, f"{counted(len(found), 'receipt')} in {out}"
+    holder = ("holder", lambda row: key_words(bytes.fromhex(row["holder"]), names))
+    return found, listing(
+        ("claim", lambda row: row["id"][:16]), "lease", holder, "type", "units", ("from", at("term_start")),
+        ("until", at("term_end")), ("ended", at("ended")), empty="no claim has ended early", right=("units",),
+    )  # fmt: skip
 
 
-@broker.command(
-    epilog=example(
-        "leasekit broker topology", "leasekit broker topology --json", "leasekit broker topology --out net.svg"
-    )
-)
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Draw it into FILE, a .png or .svg.")
-@daemon_options
-@json_option
-def topology(place: DeployPlace, out: Path | None, as_json: bool) -> None:
-    """Show the network that the broker can plan on: sites, exchange points, links, and what is free of them now."""
+@command(broker)
+def topology(
+    place: DeployPlace, out: Path | None = option("Draw it into FILE, a .png or .svg.", metavar="FILE")
+) -> Shown:
+    """Show the network that the broker can plan on: sites, exchange points, links, and what is free of them now.
+
+    Example:
+      leasekit broker topology
+      leasekit broker topology --json
+      leasekit broker topology --out net.svg
+    """
     _check_picture(out)
     with place.connect(BROKER) as client:
         found = topology_of(client.query("sources"))
@@ -538,12 +543,7 @@ def topology(place: DeployPlace, out: Path | None, as_json: bool) -> None:
         from leasekit.cli.pictures import draw_topology
 
         draw_topology(found, out)
-    if as_json:
-        print_json(found.data())
-    elif out is not None:
-        note(f"written to {out}")
-    else:
-        print_topology(found)
+    return found.data(), (lambda _: print_topology(found)) if out is None else f"written to {out}"
 
 
 def _check_picture(out: Path | None) -> None:

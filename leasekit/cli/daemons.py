@@ -1,37 +1,49 @@
-"""``leasekit up``, ``down``, ``reload``, ``status`` and ``clock``: the daemons of a deploy file."""
+"""The daemons of a deploy file: ``leasekit up``, ``down``, ``reload``, ``status``, ``clock``, ``backup``, ``restore``;
+and what they have counted, ``usage``.
+"""
 
 from __future__ import annotations
 
+import csv
 import os
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leasekit.cli.output import example, json_option, listing, note, print_json, print_table, report
+from leasekit.cli.options import DAEMONS, FILE_AND_ACTORS, Shown, argument, command, option
+from leasekit.cli.output import listing, note, print_table
 from leasekit.cli.peer import difference_in_words
-from leasekit.cli.places import DeployPlace, daemon_options, daemons_options, file_and_actors
-from leasekit.cli.times import to_second
+from leasekit.cli.places import DeployPlace
+from leasekit.cli.times import now, to_second
 from leasekit.core.errors import LeasekitError
-from leasekit.core.time import format_duration
+from leasekit.core.time import DAY, HOUR, Instant, format_duration
+
+if TYPE_CHECKING:
+    from leasekit.config.deployment import ActorSpec
 
 UP_WITHIN: Final = 60.0
 LOOK_EVERY: Final = 0.1
-COLUMNS = ("actor", "role", "state", "pid", "leases", "units", "waiting", "peers")
 
 
-@click.command(epilog=example("leasekit status --file deploy/quickstart/all.toml", "leasekit status site --json"))
-@click.argument("name", metavar="[ACTOR]", default="")
-@daemon_options
-@click.option("--wait", is_flag=True, help=f"Wait until all of them are running, for up to {UP_WITHIN:.0f} s.")
-@json_option
-def status(place: DeployPlace, name: str, wait: bool, as_json: bool) -> int:
+@command(None)
+def status(
+    place: DeployPlace,
+    name: str = argument("[ACTOR]", default=""),
+    wait: bool = option(f"Wait until all of them are running, for up to {UP_WITHIN:.0f} s."),
+) -> Shown:
     """Show how daemons are: what they hold, whom they are connected to, what troubles them.
 
     Exits with 0 if all of them are running, with 1 otherwise.
+
+    Example:
+      leasekit status --file deploy/quickstart/all.toml
+      leasekit status site --json
     """
     wanted = name or place.actor
     doors, until = place.doors([wanted] if wanted else ()), time.monotonic() + UP_WITHIN
@@ -39,14 +51,8 @@ def status(place: DeployPlace, name: str, wait: bool, as_json: bool) -> int:
     while wait and not all(map(_running, answers)) and time.monotonic() < until:
         time.sleep(LOOK_EVERY)  # nobody tells of a socket that is not there yet
         answers = [_ask(door.name, door.role, door.control) for door in doors]
-    if as_json:
-        print_json(answers)
-    else:
-        print_table(COLUMNS, [_row(answer) for answer in answers], empty="no actors", right=("pid", "waiting"))
-        for answer in answers:
-            for problem in _problems(answer):
-                note(f"{answer['name']}: {problem}")
-    return 0 if all(_running(answer) for answer in answers) else 1
+    problems = [f"{answer['name']}: {problem}" for answer in answers for problem in _problems(answer)]
+    return answers, (STATUS, *problems), 0 if all(map(_running, answers)) else 1
 
 
 def _ask(name: str, role: str, path: Path) -> dict[str, Any]:
@@ -64,29 +70,35 @@ def _running(answer: dict[str, Any]) -> bool:
     return bool(answer["shell"]["state"] == "running")
 
 
-def _row(answer: dict[str, Any]) -> tuple[Any, ...]:
+def _connected(answer: dict[str, Any]) -> str:
     peers = answer.get("peers", ())
-    return (
-        answer["name"],
-        answer["role"],
-        answer["shell"]["state"],
-        answer.get("pid", ""),
-        _counts(answer.get("leases", {})),
-        _units(answer.get("units", "")),
-        answer.get("waiting", ""),
-        f"{sum(bool(peer['connected']) for peer in peers)} of {len(peers)}" if peers else "",
-    )
+    return f"{sum(bool(peer['connected']) for peer in peers)} of {len(peers)}" if peers else ""
 
 
 def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
-def _units(units: Any) -> str:
+def _units(answer: dict[str, Any]) -> str:
     """A site counts its units by type and state, a guest those it has."""
+    units = answer.get("units", "")
     if not isinstance(units, dict):
         return str(units)
     return "; ".join(f"{type_}: {_counts(states)}" for type_, states in units.items())
+
+
+STATUS: Final = listing(
+    ("actor", "name"),
+    "role",
+    ("state", lambda answer: answer["shell"]["state"]),
+    "pid",
+    ("leases", lambda answer: _counts(answer.get("leases", {}))),
+    ("units", _units),
+    "waiting",
+    ("peers", _connected),
+    empty="no actors",
+    right=("pid", "waiting"),
+)
 
 
 def _apart(ahead: int) -> str:
@@ -137,36 +149,32 @@ def clock() -> None:
     """Say that the clock of a daemon's machine is right."""
 
 
-@clock.command(epilog=example("leasekit clock accept --file deploy/quickstart/all.toml", "leasekit clock accept site"))
-@click.argument("actors", metavar="[ACTOR]...", nargs=-1)
-@daemons_options
-@json_option
-def accept(place: DeployPlace, actors: tuple[str, ...], as_json: bool) -> int:
+@command(clock)
+def accept(place: DeployPlace = DAEMONS) -> Shown:
     """Have daemons take their machine's clock for right after it was set: all of a deploy file, or those ACTORs of it.
 
     Until then time goes on at the old pace, and nothing ends by it; what is over by the clock ends now. An actor's log
     says who accepted it. A clock that is behind can't be accepted while time is later: what to do is said then.
 
     Exits with 1 if one of the daemons does not answer or can't accept it.
+
+    Example:
+      leasekit clock accept --file deploy/quickstart/all.toml
+      leasekit clock accept site
     """
     user = os.environ.get("SUDO_USER") or os.environ.get("USER") or f"user {os.getuid()}"
-    status, answers = _command_all(place, actors, "clock.accept", by=user)
+    status, answers = _command_all(place, "clock.accept", by=user)
     told = [{"actor": name, **answer} for name, answer in answers]
-    if as_json:
-        print_json(told)
-    else:
-        for answer in told:
-            note(f"{answer['actor']}: {_told(answer)}")
-    return status
+    return told, tuple(f"{answer['actor']}: {_told(answer)}" for answer in told), status
 
 
-def _command_all(place: DeployPlace, actors: Sequence[str], name: str, **arguments: Any) -> tuple[int, list[Any]]:
+def _command_all(place: DeployPlace, name: str, **arguments: Any) -> tuple[int, list[Any]]:
     """Have daemons carry out a command: the exit status, and what each answers that does, by its name. What is wrong
     with the others is told.
     """
     from leasekit.runtime.client import ControlClient, ControlError, RequestError
 
-    answers, doors = [], place.doors(actors)
+    answers, doors = [], place.doors(place.actors)
     for door in doors:
         called = door.name or str(door.control)
         try:
@@ -184,51 +192,48 @@ def _told(answer: dict[str, Any]) -> str:
     return f"time is {format_duration(answer['ahead'])} later than before: {answer['now']}"
 
 
-@click.command(
-    epilog=example(
-        "leasekit up deploy/quickstart/all.toml",
-        "leasekit up deploy/quickstart/all.toml site --state run/site",
-    )
-)
-@file_and_actors
-@click.option(
-    "--data", type=click.Path(path_type=Path), metavar="DIR", help="Where the traces are that mappers follow."
-)
-@click.option("--synthetic", is_flag=True, help="Let mappers follow generated load instead of traces.")
-@click.option("--accept-clock", is_flag=True, help="Believe this machine's clock, although it was set.")
-@click.option("--ready-fd", type=int, metavar="N", help="Write the ready lines to this descriptor as well.")
+@command(None)
 def up(
-    place: DeployPlace,
-    actors: tuple[str, ...],
-    data: Path | None,
-    synthetic: bool,
-    accept_clock: bool,
-    ready_fd: int | None,
+    place: DeployPlace = FILE_AND_ACTORS,
+    data: Path | None = option("Where the traces are that mappers follow.", metavar="DIR"),
+    synthetic: bool = option("Let mappers follow generated load instead of traces."),
+    accept_clock: bool = option("Believe this machine's clock, although it was set."),
+    ready_fd: int | None = option("Write the ready lines to this descriptor as well.", metavar="N"),
 ) -> int:
     """Run the daemons of a deploy file (or those ACTORs of it) in this process until they are stopped.
 
     Prints a line for each actor as soon as it listens, and stops in good order on Ctrl-C, SIGTERM or `leasekit down`.
+
+    Example:
+      leasekit up deploy/quickstart/all.toml
+      leasekit up deploy/quickstart/all.toml site --state run/site
     """
     from leasekit.runtime.daemon import run
 
     return run(
-        place.deployment(), actors, ready_fd=ready_fd, data_dir=data, synthetic=synthetic, accept_clock=accept_clock
+        place.deployment(),
+        place.actors,
+        ready_fd=ready_fd,
+        data_dir=data,
+        synthetic=synthetic,
+        accept_clock=accept_clock,
     )
 
 
-@click.command(epilog=example("leasekit down --file deploy/quickstart/all.toml"))
-@click.argument("actors", metavar="[ACTOR]...", nargs=-1)
-@daemons_options
-def down(place: DeployPlace, actors: tuple[str, ...]) -> None:
+@command(None)
+def down(place: DeployPlace = DAEMONS) -> None:
     """Stop the daemons of a deploy file, or those ACTORs of it. What runs is finished, or resumed at the next start.
 
     A process that runs several actors stops as a whole.
+
+    Example:
+      leasekit down --file deploy/quickstart/all.toml
     """
     from leasekit.runtime.client import ControlClient, ControlError
 
     with ExitStack() as stack:
         running = {}
-        for door in place.doors(actors):
+        for door in place.doors(place.actors):
             with suppress(ControlError):
                 running[door.name or str(door.control)] = stack.enter_context(ControlClient(door.control))
         for name, client in running.items():
@@ -239,32 +244,178 @@ def down(place: DeployPlace, actors: tuple[str, ...]) -> None:
         raise LeasekitError(f"{place.control or place.deploy_file()}: none of its daemons is running")
 
 
-@click.command(
-    epilog=example(
-        "leasekit reload --file deploy/quickstart/all.toml",
-        "leasekit reload site --json",
-        "leasekit reload --control run/quickstart/site.control.sock",
-    )
-)
-@click.argument("actors", metavar="[ACTOR]...", nargs=-1)
-@daemons_options
-@json_option
-def reload(place: DeployPlace, actors: tuple[str, ...], as_json: bool) -> int:
+@command(None)
+def reload(place: DeployPlace = DAEMONS) -> Shown:
     """Have daemons take what their deploy file says by now: all of a file, or those ACTORs of it. SIGHUP does the same.
 
     Each actor takes all that is new, or, if anything in the file is wrong, nothing. What is new is shown by key, as it
     was and as it is; keys that need a restart are named, and stay as they were until then.
 
     Exits with 1 if one of the daemons does not answer or takes nothing.
+
+    Example:
+      leasekit reload --file deploy/quickstart/all.toml
+      leasekit reload site --json
+      leasekit reload --control run/quickstart/site.control.sock
     """
-    status, answers = _command_all(place, actors, "reload")
+    status, answers = _command_all(place, "reload")
     rows = [{"actor": name, **change} for name, changes in answers for change in changes]
-    if answers or as_json:
-        report(rows, CHANGES, as_json=as_json)
-    return status
+    return rows, CHANGES if answers else (), status
 
 
 CHANGES: Final = listing(
     "actor", "key", "before", "after", ("taken", lambda change: "at a restart" if change["restart"] else "now"),
     empty="no key has another value",
 )  # fmt: skip
+
+
+COPIES = listing("actor", "store", "copy", "bytes", empty="no actor keeps a store", right=("bytes",))
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+@command(None)
+def backup(
+    place: DeployPlace = FILE_AND_ACTORS,
+    folder: Path = option("Where the copies go, as ACTOR.db.", "--to", type=FOLDER, metavar="DIR", required=True),
+) -> Shown:
+    """Copy the stores of a deploy file's actors (or of those ACTORs), while their daemons run or not.
+
+    A copy is as of one commit, and takes the place of an older one of that name only when it is whole. Keys are not
+    copied: they do not change, so keep them apart.
+
+    Example:
+      leasekit backup --to /var/backups/leasekit
+      leasekit backup deploy/quickstart/all.toml site --to copies
+    """
+    from leasekit.stores.sqlite import copy_store
+
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    copies = []
+    for name, store in _stores(place):
+        to = folder / f"{name}.db"
+        copy_store(store, to, now())
+        copies.append({"actor": name, "store": str(store), "copy": str(to), "bytes": to.stat().st_size})
+    return copies, COPIES
+
+
+@command(None)
+def restore(
+    place: DeployPlace = FILE_AND_ACTORS,
+    folder: Path | None = option("Where `leasekit backup` put the copies.", "--from", type=FOLDER, metavar="DIR"),
+    empty: bool = option("There is no copy: begin with an empty store."),
+) -> Shown:
+    """Put copies in the place of the stores of a deploy file's actors (or of those ACTORs), which must not run.
+
+    What was there is kept beside it. An actor that goes on from a copy gives no number again that it may have given
+    since: docs/operations.md says what its peers see of that.
+
+    Example:
+      leasekit restore site --from /var/backups/leasekit
+      leasekit restore guest --empty
+    """
+    from leasekit.stores.sqlite import put_back
+
+    if (folder is None) != empty:
+        raise click.UsageError("say --from DIR, or --empty")
+    done, told = [], []
+    for name, store in _stores(place):
+        aside = [str(path) for path in put_back(None if folder is None else folder / f"{name}.db", store, now())]
+        done.append({"actor": name, "store": str(store), "aside": aside})
+        told.append(f"{name}: {store} is put back" + (f"; what was there is {aside[0]}" if aside else ""))
+    return done, tuple(told)
+
+
+def _stores(place: DeployPlace) -> list[tuple[str, Path]]:
+    """The stores of the actors that were named (none: all that keep one). Raises ``LeasekitError`` for one without."""
+    deployment = place.deployment_with_actors()
+    specs: list[ActorSpec] = [deployment.actors[name] for name in place.actors or deployment.actors]
+    for spec in specs:
+        if spec.store is None and place.actors:
+            raise LeasekitError(f"{deployment.file}: {spec.name} keeps no store")
+    return [(spec.name, spec.store) for spec in specs if spec.store is not None]
+
+
+BY: Final = ("holder", "type", "site")
+ROLES: Final = ("broker", "authority")
+NUMBERS: Final = (
+    "leases", "requests", "granted", "refused", "granted_unit_hours", "used_unit_hours", "utilisation",
+    "lead_median", "lead_p90",
+)  # fmt: skip
+
+
+@command(None)
+def usage(
+    place: DeployPlace,
+    since: Instant | None = option("The period's begin (default: 30 days ago).", metavar="TIME"),
+    until: Instant | None = option("Its end (default: now).", metavar="TIME"),
+    by: Sequence[str] = option("Add up by this; repeatable (default: all three).", type=BY),
+    as_csv: bool = option("Print comma-separated values.", "--csv"),
+) -> Shown:
+    """Show what was asked for, granted and used, by holder, type and site.
+
+    Brokers tell of requests, refusals and what they granted; sites of what was used, and which share of all their
+    units that is.
+
+    Example:
+      leasekit usage --since -30d
+      leasekit usage --by holder --actor site --csv
+    """
+    end = now() if until is None else until
+    start = end - 30 * DAY if since is None else since
+    if end <= start:
+        raise click.UsageError("--until is not after --since")
+    keys = [key for key in BY if key in by] or list(BY)
+    rows: list[dict[str, Any]] = []
+    notes: list[Any] = []
+    for actor, answer in _answers(place, start, end, keys).items():
+        rows += [_with_share(actor, row, answer["offered_unit_ms"]) for row in answer["accounts"]]
+        if answer["since"] > start and not as_csv:
+            notes.append(f"{actor}: what its store has begins at {to_second(answer['since'])}")
+    columns = ("actor", *keys, *NUMBERS)
+    lines = [[row[column] for column in columns] for row in map(_in_hours, rows)]
+    if as_csv:
+        return rows, lambda _: csv.writer(sys.stdout).writerows([columns, *lines])
+    titles = [column.replace("_", " ") for column in columns]
+    table = partial(print_table, titles, lines, empty="no leases", right=titles[1 + len(keys) :])
+    return rows, (*notes, lambda _: table())
+
+
+def _answers(place: DeployPlace, start: Instant, end: Instant, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What each broker and site says, or the one that was named."""
+    from leasekit.runtime.client import ControlClient
+
+    doors = [door for door in place.doors((place.actor,) if place.actor else ()) if door.role in (*ROLES, "")]
+    if not doors:
+        raise LeasekitError("there is no broker and no site here: guests keep no accounts")
+    found = {}
+    for door in doors:
+        with ControlClient(door.control) as client:
+            found[door.name or str(door.control)] = client.usage(start, end, keys)
+    return found
+
+
+def _with_share(actor: str, row: Mapping[str, Any], offered: Mapping[str, int]) -> dict[str, Any]:
+    """A row with how much there was to use at a site, of its type or of all (null at a broker)."""
+    there = offered.get(row["type"], 0) if "type" in row else sum(offered.values())
+    return {"actor": actor, **row, "offered_unit_ms": there or None}
+
+
+def _in_hours(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row in the units that people use. What an actor knows nothing of is left empty."""
+    there = row["offered_unit_ms"]
+    is_broker = there is None
+    return {
+        **row,
+        "refused": " ".join(f"{code}:{count}" for code, count in row["refused"].items()),
+        "requests": row["requests"] if is_broker else "",
+        "granted": row["granted"] if is_broker else "",
+        "granted_unit_hours": f"{row['granted_unit_ms'] / HOUR:.3f}" if is_broker else "",
+        "used_unit_hours": "" if is_broker else f"{row['used_unit_ms'] / HOUR:.3f}",
+        "utilisation": "" if is_broker else f"{100 * row['used_unit_ms'] / there:.1f}%",
+        "lead_median": _shown_span(row["lead_median_ms"]),
+        "lead_p90": _shown_span(row["lead_p90_ms"]),
+    }
+
+
+def _shown_span(span: int | None) -> str:
+    return "" if span is None else format_duration(span)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leasekit.cli.output import console, example, json_option, listing, note, print_json, print_table, report
+from leasekit.cli.options import Shown, argument, command, option
+from leasekit.cli.output import console, listing, note, print_table
 from leasekit.cli.times import SPAN, Count, Number
 from leasekit.core.errors import LeasekitError
 
@@ -21,35 +22,19 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-@click.command(
-    epilog=example(
-        "leasekit emulate deploy/emulation/month.toml --synthetic --out run/month",
-        "leasekit emulate deploy/emulation/terms.toml --data ../shared/data --json",
-        "leasekit emulate deploy/emulation/terms.toml --synthetic --run 1d --run 7d",
-    )
-)
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where pictures, CSV files and the summary go."
-)
-@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Where the traces are [LEASEKIT_DATA].")
-@click.option("--synthetic", is_flag=True, help="Use generated load instead of traces.")
-@click.option("--seed", type=int, metavar="N", help="Another seed than the file's.")
-@click.option("--run", "only", multiple=True, metavar="NAME", help="Only this run of the file's (repeat it) [all].")
-@click.option("--allow-mapper-errors", is_flag=True, help="End with 0 also where a mapper went wrong.")
-@click.option("--signatures/--no-signatures", default=None, help="Sign and verify, or not, whatever the file says.")
-@json_option
+@command(None)
 def emulate(
-    file: Path,
-    out: Path | None,
-    data: Path | None,
-    synthetic: bool,
-    seed: int | None,
-    only: tuple[str, ...],
-    allow_mapper_errors: bool,
-    signatures: bool | None,
-    as_json: bool,
-) -> int:
+    file: Path = argument(),
+    out: Path | None = option("Where pictures, CSV files and the summary go.", metavar="DIR"),
+    data: Path | None = option("Where the traces are [LEASEKIT_DATA].", metavar="DIR"),
+    synthetic: bool = option("Use generated load instead of traces."),
+    seed: int | None = option("Another seed than the file's.", metavar="N"),
+    only: tuple[str, ...] = option("Only this run of the file's (repeat it) [all].", "--run", metavar="NAME"),
+    allow_mapper_errors: bool = option("End with 0 also where a mapper went wrong."),
+    signatures: bool | None = option(
+        "Sign and verify, or not, whatever the file says.", "--signatures/--no-signatures"
+    ),
+) -> Shown:
     """Run a deploy file in virtual time, in every variant that its [emulation] table names, and sum it up.
 
     The actors, mappers, tickets and messages are those of the daemons; drivers are replaced by how long they take.
@@ -57,6 +42,11 @@ def emulate(
 
     What a mapper does wrong is told at once, and the exit status is 1. A turn over the limit (emulation.turn_limit, one
     minute) ends the run; so does Ctrl-C. The summary, files and pictures are then of the runs that were done.
+
+    Example:
+      leasekit emulate deploy/emulation/month.toml --synthetic --out run/month
+      leasekit emulate deploy/emulation/terms.toml --data ../shared/data --json
+      leasekit emulate deploy/emulation/terms.toml --synthetic --run 1d --run 7d
     """
     from leasekit.emulation.experiment import INTERRUPT, run_file
 
@@ -65,10 +55,10 @@ def emulate(
             file, out, data=data, synthetic=synthetic, seed=seed, signatures=signatures, only=only, tell=note,
             progress=progress,
         )  # fmt: skip
-    report(summary, print_summary, as_json=as_json)
-    if out is not None and not as_json:
+    told: list[Any] = [print_summary]
+    if out is not None:
         pictures = ", ".join(summary.get("pictures", ())) or "none"
-        note(f"written to {out}; pictures: {pictures}")
+        told.append(f"written to {out}; pictures: {pictures}")
     wrong = _mapper_errors(summary)
     for line in wrong:
         note(line)
@@ -79,10 +69,8 @@ def emulate(
         again += [] if signatures is None else ["--signatures" if signatures else "--no-signatures"]
         again += ["--allow-mapper-errors"] if allow_mapper_errors else []
         _say_how_to_go_on(again, out, summary)
-        if stopped_by != INTERRUPT:
-            raise LeasekitError(stopped_by)
-        return INTERRUPTED
-    return 1 if wrong and not (allow_mapper_errors or summary["mapper_errors_allowed"]) else 0
+        return summary, tuple(told), INTERRUPTED if stopped_by == INTERRUPT else LeasekitError(stopped_by)
+    return summary, tuple(told), int(bool(wrong) and not (allow_mapper_errors or summary["mapper_errors_allowed"]))
 
 
 def _mapper_errors(summary: Mapping[str, Any]) -> list[str]:
@@ -238,47 +226,33 @@ def experiment() -> None:
     """Repeat experiments of papers that leasekit builds on."""
 
 
-@experiment.command(epilog=example("leasekit experiment coallocation --data ../shared/data --seeds 10 --out results"))
-@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Where the testbed is [LEASEKIT_DATA].")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where pictures, CSV files and JSON go.")
-@click.option("--seeds", type=Count(1, 10_000), default=5, show_default=True, help="How many, from 1 on.")
-@click.option(
-    "--scenario", "scenarios", type=click.Choice(SCENARIOS), multiple=True, help="Only these (repeat it) [all]."
-)
-@click.option(
-    "--starts",
-    type=click.Choice(["equidistant", "breakpoints", "both"]),
-    default="both",
-    show_default=True,
-    help="Which starts of a window are tried.",
-)
-@click.option("--frames", type=Count(1, 1000), default=10, show_default=True, help="Equidistant starts.")
-@click.option("--sort", type=click.Choice(["value", "start"]), default="value", show_default=True, help="Best plan by.")
-@click.option("--pmax", type=Count(0), default=2, show_default=True, help="Most links of a path (0: any).")
-@click.option("--load", type=Number(0, 100, min_open=True), default=1.0, help="Times as many requests [1].")
-@click.option("--jobs", type=Count(1), default=None, metavar="N", help="Processes [one for each CPU].")
-@click.option("--actors", is_flag=True, help="Go on to the second day: the leases are redeemed.")
-@json_option
+@command(experiment)
 def coallocation(
-    data: Path | None,
-    out: Path | None,
-    seeds: int,
-    scenarios: tuple[str, ...],
-    starts: Any,
-    frames: int,
-    sort: Any,
-    pmax: int,
-    load: float,
-    jobs: int | None,
-    actors: bool,
-    as_json: bool,
-) -> None:
+    data: Path | None = option("Where the testbed is [LEASEKIT_DATA].", metavar="DIR"),
+    out: Path | None = option("Where pictures, CSV files and JSON go.", metavar="DIR"),
+    seeds: int = option("How many, from 1 on.", type=Count(1, 10_000), shown=5),
+    scenarios: tuple[str, ...] = option("Only these (repeat it) [all].", "--scenario", type=SCENARIOS),
+    starts: Any = option(
+        "Which starts of a window are tried.",
+        type=("equidistant", "breakpoints", "both"),
+        shown="both",
+    ),
+    frames: int = option("Equidistant starts.", type=Count(1, 1000), shown=10),
+    sort: Any = option("Best plan by.", type=("value", "start"), shown="value"),
+    pmax: int = option("Most links of a path (0: any).", type=Count(0), shown=2),
+    load: float = option("Times as many requests [1].", type=Number(0, 100, min_open=True), default=1.0),
+    jobs: int | None = option("Processes [one for each CPU].", type=Count(1), metavar="N"),
+    actors: bool = option("Go on to the second day: the leases are redeemed."),
+) -> Shown:
     """The simulation of the co-allocation paper: success, utilisation and planning times as the load grows.
 
     Two users ask for sites with bandwidth between them on the paper's testbed, for 24 hours: guests send requests to a
     broker that plans and holds them, in virtual time. The same seeds give the same results, but for planning times.
 
     With --actors the leases of what was granted are followed to the second day, on which site authorities set them up.
+
+    Example:
+      leasekit experiment coallocation --data ../shared/data --seeds 10 --out results
     """
     from leasekit.emulation.coallocation import actors as coallocation_actors
     from leasekit.emulation.coallocation import experiment as simulation
@@ -296,14 +270,10 @@ def coallocation(
         )
     summary, times = simulation.summarize(testbed, tallies, setup), simulation.measured(tallies)
     pictures = [] if out is None else simulation.write(out, summary, times, tallies)
-    if as_json:
-        print_json({**summary, "measured": times, **({"leases": leases} if actors else {})})
-    else:
-        _print(summary, times)
-        if actors:
-            _print_leases(leases)
     if out is not None:
         note(f"written to {out}; pictures: {', '.join(path.name for path in pictures)}")
+    found = {**summary, "measured": times, **({"leases": leases} if actors else {})}
+    return found, (_print, *((lambda found: _print_leases(found["leases"]),) if actors else ()))
 
 
 def _print_leases(leases: Mapping[str, Mapping[str, int]]) -> None:
@@ -313,7 +283,7 @@ def _print_leases(leases: Mapping[str, Mapping[str, int]]) -> None:
     print_table(("leases, by actors", *columns), rows, empty="", right=columns)
 
 
-def _print(summary: Mapping[str, Any], times: Mapping[str, Any]) -> None:
+def _print(summary: Mapping[str, Any]) -> None:
     loads = [f"{load}%" for load in summary["loads_pct"]]
     rows = []
     for name, found in summary["scenarios"].items():
@@ -326,7 +296,9 @@ def _print(summary: Mapping[str, Any], times: Mapping[str, Any]) -> None:
         for site in found["utilisation"]
     ]
     print_table(("utilisation", "site", *loads), shares, empty="no runs", right=loads)
-    planning = [(name, found["mean_ms"], found["p99_ms"], found["max_ms"]) for name, found in times.items()]
+    planning = [
+        (name, found["mean_ms"], found["p99_ms"], found["max_ms"]) for name, found in summary["measured"].items()
+    ]
     print_table(("planning (ms)", "mean", "99 %", "max"), planning, empty="", right=("mean", "99 %", "max"))
     print_comparison(summary)
 
@@ -351,39 +323,26 @@ def print_comparison(summary: Mapping[str, Any]) -> None:
         note("noise: with fewer than 3 seeds a difference says nothing; the docs' figures are of 10 and 40")
 
 
-@experiment.command(epilog=example("leasekit experiment energy --data ../shared/data --log hpc2n --out results"))
-@click.option("--data", type=click.Path(path_type=Path), metavar="DIR", help="Where the logs are [LEASEKIT_DATA].")
-@click.option(
-    "--log", type=click.Choice(["kth-sp2", "hpc2n"]), default="kth-sp2", show_default=True, help="Which job log."
-)
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where pictures, CSV files and JSON go.")
-@click.option("--boot", type=SPAN, default="3m", show_default=True, help="How long a core needs to come on.")
-@click.option("--resume", type=SPAN, default="15s", show_default=True, help="The same after it was suspended.")
-@click.option("--safety", type=Number(0, 10), default=0.1, show_default=True, help="Capacity beyond the peak.")
-@click.option(
-    "--suspend-below", type=SPAN, default="30m", show_default=True, help="Suspend what is expected to idle less."
-)
-@click.option("--minimum", type=Count(0), default=0, show_default=True, help="Cores that stay on.")
-@click.option("--days", type=Count(0), default=14, show_default=True, help="Of the log, the first so many; 0: all.")
-@click.option("--jobs", type=Count(1), default=None, metavar="N", help="Processes [one for each CPU].")
-@json_option
+@command(experiment)
 def energy(
-    data: Path | None,
-    log: str,
-    out: Path | None,
-    boot: int,
-    resume: int,
-    safety: float,
-    suspend_below: int,
-    minimum: int,
-    days: int,
-    jobs: int | None,
-    as_json: bool,
-) -> None:
+    data: Path | None = option("Where the logs are [LEASEKIT_DATA].", metavar="DIR"),
+    log: str = option("Which job log.", type=("kth-sp2", "hpc2n"), shown="kth-sp2"),
+    out: Path | None = option("Where pictures, CSV files and JSON go.", metavar="DIR"),
+    boot: int = option("How long a core needs to come on.", type=SPAN, shown="3m"),
+    resume: int = option("The same after it was suspended.", type=SPAN, shown="15s"),
+    safety: float = option("Capacity beyond the peak.", type=Number(0, 10), shown=0.1),
+    suspend_below: int = option("Suspend what is expected to idle less.", type=SPAN, shown="30m"),
+    minimum: int = option("Cores that stay on.", type=Count(0), shown=0),
+    days: int = option("Of the log, the first so many; 0: all.", type=Count(0), shown=14),
+    jobs: int | None = option("Processes [one for each CPU].", type=Count(1), metavar="N"),
+) -> Shown:
     """What switching idle cores off saves on a job log, with and without reservations, and who waits for it.
 
     The site, its energy manager (the mapper `energy`), the broker and the guest are those of a deployment, in virtual
     time. The same log gives the same figures.
+
+    Example:
+      leasekit experiment energy --data ../shared/data --log hpc2n --out results
     """
     from leasekit.emulation.compare.engines import cpus
     from leasekit.emulation.energy import experiment as simulation
@@ -405,12 +364,9 @@ def energy(
         found = simulation.run_all(workloads, setup, jobs=jobs or cpus(), progress=progress)
     summary, times = simulation.summarize(workloads, found, setup), simulation.measured(found)
     pictures = [] if out is None else simulation.write(out, summary, times, found)
-    if as_json:
-        print_json({**summary, "measured": times})
-    else:
-        _print_energy(summary)
     if out is not None:
         note(f"written to {out}; pictures: {', '.join(path.name for path in pictures)}")
+    return {**summary, "measured": times}, _print_energy
 
 
 def _print_energy(summary: Mapping[str, Any]) -> None:
@@ -430,37 +386,35 @@ def _print_energy(summary: Mapping[str, Any]) -> None:
     print_table(("what the paper says", "expected", "found", ""), compared, empty="", right=("expected", "found"))
 
 
-@experiment.command(epilog=example("leasekit experiment preemption", "leasekit experiment preemption --json"))
-@json_option
-def preemption(as_json: bool) -> int:
+@command(experiment)
+def preemption() -> Shown:
     """The tables of the paper on preemptible leases: who has to leave for a request, and what that costs in minutes.
 
     Ends with 1 if a table differs from the paper's.
+
+    Example:
+      leasekit experiment preemption
+      leasekit experiment preemption --json
     """
     from leasekit.emulation.preemption import tables
 
     found = tables()
-    report(found, _print_preemption, as_json=as_json)
-    return 0 if all(one["same"] for one in found) else 1
-
-
-def _print_preemption(found: Sequence[Mapping[str, Any]]) -> None:
-    rows = [
-        (
-            one["table"],
-            one["victims"],
-            f"{one['cost']:g}",
-            one["paper"]["victims"],
-            one["paper"]["cost"],
-            _others(one["others"]),
-            _others(one["paper"]["others"]),
-            "ok" if one["same"] else "differs",
-        )
-        for one in found
-    ]
-    columns = ("table", "victims", "cost", "paper", "its cost", "others", "paper's others", "")
-    print_table(columns, rows, empty="", right=("table", "cost", "its cost"))
+    return found, PREEMPTION, 0 if all(one["same"] for one in found) else 1
 
 
 def _others(others: Mapping[str, float]) -> str:
     return ", ".join(f"{victims} {cost:g}" for victims, cost in others.items())
+
+
+PREEMPTION: Final = listing(
+    "table",
+    "victims",
+    ("cost", lambda one: f"{one['cost']:g}"),
+    ("paper", lambda one: one["paper"]["victims"]),
+    ("its cost", lambda one: one["paper"]["cost"]),
+    ("others", lambda one: _others(one["others"])),
+    ("paper's others", lambda one: _others(one["paper"]["others"])),
+    ("", lambda one: "ok" if one["same"] else "differs"),
+    empty="",
+    right=("table", "cost", "its cost"),
+)

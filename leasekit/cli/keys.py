@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import click
 
-from leasekit.cli.output import example, json_option, listing, note, print_fields, print_json, print_table, report
-from leasekit.cli.places import DeployPlace, file_options
-from leasekit.cli.times import SPAN, WHEN
+from leasekit.cli.options import FILES, Shown, argument, command, option
+from leasekit.cli.output import listing, note, print_fields
+from leasekit.cli.places import DeployPlace
 from leasekit.config.instants import shown
 from leasekit.core.claims.signed import fingerprint
 from leasekit.core.errors import LeasekitError
@@ -26,18 +26,20 @@ def config() -> None:
     """Check deploy files."""
 
 
-@config.command(epilog=example("leasekit config check deploy/quickstart/all.toml", "leasekit config check *.toml"))
-@click.argument("files", metavar="FILE...", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option(
-    "--state", type=click.Path(path_type=Path), metavar="DIR", help="State folder, where it is not the file's."
-)
-@json_option
-def check(files: Sequence[Path], state: Path | None, as_json: bool) -> int:
+@command(config)
+def check(
+    files: Sequence[Path] = argument("FILE...", required=True),
+    state: Path | None = option("State folder, where it is not the file's.", metavar="DIR"),
+) -> Shown:
     """List everything that is wrong with deploy files: key, what was found, what is allowed.
 
     Exits with 0 if nothing is wrong, with 1 otherwise. Warned of is what may be meant: actors that must talk and can't
     dial each other, types that nobody offers, holders and types in quotas that the file does not name, scripts that are
     not on this machine.
+
+    Example:
+      leasekit config check deploy/quickstart/all.toml
+      leasekit config check *.toml
     """
     from leasekit.config.load import check as check_file
 
@@ -46,28 +48,20 @@ def check(files: Sequence[Path], state: Path | None, as_json: bool) -> int:
     for file in files:
         errors_of[file], warnings[file] = check_file(file, state)
     errors = [error for found in errors_of.values() for error in found]
-    if as_json:
-        print_json([attrs.asdict(error) for error in errors])
-        return 1 if errors else 0
-    if errors:
-        print_table(("file", "key", "found", "allowed"), [attrs.astuple(error) for error in errors], empty="")
-    for file, found in errors_of.items():
-        if not found:
-            note(f"{file}: nothing wrong{', but:' if warnings[file] else ''}")
-            for line in warnings[file]:
-                note(f"{file}: warning: {line}")
-    return 1 if errors else 0
+    told: list[Any] = [listing("file", "key", "found", "allowed", empty="")] if errors else []
+    for file in [file for file, found in errors_of.items() if not found]:
+        told.append(f"{file}: nothing wrong{', but:' if warnings[file] else ''}")
+        told += [f"{file}: warning: {line}" for line in warnings[file]]
+    return [attrs.asdict(error) for error in errors], tuple(told), 1 if errors else 0
 
 
 KEYS = "keys"
 """The folder of keys in a state folder, unless a deploy file says otherwise."""
-COLUMNS = ("name", "fingerprint", "public", "file")
+KEYS_SHOWN: Final = listing("name", "fingerprint", "public", "file", empty="no keys")
 
 _path = click.Path(path_type=Path)
-passphrase_option = click.option("--passphrase", "ask", is_flag=True, help="Ask for a passphrase for the new key.")
-passphrase_file_option = click.option(
-    "--passphrase-file", type=_path, metavar="PATH", help="Take the passphrase from the first line of this file."
-)
+PASSPHRASE: Any = option("Ask for a passphrase for the new key.", "--passphrase")
+PASSPHRASE_FILE: Any = option("Take the passphrase from the first line of this file.", metavar="PATH")
 
 
 @click.group()
@@ -75,31 +69,36 @@ def keys() -> None:
     """Make and show the keys that actors sign with."""
 
 
-@keys.command(epilog=example("leasekit keys new run/keys/site.key"))
-@click.argument("files", metavar="FILE...", type=_path, nargs=-1, required=True)
-@passphrase_option
-@passphrase_file_option
-@json_option
-def new(files: tuple[Path, ...], ask: bool, passphrase_file: Path | None, as_json: bool) -> None:
+@command(keys)
+def new(
+    files: tuple[Path, ...] = argument("FILE...", required=True),
+    ask: bool = PASSPHRASE,
+    passphrase_file: Path | None = PASSPHRASE_FILE,
+) -> Shown:
     """Make a key pair: the secret key in FILE, which only you may read, its public key in a .pub file beside it.
 
     With a passphrase the file is of no use to one who has not got that too. A file that exists is never overwritten.
+
+    Example:
+      leasekit keys new run/keys/site.key
     """
     from leasekit.config.keys import new_key
 
     passphrase = _new_passphrase(ask, passphrase_file)
-    _print([_row(path.name.removesuffix(".key"), new_key(path, passphrase).public, path) for path in files], as_json)
+    rows = [_row(path.name.removesuffix(".key"), new_key(path, passphrase).public, path) for path in files]
     _report_folders(files)
+    return rows, KEYS_SHOWN
 
 
-@keys.command(epilog=example("leasekit keys show --file deploy/quickstart/all.toml", "leasekit keys show site.pub"))
-@click.argument("files", metavar="[FILE]...", type=_path, nargs=-1)
-@file_options
-@json_option
-def show(place: DeployPlace, files: tuple[Path, ...], as_json: bool) -> None:
+@command(keys)
+def show(files: tuple[Path, ...] = argument("[FILE]..."), place: DeployPlace = FILES) -> Shown:
     """Show the public keys of key files (.key or .pub), or of all actors of the deploy file.
 
     What it prints is public: it goes into the [peer] tables of others.
+
+    Example:
+      leasekit keys show --file deploy/quickstart/all.toml
+      leasekit keys show site.pub
     """
     if files:
         rows = [_row(path.stem, _public(path), path) for path in files]
@@ -108,44 +107,33 @@ def show(place: DeployPlace, files: tuple[Path, ...], as_json: bool) -> None:
 
         actors = place.deployment().actors.values()
         rows = [_row(actor.name, _public(public_path(actor.key)), public_path(actor.key)) for actor in actors]
-    _print(rows, as_json)
+    return rows, KEYS_SHOWN
 
 
-@keys.command(
-    epilog=example(
-        "leasekit keys rotate run/keys/site.key --honoured-for 60d",
-        "leasekit keys rotate run/keys/web.key --name web --from 2027-03-01T12:00Z",
-    )
-)
-@click.argument("file", type=_path)
-@click.option("--name", default="", metavar="NAME", help="The actor whose key it is [the file's name].")
-@click.option("--from", "start", type=WHEN, default="now", show_default=True, help="When the new key takes over.")
-@click.option(
-    "--honoured-for",
-    "honoured",
-    type=SPAN,
-    default=30 * DAY,
-    show_default="30d",
-    help="For how long after that the old key still counts: until the last lease that names it is over.",
-)
-@click.option(
-    "--passphrase-file", type=_path, metavar="PATH", help="Has the old key's passphrase [asked for], and the new one's."
-)
-@click.option("--new-passphrase-file", type=_path, metavar="PATH", help="Has the new key's, where it is another.")
-@json_option
+@command(keys)
 def rotate(
-    file: Path,
-    name: str,
-    start: Instant,
-    honoured: Duration,
-    passphrase_file: Path | None,
-    new_passphrase_file: Path | None,
-    as_json: bool,
-) -> None:
+    file: Path = argument(),
+    name: str = option("The actor whose key it is [the file's name].", metavar="NAME"),
+    start: Instant = option("When the new key takes over.", "--from", shown="now"),
+    honoured: Duration = option(
+        "For how long after that the old key still counts: until the last lease that names it is over.",
+        "--honoured-for",
+        default=30 * DAY,
+        show_default="30d",
+    ),
+    passphrase_file: Path | None = option(
+        "Has the old key's passphrase [asked for], and the new one's.", metavar="PATH"
+    ),
+    new_passphrase_file: Path | None = option("Has the new key's, where it is another.", metavar="PATH"),
+) -> Shown:
     """Make the key that follows the one in FILE, beside it, and a statement of that which both keys sign.
 
     For site.key that is site.next.key, site.next.pub and site.succession. Nothing secret is in the last two: peers
     learn the new key from the statement. The old key is left as it is.
+
+    Example:
+      leasekit keys rotate run/keys/site.key --honoured-for 60d
+      leasekit keys rotate run/keys/web.key --name web --from 2027-03-01T12:00Z
     """
     from leasekit.config.keys import check_key, passphrase_of, read_passphrase
     from leasekit.config.keys import rotate as rotate_key
@@ -163,16 +151,13 @@ def rotate(
         "name": told.name, "old": told.old.hex(), "new": told.new.hex(), "from": shown(told.at),
         "honoured_until": shown(told.until), "key": str(made.key), "statement": str(made.statement),
     }  # fmt: skip
-    if as_json:
-        print_json(row)
-    else:
-        print_fields(row.items())
-        note(
-            f"next: have every peer run `leasekit peer succeed {told.name} {made.statement.name}`, then start "
-            f'{told.name} with key = {{ file = "{_in_deploy_file(made.key)}", after = ["{_in_deploy_file(file)}"] }} '
-            "in its deploy file, where paths are relative to the state folder"
-        )
     _report_folders([file])
+    following = (
+        f"next: have every peer run `leasekit peer succeed {told.name} {made.statement.name}`, then start "
+        f'{told.name} with key = {{ file = "{_in_deploy_file(made.key)}", after = ["{_in_deploy_file(file)}"] }} '
+        "in its deploy file, where paths are relative to the state folder"
+    )
+    return row, (lambda row: print_fields(row.items()), following)
 
 
 def _in_deploy_file(path: Path) -> str:
@@ -219,7 +204,3 @@ def _public(path: Path) -> bytes:
 
 def _row(name: str, public: bytes, path: Path) -> dict[str, Any]:
     return {"name": name, "fingerprint": fingerprint(public), "public": public.hex(), "file": str(path)}
-
-
-def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
-    report(rows, listing(*COLUMNS, empty="no keys"), as_json=as_json)

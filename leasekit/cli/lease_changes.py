@@ -1,125 +1,281 @@
-"""``leasekit lease``: ask for leases, change them, end them."""
+"""``leasekit lease``: ask for leases, one or at the same hours of many days; change them, end them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, time, tzinfo
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 from click.core import ParameterSource
 
 from leasekit.actors.settings import GuestSettings
 from leasekit.cli.lease_looks import last_end, show_lease
-from leasekit.cli.output import clean, example, json_option, print_json, report
-from leasekit.cli.places import GUEST, DeployPlace, daemon_options
-from leasekit.cli.recurring import Recurrence, request_series, series_options
-from leasekit.cli.times import PAIR, SPAN, WHEN, Count, now, to_second, zone_option
+from leasekit.cli.options import FILE_OR_INPUT, Shown, argument, command, gathered, option
+from leasekit.cli.output import listing, note, print_lines
+from leasekit.cli.places import GUEST, DeployPlace
+from leasekit.cli.times import TERM, WHEN, Count, now, on_clock, parse_clock, to_second, weekday, zone_of
 from leasekit.cli.topology import request_topology
 from leasekit.cli.watching import ACTIVE, GRANTED, Following, WatchOutcome, followed
-from leasekit.config.instants import dated, shown
+from leasekit.config.instants import CALENDAR_END, dated, shown
 from leasekit.core.errors import LeasekitError
-from leasekit.core.reasons import counted
-from leasekit.core.time import Duration, Instant, format_duration
+from leasekit.core.reasons import Code, counted
+from leasekit.core.time import DAY, MINUTE, SECOND, Duration, Instant, format_duration
+
+if TYPE_CHECKING:
+    from leasekit.runtime.client import ControlClient
+
+SERIES_MAX: Final = 400
+"""How many leases one command asks for at most: those of a year's days, and some."""
+REFUSED: Final = "refused"
+POSSIBLE: Final = "possible"
+"""What a day is that could be had if all others could."""
+
+
+class _Days(click.ParamType[frozenset[int]]):
+    name = "days"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[int]:
+        days: set[int] = set()
+        try:
+            for part in str(value).split(","):
+                first, dash, last = part.strip().partition("-")
+                begin = 0 if first == "day" else weekday(first)
+                count = 6 if first == "day" else (weekday(last) - begin) % 7 if dash else 0
+                days |= {(begin + ahead) % 7 for ahead in range(count + 1)}
+        except ValueError:
+            self.fail(f"found {value!s:.40}, expected days such as mon-fri, mon,wed, or day for each", param, ctx)
+        return frozenset(days)
+
+
+class _Clock(click.ParamType[time]):
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> time:
+        try:
+            return parse_clock(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Recurrence(NamedTuple):
+    """On which days of the week, between which hours of a ``zone``, and up to which instant's day. ``each``: those that
+    can be had, and not all or none.
+    """
+
+    days: frozenset[int]
+    begin: time
+    end: time
+    last: Instant
+    each: bool
+    zone: tzinfo
+
+    @property
+    def length(self) -> Duration:
+        """How long it is on the clock."""
+        return ((self.end.hour - self.begin.hour) * 60 + self.end.minute - self.begin.minute) * MINUTE
+
+    def terms(self, start: Instant) -> Iterator[tuple[date, tuple[Instant, Instant]]]:
+        """The days, and their terms, that begin at ``start`` or later. A term has no length where the clock skips its
+        hours.
+        """
+        # A day short of what a calendar has: its last instant lies beyond in some zones.
+        first, last = (
+            datetime.fromtimestamp(min(at, CALENDAR_END - DAY) // SECOND, self.zone).date() for at in (start, self.last)
+        )
+        if last < first:
+            raise click.UsageError(f"--until: found {last}, which is before the first day, {first}")
+        for day in map(date.fromordinal, range(first.toordinal(), last.toordinal() + 1)):
+            begin, end = (on_clock(datetime.combine(day, at, self.zone)) for at in (self.begin, self.end))
+            if day.weekday() in self.days and begin >= start:
+                yield day, (begin, max(begin, end))
+
+
+def _series(
+    *, days: frozenset[int] | None, begin: time | None, end: time | None, last: Instant | None, each: bool
+) -> Recurrence | None:
+    if days is not None and begin is not None and end is not None and last is not None:
+        if begin >= end:
+            raise click.UsageError(f"--to: found {end:%H:%M}, which is not after --from, {begin:%H:%M}")
+        return Recurrence(days, begin, end, last, each, zone_of(click.get_current_context()))
+    if each or any(one is not None for one in (days, begin, end, last)):
+        raise click.UsageError("--every, --from, --to and --until go together, and --each with them")
+    return None
+
+
+SERIES: Any = gathered(
+    _series,
+    days=option("On each of these days: mon-fri; mon,thu; day.", "--every", type=_Days(), metavar="DAYS"),
+    begin=option("With --every: when it begins on each day.", "--from", type=_Clock(), metavar="HH:MM"),
+    end=option("With --every: when it ends on each day.", "--to", type=_Clock(), metavar="HH:MM"),
+    last=option("With --every: the last day.", "--until", type=WHEN, metavar="DATE"),
+    each=option("With --every: those that can be had, not all or none.", is_flag=True),
+)
+
+
+_show = listing(*TERM, "name", "id", "status", "site", "reason", empty="no days")
+
+
+def request_series(
+    place: DeployPlace,
+    series: Recurrence,
+    asked: Mapping[str, Any],
+    *,
+    start: Instant | None,
+    dry_run: bool,
+) -> Shown:
+    """Ask for a lease on each day from ``start`` on (None: from now on), and say what becomes of each. ``asked`` has
+    the arguments of each request but its term.
+    """
+    now = int(place.query(GUEST, "clock")["now"])
+    days, skipped = _days(series, max(now, start or 0), asked)
+    group = "" if series.each or len(days) == 1 else f"every-{secrets.token_hex(8)}"
+    if dry_run:
+        with place.connect(GUEST) as client:
+            rows = [_tried(client, day) for day in days]
+    else:
+        rows = _asked(place, days, group)
+    refused = [row for row in rows if row["status"] == REFUSED]
+    if skipped:
+        note(f"left out, as the clocks of {series.zone} skip these hours: {', '.join(skipped)}")
+    kept = "" if series.each or dry_run or not group else "; none was kept"
+    error = LeasekitError(f"{len(refused)} of {len(rows)} days can't be had{kept}") if refused else None
+    return {"group": group, "days": rows, "skipped": skipped}, lambda found: _show(found["days"]), error
+
+
+def _days(series: Recurrence, start: Instant, asked: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The arguments of all requests, and the days that have no such hours. Raises ``UsageError``."""
+    days: list[dict[str, Any]] = []
+    skipped: list[str] = []
+    for day, term in series.terms(start):
+        if term[0] == term[1]:
+            skipped.append(str(day))
+            continue
+        if len(days) == SERIES_MAX:
+            raise click.UsageError(f"--until: expected at most {SERIES_MAX} leases, by {day} there are more")
+        name = f"{asked['name']}.{day}" if asked["name"] else ""
+        days.append({**asked, "name": name, "term": list(term)})
+    if not days:
+        raise click.UsageError("--every: no such day is left to come up to --until")
+    return days, skipped
+
+
+def _row(day: Mapping[str, Any], status: str, reason: str, *, lease: str = "", site: str = "") -> dict[str, Any]:
+    return {"name": day["name"], "id": lease, "term": day["term"], "status": status, "site": site, "reason": reason}
+
+
+def _asked(place: DeployPlace, days: Sequence[Mapping[str, Any]], group: str) -> list[dict[str, Any]]:
+    """Ask for all days, and wait for the answers. Raises ``LeasekitError`` where nothing could be asked for."""
+    with followed(place.socket(GUEST), wait=True) as (client, following):
+        assert following is not None, "it was to wait"
+        answers = list(client.batch(("command", "lease.request", _of_group(day, group, days)) for day in days))
+        leases = {answer["id"] for answer in answers if isinstance(answer, Mapping)}
+        error = next((answer for answer in answers if isinstance(answer, LeasekitError)), None)
+        if error is not None and (group or not leases):
+            for _ in client.batch(("command", "lease.close", {"lease": lease}) for lease in leases):
+                pass  # what can't be closed is over
+            following.until_all_closed(leases)
+            raise error
+        outcomes = following.until_granted(leases)
+        found = {lease: client.query("lease", lease=lease) for lease in leases}
+        rows = []
+        for day, answer in zip(days, answers, strict=True):
+            if isinstance(answer, LeasekitError):
+                rows.append(_row(day, REFUSED, str(answer)))
+                continue
+            outcome, lease = outcomes[answer["id"]], found[answer["id"]]
+            status = GRANTED if outcome.ok else REFUSED
+            rows.append(_row(day, status, outcome.reason, lease=lease["id"], site=lease["site"] if outcome.ok else ""))
+        if group and rows[0]["status"] == REFUSED:
+            codes = {lease: (now["because"] or {}).get("code") for lease, now in found.items()}
+            rows = list(_told_apart(client, days, rows, codes))
+        return rows
+
+
+def _of_group(day: Mapping[str, Any], group: str, days: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The arguments of a day's request, which begins when it says or not at all; the first one leads the group."""
+    if not group:
+        return dict(day)
+    own = {"group_id": group, "latest_start": str(day["term"][0])}
+    if day is days[0]:
+        own["lease_count"] = str(len(days))
+    return {**day, "properties": {**day["properties"], **own}}
+
+
+def _told_apart(
+    client: ControlClient, days: Sequence[Mapping[str, Any]], rows: Iterable[dict[str, Any]], codes: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """The days of a group that was refused. Which of them could be had by themselves the broker is asked, as long as it
+    answers.
+    """
+    asks = any(code != Code.GROUP_REFUSED for code in codes.values())
+    for day, row in zip(days, rows, strict=True):
+        if not asks or codes[row["id"]] != Code.GROUP_REFUSED:
+            yield row
+            continue
+        try:
+            tried = _tried(client, day)
+        except LeasekitError:
+            asks = False
+            yield row
+            continue
+        yield tried
+
+
+def _tried(client: ControlClient, day: Mapping[str, Any]) -> dict[str, Any]:
+    """What the broker would answer for one day. Raises ``LeasekitError``."""
+    answer = client.request("command", "lease.dry_run", day)
+    status = POSSIBLE if answer["status"] == GRANTED else answer["status"]
+    return _row(day, status, answer["reason"], site=answer["site"])
+
 
 TRIES = 3
 """How many plans of a topology are tried, unless --tries says."""
 ANSWER_WITHIN: Duration = GuestSettings().request_timeout
 
-wait_option = click.option("--wait", is_flag=True, help="Follow it until it is in force; exit with 1 if it fails.")
-wait_for_option = click.option(
-    "--wait-for", type=click.Choice([GRANTED, ACTIVE]), help="Follow it until it is granted, or active (as --wait)."
-)
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Only ask what the broker would answer; exit with 1 if it would refuse."
-)
-units_option = click.option("--units", type=Count(min=1), metavar="N", help="That many units [as now].")
-victims_option = click.option(
-    "--victim", "victims", multiple=True, metavar="UNIT", help="Give up this unit (repeat it), when it shrinks."
-)
-configuration_option = click.option(
-    "--config", "configuration", type=PAIR, multiple=True, help="Configuration property, told to the site (repeat it)."
-)
+WAIT: Any = option("Follow it until it is in force; exit with 1 if it fails.")
+WAIT_FOR: Any = option("Follow it until it is granted, or active (as --wait).", type=(GRANTED, ACTIVE))
+DRY_RUN: Any = option("Only ask what the broker would answer; exit with 1 if it would refuse.")
+UNITS: Any = option("That many units [as now].", type=Count(min=1), metavar="N")
+VICTIMS: Any = option("Give up this unit (repeat it), when it shrinks.", "--victim", metavar="UNIT")
+CONFIGURATION: Any = option("Configuration property, told to the site (repeat it).", "--config")
 
 
-@click.command(
-    epilog=example(
-        "leasekit lease request vm 4 --for 1h --name web --wait",
-        "leasekit lease request vm 8 --for 12h --start 2027-03-01T08:00Z --elastic 4",
-        "leasekit lease request vm 8 --for 12h --start +1d --dry-run",
-        "leasekit lease request vm 3 --for 2h --filter 'rack == b and memory_gb >= 64'",
-        "leasekit lease request vm 2 --for 8h --start 'monday 9:00' --zone Europe/Berlin --wait-for granted",
-        "leasekit lease request vm 4 --every mon-fri --from 9:00 --to 17:00 --until 2027-06-30 --name lab",
-        "leasekit lease request --topology topology.toml --dry-run",
-    )
-)
-@click.argument("type_", metavar="TYPE", required=False)
-@click.argument("units", metavar="UNITS", type=Count(min=1), required=False)
-@click.option("--for", "span", type=SPAN, help="How long.")
-@click.option("--start", type=WHEN, help="When it begins [as soon as possible].")
-@click.option("--slice", "slice_", default="", metavar="NAME", help="The slice it belongs to [default].")
-@click.option("--name", default="", help="A name of its own in its slice.")
-@click.option("--site", default="", help="Only at this site.")
-@click.option("--broker", default="", help="The broker to ask, where there are several.")
-@click.option(
-    "--property", "properties", type=PAIR, multiple=True, help="Request property, told to the broker (repeat it)."
-)
-@configuration_option
-@click.option("--filter", "filter_", metavar="EXPRESSION", help="Only units with such attributes: `rack == b`.")
-@click.option("--elastic", type=Count(min=1), metavar="MIN", help="Fewer units will do, down to MIN.")
-@click.option("--deferrable-until", type=WHEN, help="A later start will do, up to then.")
-@click.option("--timeout", type=SPAN, help=f"How long an answer is of use [{format_duration(ANSWER_WITHIN)}].")
-@click.option("--after", default="", metavar="LEASE", help="Redeem it only when that lease is active.")
-@click.option("--join-after", default="", metavar="LEASE", help="Join its units only when that lease's have joined.")
-@click.option("--proceed", is_flag=True, help="Go on if a lease it waits for fails, instead of failing too.")
-@click.option("--group", default="", metavar="ID", help="All requests of this group are granted together, or none is.")
-@click.option("--group-size", type=Count(min=1), metavar="N", help="On one request of the group: how many it has.")
-@dry_run_option
-@click.option(
-    "--topology",
-    type=click.Path(path_type=Path, allow_dash=True),
-    metavar="FILE",
-    help="Sites and the links between them, all or nothing, as a TOML or JSON FILE says (in place of TYPE and UNITS).",
-)
-@click.option("--tries", type=Count(min=1), help="With --topology: how many plans to try [3].")
-@series_options
-@zone_option
-@wait_option
-@wait_for_option
-@daemon_options
-@json_option
-@click.pass_context
+@command(None, zoned=True)
 def request(
-    context: click.Context,
-    /,
     place: DeployPlace,
-    type_: str | None,
-    units: int | None,
-    span: Duration | None,
-    start: Instant | None,
-    slice_: str,
-    name: str,
-    site: str,
-    broker: str,
-    properties: Sequence[tuple[str, str]],
-    configuration: Sequence[tuple[str, str]],
-    filter_: str | None,
-    elastic: int | None,
-    deferrable_until: Instant | None,
-    timeout: Duration | None,
-    after: str,
-    join_after: str,
-    proceed: bool,
-    group: str,
-    group_size: int | None,
-    dry_run: bool,
-    topology: Path | None,
-    tries: int | None,
-    series: Recurrence | None,
-    wait: bool,
-    wait_for: str | None,
-    as_json: bool,
-) -> int:
+    type_: str | None = argument("TYPE"),
+    units: int | None = argument("UNITS", type=Count(min=1)),
+    span: Duration | None = option("How long.", "--for"),
+    start: Instant | None = option("When it begins [as soon as possible]."),
+    slice_: str = option("The slice it belongs to [default].", metavar="NAME"),
+    name: str = option("A name of its own in its slice."),
+    site: str = option("Only at this site."),
+    broker: str = option("The broker to ask, where there are several."),
+    properties: Sequence[tuple[str, str]] = option("Request property, told to the broker (repeat it).", "--property"),
+    configuration: Sequence[tuple[str, str]] = CONFIGURATION,
+    filter_: str | None = option("Only units with such attributes: `rack == b`.", metavar="EXPRESSION"),
+    elastic: int | None = option("Fewer units will do, down to MIN.", type=Count(min=1), metavar="MIN"),
+    deferrable_until: Instant | None = option("A later start will do, up to then."),
+    timeout: Duration | None = option(f"How long an answer is of use [{format_duration(ANSWER_WITHIN)}]."),
+    after: str = option("Redeem it only when that lease is active.", metavar="LEASE"),
+    join_after: str = option("Join its units only when that lease's have joined.", metavar="LEASE"),
+    proceed: bool = option("Go on if a lease it waits for fails, instead of failing too."),
+    group: str = option("All requests of this group are granted together, or none is.", metavar="ID"),
+    group_size: int | None = option("On one request of the group: how many it has.", type=Count(min=1), metavar="N"),
+    dry_run: bool = DRY_RUN,
+    topology: Path | None = option(
+        "Sites and the links between them, all or nothing, as a TOML or JSON FILE says (in place of TYPE and UNITS).",
+        type=FILE_OR_INPUT,
+        metavar="FILE",
+    ),
+    tries: int | None = option("With --topology: how many plans to try [3].", type=Count(min=1)),
+    series: Recurrence | None = SERIES,
+    wait: bool = WAIT,
+    wait_for: str | None = WAIT_FOR,
+) -> Shown:
     """Ask for UNITS units of a TYPE, or for a --topology.
 
     Without --start the lease begins as soon as it can while an answer is of use (--timeout), so that a small delay
@@ -128,18 +284,25 @@ def request(
     With --every a lease is asked for on each day that it names, from --from to --to, up to and with the day of --until:
     all of them, or none; with --each those that can be had. The answer says which can't, and why. What is named NAME
     are leases NAME.DATE.
+
+    Example:
+      leasekit lease request vm 4 --for 1h --name web --wait
+      leasekit lease request vm 8 --for 12h --start 2027-03-01T08:00Z --elastic 4
+      leasekit lease request vm 8 --for 12h --start +1d --dry-run
+      leasekit lease request vm 3 --for 2h --filter 'rack == b and memory_gb >= 64'
+      leasekit lease request vm 2 --for 8h --start 'monday 9:00' --zone Europe/Berlin --wait-for granted
+      leasekit lease request vm 4 --every mon-fri --from 9:00 --to 17:00 --until 2027-06-30 --name lab
+      leasekit lease request --topology topology.toml --dry-run
     """
     if topology is not None:
-        _only(context, _WITH_TOPOLOGY, "--topology: the file says all of the request")
-        return request_topology(
-            place, topology, broker=broker, tries=tries or TRIES, dry_run=dry_run, wait=wait, as_json=as_json
-        )
+        _only(_WITH_TOPOLOGY, "--topology: the file says all of the request")
+        return request_topology(place, topology, broker=broker, tries=tries or TRIES, dry_run=dry_run, wait=wait)
     if series is not None:
-        _only(context, _WITH_SERIES, "--every")
+        _only(_WITH_SERIES, "--every")
         span = series.length
     if type_ is None or units is None or span is None:
         missing = {"type_": type_, "units": units, "span": span}
-        raise _missing(context, next(name for name, given in missing.items() if given is None))
+        raise _missing(next(name for name, given in missing.items() if given is None))
     if tries is not None:
         raise click.UsageError("--tries goes with --topology")
     requested = dict(properties)
@@ -162,7 +325,7 @@ def request(
             "type": type_, "units": units, "slice": slice_, "name": name, "broker": broker, "site": site,
             "properties": {"request_timeout": f"{ANSWER_WITHIN}ms", **requested}, "configuration": dict(configuration),
         }  # fmt: skip
-        return request_series(place, series, asked, start=start, dry_run=dry_run, as_json=as_json)
+        return request_series(place, series, asked, start=start, dry_run=dry_run)
     latest, least = deferrable_until, now() if start is None else start
     if latest is not None and latest < least:
         raise click.UsageError(f"--deferrable-until: found {shown(latest)}, which is before the start, {shown(least)}")
@@ -189,8 +352,8 @@ def request(
         if wait or wait_for or group:
             raise click.UsageError("--dry-run goes without --wait and --group")
         answer = place.command(GUEST, "lease.dry_run", **arguments)
-        return _answer(answer, as_json=as_json, latest=latest)
-    return _change(place, "lease.request", arguments, wait=wait_for or wait, as_json=as_json)
+        return _answer(answer, latest=latest)
+    return _change(place, "lease.request", arguments, wait=wait_for or wait)
 
 
 def _now(place: DeployPlace) -> Instant:
@@ -198,8 +361,9 @@ def _now(place: DeployPlace) -> Instant:
     return int(place.query(GUEST, "clock")["now"])
 
 
-def _missing(context: click.Context, name: str) -> click.MissingParameter:
+def _missing(name: str) -> click.MissingParameter:
     """What click itself says of a parameter that must be there."""
+    context = click.get_current_context()
     param = next(param for param in context.command.params if param.name == name)
     return click.MissingParameter(ctx=context, param=param)
 
@@ -218,8 +382,9 @@ _WITH_SERIES: Final = {
 _WITH_UNDO: Final = {"name", "undo", "wait", "as_json", "file", "state", "actor", "control"}
 
 
-def _only(context: click.Context, allowed: Collection[str], why: str) -> None:
+def _only(allowed: Collection[str], why: str) -> None:
     """Refuses what an option goes without. Raises ``UsageError``."""
+    context = click.get_current_context()
     for param in context.command.params:
         name = param.name or ""
         if name not in allowed and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -234,85 +399,58 @@ def _try(
     *,
     name: str,
     wait: bool,
-    as_json: bool,
-) -> int:
+) -> Shown:
     """Ask what the broker would answer to a change of a lease; nothing changes. Returns the exit status."""
     if wait:
         raise click.UsageError("--dry-run goes without --wait")
     with place.connect(GUEST) as client:
         answer = client.request("command", command, arguments(lambda: _query(client, name)))
-    return _answer(answer, as_json=as_json)
+    return _answer(answer)
 
 
-def _answer(answer: Mapping[str, Any], *, as_json: bool, latest: Instant | None = None) -> int:
-    """Show what the broker would answer to a request whose latest start is ``latest``. Returns the exit status."""
-    if as_json:
-        print_json(answer)
-    elif answer["status"] == "granted":
+def _answer(answer: Mapping[str, Any], *, latest: Instant | None = None) -> Shown:
+    """What the broker would answer to a request whose latest start is ``latest``."""
+    broker, reason = answer["broker"], answer["reason"]
+    if answer["status"] == "granted":
         start, end = map(to_second, answer["term"])
-        click.echo(
-            clean(
-                f"{answer['broker']} would grant {counted(answer['units'])} at {answer['site']} over {start} .. {end}"
-            )
-        )
+        words = f"{broker} would grant {counted(answer['units'])} at {answer['site']} over {start} .. {end}"
     elif answer["status"] == "waits":
         until = "" if latest is None else f" until {to_second(latest)}, and refuse it if it can't start by then"
-        reason = answer["reason"] or "it gave no reason"
-        click.echo(dated(clean(f"{answer['broker']} would let it wait{until}: {reason}")))
-    if answer["status"] == "refused":
-        raise LeasekitError(f"{answer['broker']} would refuse it: {answer['reason']}")
-    return 0
+        words = dated(f"{broker} would let it wait{until}: {reason or 'it gave no reason'}")
+    else:
+        return answer, (), LeasekitError(f"{broker} would refuse it: {reason}")
+    return answer, lambda _: print_lines([words])
 
 
-@click.command(
-    epilog=example(
-        "leasekit lease extend web --for 2h --units 6",
-        "leasekit lease extend web --for 2h --dry-run",
-        "leasekit lease extend web --until 2027-03-01T20:00Z --units 3 --victim vm-0 --victim vm-4",
-        "leasekit lease extend web --undo",
-    )
-)
-@click.argument("name", metavar="LEASE")
-@click.option("--for", "span", type=SPAN, help="How much longer than its end, or that of its last extension.")
-@click.option("--until", type=WHEN, help="The new end.")
-@click.option("--undo", is_flag=True, help="Take back its last extension, which has not begun.")
-@units_option
-@victims_option
-@click.option(
-    "--property", "properties", type=PAIR, multiple=True, help="Request property, told to the broker (repeat it)."
-)
-@dry_run_option
-@zone_option
-@wait_option
-@wait_for_option
-@daemon_options
-@json_option
-@click.pass_context
+@command(None, zoned=True)
 def extend(
-    context: click.Context,
-    /,
     place: DeployPlace,
-    name: str,
-    span: Duration | None,
-    until: Instant | None,
-    undo: bool,
-    units: int | None,
-    victims: Sequence[str],
-    properties: Sequence[tuple[str, str]],
-    dry_run: bool,
-    wait: bool,
-    wait_for: str | None,
-    as_json: bool,
-) -> int:
+    name: str = argument("LEASE"),
+    span: Duration | None = option("How much longer than its end, or that of its last extension.", "--for"),
+    until: Instant | None = option("The new end."),
+    undo: bool = option("Take back its last extension, which has not begun."),
+    units: int | None = UNITS,
+    victims: Sequence[str] = VICTIMS,
+    properties: Sequence[tuple[str, str]] = option("Request property, told to the broker (repeat it).", "--property"),
+    dry_run: bool = DRY_RUN,
+    wait: bool = WAIT,
+    wait_for: str | None = WAIT_FOR,
+) -> Shown:
     """Renew a lease beyond its end, with as many units as now, or more, or fewer.
 
     The new number of units holds from the old end on, and --wait waits until then. It may be extended further before
     that, and be modified, up to the old end: what was granted to go on from its term stands, in number and time. Each
     --undo takes the last extension back, until it begins: its units and its time go back to the broker.
+
+    Example:
+      leasekit lease extend web --for 2h --units 6
+      leasekit lease extend web --for 2h --dry-run
+      leasekit lease extend web --until 2027-03-01T20:00Z --units 3 --victim vm-0 --victim vm-4
+      leasekit lease extend web --undo
     """
     if undo:
-        _only(context, _WITH_UNDO, "--undo: it takes the whole of the last extension back")
-        return _change(place, "lease.undo_extend", {"lease": name}, name=name, wait=wait, as_json=as_json)
+        _only(_WITH_UNDO, "--undo: it takes the whole of the last extension back")
+        return _change(place, "lease.undo_extend", {"lease": name}, name=name, wait=wait)
     if (span is None) == (until is None):
         raise click.UsageError("give either --for or --until, or --undo")
 
@@ -328,43 +466,31 @@ def extend(
 
     waits = wait_for or wait
     if dry_run:
-        return _try(place, "lease.dry_run_extend", arguments, name=name, wait=bool(waits), as_json=as_json)
-    return _change(place, "lease.extend", arguments, name=name, wait=waits, as_json=as_json)
+        return _try(place, "lease.dry_run_extend", arguments, name=name, wait=bool(waits))
+    return _change(place, "lease.extend", arguments, name=name, wait=waits)
 
 
-@click.command(
-    epilog=example(
-        "leasekit lease modify web --units 3 --wait",
-        "leasekit lease modify web --config cap=50",
-        "leasekit lease modify web --units 9 --dry-run",
-    )
-)
-@click.argument("name", metavar="LEASE")
-@units_option
-@click.option("--until", type=WHEN, help="The new end [as now].")
-@zone_option
-@configuration_option
-@victims_option
-@dry_run_option
-@wait_option
-@daemon_options
-@json_option
+@command(None, zoned=True)
 def modify(
     place: DeployPlace,
-    name: str,
-    units: int | None,
-    until: Instant | None,
-    configuration: Sequence[tuple[str, str]],
-    victims: Sequence[str],
-    dry_run: bool,
-    wait: bool,
-    as_json: bool,
-) -> int:
+    name: str = argument("LEASE"),
+    units: int | None = UNITS,
+    until: Instant | None = option("The new end [as now]."),
+    configuration: Sequence[tuple[str, str]] = CONFIGURATION,
+    victims: Sequence[str] = VICTIMS,
+    dry_run: bool = DRY_RUN,
+    wait: bool = WAIT,
+) -> Shown:
     """Change a lease in mid-term: its units, its end, its configuration.
 
     A lease that was extended is changed in its running term: the extension stands as it was granted, so that the end
     can't be changed, and begins with the configuration that the lease has by then. In the last seconds before it begins
     a change is refused.
+
+    Example:
+      leasekit lease modify web --units 3 --wait
+      leasekit lease modify web --config cap=50
+      leasekit lease modify web --units 9 --dry-run
     """
     arguments = {
         "lease": name,
@@ -374,19 +500,23 @@ def modify(
         "victims": list(victims),
     }
     if dry_run:
-        return _try(place, "lease.dry_run_modify", lambda _: arguments, name=name, wait=wait, as_json=as_json)
-    return _change(place, "lease.modify", arguments, name=name, wait=wait, as_json=as_json)
+        return _try(place, "lease.dry_run_modify", lambda _: arguments, name=name, wait=wait)
+    return _change(place, "lease.modify", arguments, name=name, wait=wait)
 
 
-@click.command(epilog=example("leasekit lease close web --wait"))
-@click.argument("name", metavar="LEASE")
-@click.option("--reason", default="", help="Why, for the lease's history.")
-@click.option("--wait", is_flag=True, help="Follow it until it is closed, and its units are torn down.")
-@daemon_options
-@json_option
-def close(place: DeployPlace, name: str, reason: str, wait: bool, as_json: bool) -> int:
-    """End a lease early; what is left of its time goes back to the broker."""
-    return _change(place, "lease.close", {"lease": name, "reason": reason}, name=name, wait=wait, as_json=as_json)
+@command(None)
+def close(
+    place: DeployPlace,
+    name: str = argument("LEASE"),
+    reason: str = option("Why, for the lease's history."),
+    wait: bool = option("Follow it until it is closed, and its units are torn down."),
+) -> Shown:
+    """End a lease early; what is left of its time goes back to the broker.
+
+    Example:
+      leasekit lease close web --wait
+    """
+    return _change(place, "lease.close", {"lease": name, "reason": reason}, name=name, wait=wait)
 
 
 def _change(
@@ -396,11 +526,10 @@ def _change(
     *,
     name: str = "",
     wait: bool | str,
-    as_json: bool,
-) -> int:
+) -> Shown:
     """Send a command that changes a lease, follow it if that is wanted, and show the lease as it is then.
 
-    ``arguments`` may be a function, which is given how to look at the lease first. Returns the exit status.
+    ``arguments`` may be a function, which is given how to look at the lease first.
     """
     outcome: WatchOutcome | None = None
     with followed(place.socket(GUEST), bool(wait)) as (client, following):
@@ -410,10 +539,9 @@ def _change(
         if following is not None:
             outcome = _follow_change(following, command, arguments, changed["id"], wait)
             changed = client.query("lease", lease=changed["id"])
-    report(changed, show_lease, as_json=as_json)
-    if outcome is not None and not outcome.ok:
-        raise LeasekitError(f"lease {changed['id']}: {outcome.reason}")
-    return 0
+    if outcome is None or outcome.ok:
+        return changed, show_lease
+    return changed, show_lease, LeasekitError(f"lease {changed['id']}: {outcome.reason}")
 
 
 def _follow_change(

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from leasekit.cli.options import FILE_THERE, Shown, argument, command, option
 from leasekit.cli.output import (
     clean,
-    example,
-    json_option,
     listing,
     pairs,
     print_fields,
@@ -26,8 +25,8 @@ from leasekit.cli.output import (
     print_lines,
     print_table,
 )
-from leasekit.cli.places import GUEST, DeployPlace, Shown, asks, daemon_options
-from leasekit.cli.times import WHEN, Count, now, show_when, to_second
+from leasekit.cli.places import GUEST, DeployPlace
+from leasekit.cli.times import Count, now, show_when, to_second
 from leasekit.config.instants import dated, shown
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.machine import NONE
@@ -160,16 +159,21 @@ def transition_line(event: Mapping[str, Any]) -> str:
     return f"{shown(event['at'])} {event['lease']} {event['event']} {arrow}{dated(why)}"
 
 
-@asks(None, "leasekit lease list --slice web", "leasekit lease list --since -7d --actor site --holder web", name="list")
-@click.option("--slice", "slice_", default="", metavar="NAME", help="Only leases of this slice.")
-@click.option("--holder", default="", metavar="NAME", help="Only leases of this guest, at a broker or site.")
-@click.option("--all", "every", is_flag=True, help="Leases that are over as well: the newest 1,000, if no --since.")
-@click.option("--since", type=WHEN, metavar="TIME", help="Leases that went on at or after it, over or not.")
-@click.option("--until", type=WHEN, metavar="TIME", help="Leases that began before it, over or not.")
+@command(None, name="list")
 def list_(
-    place: DeployPlace, slice_: str, holder: str, every: bool, since: Instant | None, until: Instant | None
+    place: DeployPlace,
+    slice_: str = option("Only leases of this slice.", metavar="NAME"),
+    holder: str = option("Only leases of this guest, at a broker or site.", metavar="NAME"),
+    every: bool = option("Leases that are over as well: the newest 1,000, if no --since.", "--all"),
+    since: Instant | None = option("Leases that went on at or after it, over or not.", metavar="TIME"),
+    until: Instant | None = option("Leases that began before it, over or not.", metavar="TIME"),
 ) -> Shown:
-    """List leases. A guest's by default; with --actor those that a broker or site knows."""
+    """List leases. A guest's by default; with --actor those that a broker or site knows.
+
+    Example:
+      leasekit lease list --slice web
+      leasekit lease list --since -7d --actor site --holder web
+    """
     period = Term(since or 0, INSTANT_MAX if until is None else until)
     if period.end <= period.start:
         raise click.UsageError("--until is not after --since")
@@ -190,21 +194,26 @@ def _over_period(client: ControlClient, period: Term) -> list[Mapping[str, Any]]
     return [*past, *(one for one in known.values() if _end(one) >= period.start and _start(one) < period.end)]
 
 
-@asks(None, "leasekit lease show web")
-@click.argument("name", metavar="LEASE")
-def show(place: DeployPlace, name: str) -> Shown:
-    """Show a lease: its state and why, what was asked and granted, its units."""
+@command(None)
+def show(place: DeployPlace, name: str = argument("LEASE")) -> Shown:
+    """Show a lease: its state and why, what was asked and granted, its units.
+
+    Example:
+      leasekit lease show web
+    """
     with place.connect(GUEST, or_only=True) as client:
         found = client.query("lease", lease=name)
     return found, show_lease
 
 
-@asks(None, "leasekit lease history web")
-@click.argument("name", metavar="LEASE")
-def history(place: DeployPlace, name: str) -> Shown:
+@command(None)
+def history(place: DeployPlace, name: str = argument("LEASE")) -> Shown:
     """List the transitions of a lease: when, from what, to what, why.
 
     Of leases that are over the newest 1,000 are found by name, all by id.
+
+    Example:
+      leasekit lease history web
     """
     with place.connect(GUEST, or_only=True) as client:
         rows = client.history(_id(client, name))
@@ -234,12 +243,18 @@ def _open(client: Any, name: str) -> str:
     return str(found["id"])
 
 
-@click.command(epilog=example("leasekit lease watch web", "leasekit lease watch --actor site --json"))
-@click.argument("name", metavar="[LEASE]", default="")
-@daemon_options
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON document on each line.")
-def watch(place: DeployPlace, name: str, as_json: bool) -> None:
-    """Print transitions as they happen, of one lease or of all, until Ctrl-C."""
+@command(None)
+def watch(
+    place: DeployPlace,
+    name: str = argument("[LEASE]", default=""),
+    as_json: bool = option("Print a JSON document on each line.", "--json"),
+) -> None:
+    """Print transitions as they happen, of one lease or of all, until Ctrl-C.
+
+    Example:
+      leasekit lease watch web
+      leasekit lease watch --actor site --json
+    """
     with place.connect(GUEST, or_only=True) as client:
         for event in client.watch(_open(client, name) if name else ""):
             if as_json:
@@ -248,21 +263,21 @@ def watch(place: DeployPlace, name: str, as_json: bool) -> None:
                 click.echo(clean(transition_line(event)))
 
 
-@click.command(epilog=example("leasekit lease logs web", "leasekit lease logs web vm-0 --follow"))
-@click.argument("name", metavar="LEASE")
-@click.argument("unit", default="")
-@click.option(
-    "--lines",
-    type=Count(min=0, max=10_000),
-    default=50,
-    show_default=True,
-    help="How many lines of each unit.",
-)
-@click.option("--follow", is_flag=True, help="Print further lines of the one UNIT as they come, until Ctrl-C.")
-@daemon_options
-@json_option
-def logs(place: DeployPlace, name: str, unit: str, lines: int, follow: bool, as_json: bool) -> None:
-    """Print what drivers said of a lease's units: the guest's, and the site's where its daemon is in the same file."""
+@command(None)
+def logs(
+    place: DeployPlace,
+    as_json: bool,
+    name: str = argument("LEASE"),
+    unit: str = argument(default=""),
+    lines: int = option("How many lines of each unit.", type=Count(min=0, max=10_000), shown=50),
+    follow: bool = option("Print further lines of the one UNIT as they come, until Ctrl-C."),
+) -> None:
+    """Print what drivers said of a lease's units: the guest's, and the site's where its daemon is in the same file.
+
+    Example:
+      leasekit lease logs web
+      leasekit lease logs web vm-0 --follow
+    """
     if follow and (not unit or as_json):
         raise click.UsageError("--follow goes with a UNIT, and without --json")
     socket = place.socket(GUEST, or_only=True)
@@ -346,23 +361,28 @@ def find_unit(client: Any, name: str) -> tuple[Mapping[str, Any], Mapping[str, A
     raise LeasekitError(f"no unit {name!r} is leased; there are: {listed or 'none'}")
 
 
-@click.command(
-    context_settings={"ignore_unknown_options": True},
-    epilog=example("leasekit lease ssh vm-0", "leasekit lease ssh web/vm-0 -i ~/.ssh/web uptime"),
-)
-@click.argument("unit")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--identity", "-i", type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE",
-    help="Log in with this private key, and no other [those of ssh and its agent].",
-)  # fmt: skip
-@click.option("--user", "-l", default="", help="Log in as this user [as the unit's properties say].")
-@daemon_options
-def ssh(place: DeployPlace, unit: str, command: Sequence[str], identity: Path | None, user: str) -> int:
+@command(None, context_settings={"ignore_unknown_options": True})
+def ssh(
+    place: DeployPlace,
+    unit: str = argument(),
+    command: Sequence[str] = argument(type=click.UNPROCESSED),
+    identity: Path | None = option(
+        "Log in with this private key, and no other [those of ssh and its agent].",
+        "--identity",
+        "-i",
+        type=FILE_THERE,
+        metavar="FILE",
+    ),
+    user: str = option("Log in as this user [as the unit's properties say].", "--user", "-l"),
+) -> int:
     """Log in to a unit, or run COMMAND there (after -- if it has options).
 
     The unit's ssh server must have the host key that its site told. UNIT is a unit's name, LEASE/UNIT, or a lease
     that has just one unit.
+
+    Example:
+      leasekit lease ssh vm-0
+      leasekit lease ssh web/vm-0 -i ~/.ssh/web uptime
     """
     import shutil
     import subprocess
@@ -386,13 +406,15 @@ def ssh(place: DeployPlace, unit: str, command: Sequence[str], identity: Path | 
     return done.returncode
 
 
-@asks(None, "leasekit lease console vm-0")
-@click.argument("unit")
-def console(place: DeployPlace, unit: str) -> Shown:
+@command(None)
+def console(place: DeployPlace, unit: str = argument()) -> Shown:
     """Print the last lines of a unit's console.
 
     A console is its site's: the site's daemon must be one of the deploy file's, and run as the same user. Elsewhere ask
     the site's operator, who has `leasekit site console`.
+
+    Example:
+      leasekit lease console vm-0
     """
     from leasekit.cli.site import show_console
 

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, Final
 
 import click
 
-from leasekit.cli.groups import LazyGroup
 from leasekit.config.instants import dated
 from leasekit.core.errors import LeasekitError
 
@@ -38,6 +38,28 @@ COMMANDS: Final = "leasekit.commands"
 """The group of entry points by which other distributions add commands."""
 ELSEWHERE: Final = {"simulate": "leasekit-simulation, the folder simulation/ of leasekit's sources"}
 """Commands of which we know the distribution, also where it is not installed."""
+
+
+class LazyGroup(click.Group):
+    """``later`` says of each command where it is: ``module:name``. All are loaded for the group's help, and where a
+    word is none of them, to say which it is near to.
+    """
+
+    def __init__(self, *args: Any, later: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.later = later
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands."""
+        return sorted({*self.commands, *self.later})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command by its name, or None."""
+        if cmd_name not in self.commands:
+            for name in [cmd_name] if cmd_name in self.later else self.later:
+                module, _, attribute = self.later[name].partition(":")
+                self.add_command(getattr(import_module(module), attribute), name)
+        return super().get_command(ctx, cmd_name)
 
 
 class CommandLine(LazyGroup):
@@ -69,11 +91,11 @@ class CommandLine(LazyGroup):
         "down": "leasekit.cli.daemons:down",
         "reload": "leasekit.cli.daemons:reload",
         "status": "leasekit.cli.daemons:status",
-        "usage": "leasekit.cli.usage:usage",
+        "usage": "leasekit.cli.daemons:usage",
         "clock": "leasekit.cli.daemons:clock",
-        "backup": "leasekit.cli.backups:backup",
-        "restore": "leasekit.cli.backups:restore",
-        "lease": "leasekit.cli.groups:lease",
+        "backup": "leasekit.cli.daemons:backup",
+        "restore": "leasekit.cli.daemons:restore",
+        "lease": "leasekit.cli.main:lease",
         "slice": "leasekit.cli.topology:slice_",
         "site": "leasekit.cli.site:site",
         "broker": "leasekit.cli.broker:broker",
@@ -83,9 +105,9 @@ class CommandLine(LazyGroup):
         "keys": "leasekit.cli.keys:keys",
         "config": "leasekit.cli.keys:config",
         "emulate": "leasekit.cli.emulate:emulate",
-        "plan": "leasekit.cli.plan:plan",
+        "plan": "leasekit.cli.mapper:plan",
         "mapper": "leasekit.cli.mapper:mapper",
-        "completion": "leasekit.cli.groups:completion",
+        "completion": "leasekit.cli.main:completion",
         "experiment": "leasekit.cli.emulate:experiment",
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -100,6 +122,45 @@ def cli() -> None:
 
     Times are ISO 8601 (UTC where no zone is named), `now`, or `+2h`; durations are `90s`, `12h`, `1d`.
     """
+
+
+@click.group(
+    cls=LazyGroup,
+    later={
+        "request": "leasekit.cli.lease_changes:request",
+        "extend": "leasekit.cli.lease_changes:extend",
+        "modify": "leasekit.cli.lease_changes:modify",
+        "close": "leasekit.cli.lease_changes:close",
+        "list": "leasekit.cli.lease_looks:list_",
+        "show": "leasekit.cli.lease_looks:show",
+        "history": "leasekit.cli.lease_looks:history",
+        "watch": "leasekit.cli.lease_looks:watch",
+        "logs": "leasekit.cli.lease_looks:logs",
+        "topologies": "leasekit.cli.topology:topologies",
+        "topology": "leasekit.cli.topology:topology",
+        "close-topology": "leasekit.cli.topology:close_topology",
+        "ssh": "leasekit.cli.lease_looks:ssh",
+        "console": "leasekit.cli.lease_looks:console",
+    },
+)
+def lease() -> None:
+    """Lease units: ask, list, change, follow, end.
+
+    LEASE is a lease's id, its name, or SLICE/NAME.
+    """
+
+
+@click.command(epilog="\b\nExample:\n  leasekit completion bash > ~/.local/share/bash-completion/completions/leasekit")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="SHELL")
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of a SHELL: bash, zsh or fish."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click knows the shells of the choice"
+    root = ctx.find_root()
+    click.echo(kind(root.command, {}, "leasekit", "_LEASEKIT_COMPLETE").source())
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -118,7 +179,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except LeasekitError as error:
         _tell(str(error))
-        return EXIT_ERROR
+        return getattr(error, "status", EXIT_ERROR)
     except OSError as error:
         _tell(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return EXIT_ERROR

@@ -1,226 +1,47 @@
-"""``leasekit mapper``: write mappers of your own, check them, and compare them."""
+"""``leasekit mapper`` and ``leasekit plan``: write mappers of your own, check them, compare them; one decision, or one
+workload, of a mapper, offline.
+"""
 
 from __future__ import annotations
 
-import keyword
-import re
 import sys
-from collections.abc import Iterator
+import time
+import tomllib
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin
 
+import attrs
 import click
 
-from leasekit.cli import output
 from leasekit.cli.emulate import progress_bars, went_wrong
-from leasekit.cli.output import example, json_option, note, print_json, print_table
-from leasekit.cli.times import Count, Number, saving_options
+from leasekit.cli.options import FILE_OR_INPUT, SAVING, Shown, argument, command, option
+from leasekit.cli.output import (
+    STANDARD_INPUT,
+    WrongInputError,
+    check_out_file,
+    is_standard_input,
+    listing,
+    note,
+    print_fields,
+    print_json,
+    print_table,
+)
+from leasekit.cli.times import Count, Number
 from leasekit.core.errors import LeasekitError
-from leasekit.policies.registry import known_mappers
+from leasekit.core.json_text import JsonError, read_json
+from leasekit.core.settings import SettingsError
 
 if TYPE_CHECKING:
-    from leasekit.emulation.compare.works import Workload
+    from leasekit.emulation.compare.pool import Saving
+    from leasekit.emulation.compare.works import Work, Workload
     from leasekit.emulation.conformance.kit import Checked, Subject
 
-NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
-BEGIN_WITH: Final = {"broker": "fcfs", "authority": "first_fit", "guest": "manual"}
-
-PROJECT: Final = """\
-[build-system]
-requires = ["setuptools>=61"]
-build-backend = "setuptools.build_meta"
-
-[project]
-name = "{package}"
-version = "0.1.0"
-description = "A mapper for leasekit: {name}, a {role}'s"
-requires-python = ">=3.11"
-dependencies = ["attrs", "leasekit"]
-
-[project.optional-dependencies]
-test = ["pytest"]
-
-[project.entry-points."leasekit.mappers"]
-{name} = "{module}:{kind}"
-
-[tool.setuptools]
-py-modules = ["{module}"]
-"""
-
-README: Final = """\
-# {name}
-
-A mapper for leasekit, for a {role}. What it may rely on is `leasekit.core.mappers`.
-
-```console
-$ pip install -e .
-$ leasekit mapper check {name}
-$ leasekit emulate deploy.toml
-$ pytest
-```
-
-`deploy.toml` names it; its settings stand beside its name. Without an installation, `{module}.py:{kind}` names it too.
-"""
-
-DEPLOY: Final = """\
-# A deployment that runs the mapper: in virtual time with `leasekit emulate`, as daemons with `leasekit up`. The package
-# must be installed; without that, `name = "{module}.py:{kind}"` names the class in the file.
-
-[deployment]
-create_keys = true  # those that are missing when a daemon starts; an emulation needs none
-
-[actor.broker]
-role = "broker"
-listen = ["unix:broker.sock"]  # where daemons dial it; an emulation has no use for it
-{broker}
-[actor.site]
-role = "authority"
-listen = ["unix:site.sock"]
-inventory = [{{ type = "vm", units = 8 }}]
-delegation = [{{ broker = "broker", type = "vm" }}]
-{authority}
-[actor.guest]
-role = "guest"
-{guest}
-[emulation]
-horizon = "1d"
-"""
-
-DEMAND: Final = 'mapper = { name = "static", demands = [{ type = "vm", units = 3, term = "1h" }] }\n'
-
-TEST: Final = '''\
-"""The mapper keeps the rules that every mapper must keep, and does what it is for."""
-
-from __future__ import annotations
-
-{imports}from leasekit.emulation.conformance.kit import Subject, check
-
-from {module} import {kind}, {kind}Settings
-
-
-def test_passes_the_conformance_kit() -> None:
-    """It never overbooks, decides what it can, repeats itself, and survives empty and full worlds."""
-    checked = check(Subject(target="{module}:{kind}", role="{role}", cases=25))
-    assert not checked.faults, checked.faults
-
-{own}'''
-
-OWN: Final = {
-    "broker": (
-        """\
-from leasekit.core.mappers import BrokerCycle, PendingRequest, Reject
-from leasekit.core.time import HOUR, Term
-""",
-        '''
-def test_terms_are_bounded() -> None:
-    """A term longer than the setting allows is refused, and the reason says what is allowed."""
-    request = PendingRequest(
-        lease="l-1", holder="guest", op="new", type="vm", units=1, min_units=1, term=Term(0, 3 * HOUR), latest_start=0,
-        deadline=HOUR, arrived=0, site="", exclude_sites=frozenset(), source="", held=0, group="", priority=0,
-        preemptible=False, properties={},
-    )
-    mapper = KIND(KINDSettings(longest=2 * HOUR))
-    (decision,) = mapper.allocate(BrokerCycle(0, [request], (), lambda type_: ()))
-    assert isinstance(decision, Reject)
-    assert "2h" in decision.reason
-''',
-    ),
-    "authority": (
-        """\
-from leasekit.core.mappers import Assign, AuthorityCycle, Demand, UnitView
-from leasekit.core.time import HOUR, Term
-""",
-        '''
-def test_units_that_failed_go_last() -> None:
-    """A lease gets the units that have failed least."""
-    units = [UnitView(f"vm-{n}", "vm", "free", "", failures, {}) for n, failures in enumerate((2, 0, 1))]
-    demand = Demand("l-1", "guest", "new", "vm", 2, (), (), Term(0, HOUR), {})
-    mapper = KIND(KINDSettings())
-    (decision,) = mapper.assign(AuthorityCycle(0, [demand], lambda type_: iter(units), lambda name: units[0]))
-    assert decision == Assign("l-1", ("vm-1", "vm-2"))
-''',
-    ),
-    "guest": (
-        """\
-from leasekit.core.mappers import GuestCycle, RequestLease
-""",
-        '''
-def test_asks_at_first() -> None:
-    """Without a lease it asks for one, with the units that its settings say."""
-    mapper = KIND(KINDSettings(units=3))
-    first, *_ = mapper.plan(GuestCycle(0, []))
-    assert isinstance(first, RequestLease)
-    assert first.units == 3
-''',
-    ),
-}
-
-
-def write_package(folder: Path, name: str, role: str) -> list[Path]:
-    """The files of a new package ``folder/NAME``. Raises ``LeasekitError`` for a name that won't do, or where something
-    of that name is there already.
-    """
-    if NAME.fullmatch(name) is None:
-        raise LeasekitError(
-            f"NAME: found {name!r}, expected small letters, digits, and - or _ between them; a letter comes first"
-        )
-    if keyword.iskeyword(name):
-        raise LeasekitError(f"NAME: found {name!r}, which is a word of Python's own: choose another name")
-    if name.replace("-", "_") in sys.stdlib_module_names | {"attrs", "leasekit"}:
-        raise LeasekitError(f"NAME: found {name!r}, which is a module that would be hidden: choose another name")
-    taken = [known for role_ in BEGIN_WITH for known in known_mappers(role_) if known == name]
-    if taken:
-        raise LeasekitError(f"NAME: found {name!r}, which is a mapper already: choose another name")
-    target = folder / name
-    if target.exists():
-        raise LeasekitError(f"{target} is there already")
-    module = name.replace("-", "_")
-    kind = "".join(part.capitalize() for part in re.split(r"[-_]", name))
-    words = {
-        "name": name,
-        "role": role,
-        "module": module,
-        "kind": kind,
-        "package": f"leasekit-{name.replace('_', '-')}",
-    }
-    texts = {
-        f"{module}.py": skeleton(role).replace("Skeleton", kind).replace("skeleton", module),
-        f"test_{module}.py": _test(words),
-        "pyproject.toml": PROJECT.format(**words),
-        "README.md": README.format(**words),
-        "deploy.toml": _deploy(words),
-    }
-    target.mkdir(parents=True)
-    for file, text in texts.items():
-        (target / file).write_text(text, encoding="utf-8")
-    return [target / file for file in texts]
-
-
-def skeleton(role: str) -> str:
-    """The source of the mapper that a role begins with."""
-    from leasekit.emulation.conformance import skeletons
-
-    text = (Path(skeletons.__path__[0]) / f"{role}.py").read_text(encoding="utf-8")
-    # Where it goes, leasekit is a library like others: linters want it in one block with them.
-    return text.replace("import attrs\n\nfrom leasekit", "import attrs\nfrom leasekit")
-
-
-def _deploy(words: dict[str, str]) -> str:
-    lines = dict.fromkeys(BEGIN_WITH, "")
-    lines["guest"] = DEMAND
-    lines[words["role"]] = f'mapper = {{ name = "{words["name"]}" }}\n'
-    return DEPLOY.format(**words, **lines)
-
-
-def _test(words: dict[str, str]) -> str:
-    imports, own = OWN[words["role"]]
-    return TEST.format(**words, imports=imports, own=own.replace("KIND", words["kind"]))
-
-
 ROLES = ("broker", "authority", "guest")
-_FILE = click.Path(path_type=Path)
 
 
 @click.group()
@@ -228,27 +49,35 @@ def mapper() -> None:
     """Write a mapper of your own, check it, compare it with others."""
 
 
-@mapper.command(epilog=example("leasekit mapper new shortest --role broker"))
-@click.argument("name")
-@click.option("--role", type=click.Choice(ROLES), required=True, help="Whose mapper it is.")
-@click.option("--in", "folder", type=_FILE, default=Path(), metavar="DIR", help="Where the package goes [here].")
-def new(name: str, role: str, folder: Path) -> None:
+@command(mapper)
+def new(
+    name: str = argument(),
+    role: str = option("Whose mapper it is.", type=ROLES, required=True),
+    folder: Path = option("Where the package goes [here].", "--in", default=Path(), metavar="DIR"),
+) -> None:
     """Write a package with a mapper that works: its settings, its test, its entry point, and a deploy file.
 
     Change what it does, install it, and name it in a deploy file.
+
+    Example:
+      leasekit mapper new shortest --role broker
     """
+    from leasekit.emulation.conformance.package import write_package
+
     for path in write_package(folder, name, role):
         note(str(path))
 
 
-@mapper.command(name="list", epilog=example("leasekit mapper list --role broker"))
-@click.option("--role", type=click.Choice(ROLES), help="Only mappers of this role.")
-@json_option
-def list_(role: str | None, as_json: bool) -> None:
-    """List the mappers that a deploy file can name: those that come with leasekit, and those of installed packages."""
+@command(mapper, name="list")
+def list_(role: str | None = option("Only mappers of this role.", type=ROLES)) -> Shown:
+    """List the mappers that a deploy file can name: those that come with leasekit, and those of installed packages.
+
+    Example:
+      leasekit mapper list --role broker
+    """
     columns = ("name", "role", "from", "class")
     found = [dict(zip(columns, row, strict=True)) for row in [*_built_in(), *_installed()] if role in (None, row[1])]
-    output.report(found, output.listing(*columns, empty="no mappers"), as_json=as_json)
+    return found, listing(*columns, empty="no mappers")
 
 
 def _built_in() -> Iterator[tuple[str, str, str, str]]:
@@ -274,42 +103,28 @@ def _installed() -> Iterator[tuple[str, str, str, str]]:
             yield point.name, role, package, point.value
 
 
-@mapper.command(
-    epilog=example(
-        "leasekit mapper check fcfs",
-        "leasekit mapper check mine.py:Mine --cases 500",
-        "leasekit mapper check mine.py:Mine --replay mapper-check-mine.json",
-    )
-)
-@click.argument("target", metavar="MAPPER")
-@click.option("--role", type=click.Choice(ROLES), help="Its role, where its methods leave that open.")
-@click.option("--settings", type=_FILE, metavar="FILE", help="Its settings: a TOML file.")
-@click.option("--cases", type=Count(min=1), default=100, show_default=True, metavar="N", help="Worlds.")
-@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="What the cases are drawn by.")
-@click.option(
-    "--type", "types", multiple=True, default=("vm", "host"), show_default=True, metavar="NAME", help="Types of units."
-)
-@click.option("--limit", type=Number(min=0.1), default=5.0, show_default=True, help="Seconds for a turn.")
-@click.option("--out", type=_FILE, default=Path(), metavar="DIR", help="Where a failing case is written [here].")
-@click.option("--replay", "replay_file", type=_FILE, metavar="FILE", help="Play the one case of this file.")
-@json_option
+@command(mapper)
 def check(
-    target: str,
-    role: str | None,
-    settings: Path | None,
-    cases: int,
-    seed: int,
-    types: tuple[str, ...],
-    limit: float,
-    out: Path,
-    replay_file: Path | None,
-    as_json: bool,
-) -> int:
+    target: str = argument("MAPPER"),
+    role: str | None = option("Its role, where its methods leave that open.", type=ROLES),
+    settings: Path | None = option("Its settings: a TOML file.", metavar="FILE"),
+    cases: int = option("Worlds.", type=Count(min=1), shown=100, metavar="N"),
+    seed: int = option("What the cases are drawn by.", shown=1, metavar="N"),
+    types: tuple[str, ...] = option("Types of units.", "--type", shown=("vm", "host"), metavar="NAME"),
+    limit: float = option("Seconds for a turn.", type=Number(min=0.1), shown=5.0),
+    out: Path = option("Where a failing case is written [here].", default=Path(), metavar="DIR"),
+    replay_file: Path | None = option("Play the one case of this file.", "--replay", metavar="FILE"),
+) -> Shown:
     """Check that a mapper does what every mapper must, in worlds of real actors that are drawn by a seed.
 
     It never overbooks, decides what it can, respects groups and windows, repeats itself for a seed, survives empty and
     full worlds, and ends its turns in time. A case in which it does not is made as small as possible and written to a
     file that --replay plays again. Exits with 1 if anything is wrong.
+
+    Example:
+      leasekit mapper check fcfs
+      leasekit mapper check mine.py:Mine --cases 500
+      leasekit mapper check mine.py:Mine --replay mapper-check-mine.json
     """
     from leasekit.emulation.compare.targets import read_target
     from leasekit.emulation.conformance import kit
@@ -323,90 +138,61 @@ def check(
         limit=limit,
     )  # fmt: skip
     if recorded is not None:
-        return _show_replay(kit.replay(subject, recorded.case), as_json)
+        return _replayed(kit.replay(subject, recorded.case))
     with progress_bars() as report:
         checked = kit.check(subject, report)
     files = [kit.write_case(out, subject, found) for found in checked.faults if found.case is not None]
-    _show_checked(subject, checked, files, as_json)
-    return 1 if checked.faults else 0
+    return _checked(subject, checked, files)
 
 
-def _show_checked(subject: Subject, checked: Checked, files: list[Path], as_json: bool) -> None:
+def _checked(subject: Subject, checked: Checked, files: list[Path]) -> Shown:
     from leasekit.emulation.conformance import kit
     from leasekit.emulation.conformance.loads import told
 
     faults = {found.check: found.text for found in checked.faults}
-    if as_json:
-        print_json(
-            {
-                "mapper": subject.target,
-                "role": subject.role,
-                "cases": checked.cases,
-                "turns": checked.turns,
-                "faults": faults,
-                "files": [str(file) for file in files],
-                "costs": [{"size": cost.size, "us_each": round(cost.each_us, 2)} for cost in checked.costs],
-            }
-        )
-        return
+    found = {
+        "mapper": subject.target,
+        "role": subject.role,
+        "cases": checked.cases,
+        "turns": checked.turns,
+        "faults": faults,
+        "files": [str(file) for file in files],
+        "costs": [{"size": cost.size, "us_each": round(cost.each_us, 2)} for cost in checked.costs],
+    }
     rows = [(name, "failed" if name in faults else "ok", faults.get(name, text)) for name, text in kit.CHECKS.items()]
     if checked.costs:
         rows.append((kit.COST, "", told(checked.costs)))
-    done = f"{checked.cases} cases, {checked.turns} turns"
-    print_table(("check", "", ""), rows, empty="", title=f"{subject.target} ({subject.role}): {done}")
-    for file in files:
-        note(f"the failing case is in {file}: leasekit mapper check {subject.target} --replay {file}")
+    title = f"{subject.target} ({subject.role}): {checked.cases} cases, {checked.turns} turns"
+    cases = [f"the failing case is in {file}: leasekit mapper check {subject.target} --replay {file}" for file in files]
+    table = partial(print_table, ("check", "", ""), rows, empty="", title=title)
+    return found, (lambda _: table(), *cases), 1 if faults else 0
 
 
-def _show_replay(checked: Checked, as_json: bool) -> int:
+def _replayed(checked: Checked) -> Shown:
     faults = [(found.check, found.text) for found in checked.faults]
-    if as_json:
-        print_json({"faults": [list(fault) for fault in faults], "turns": [list(turn) for turn in checked.journal]})
-        return 1 if faults else 0
     rows: list[tuple[Any, str, str]] = []
     for now, shown, decided in checked.journal:
         rows += [(now, shown, decided[0] if decided else "(nothing)"), *(("", "", each) for each in decided[1:])]
-    print_table(("at ms", "shown", "decided"), rows, empty="the mapper was never called", right=("at ms",))
-    for name, text in faults:
-        note(f"{name}: {text}")
-    if not faults:
-        note("nothing wrong with this case")
-    return 1 if faults else 0
+    columns, empty = ("at ms", "shown", "decided"), "the mapper was never called"
+    table = partial(print_table, columns, rows, empty=empty, right=("at ms",))
+    wrong = [f"{name}: {text}" for name, text in faults] or ["nothing wrong with this case"]
+    plain = {"faults": [list(fault) for fault in faults], "turns": [list(turn) for turn in checked.journal]}
+    return plain, (lambda _: table(), *wrong), 1 if faults else 0
 
 
-@mapper.command(
-    epilog=example("leasekit mapper compare fcfs backfill:mode=easy --swf log.swf.gz --nodes 240 --out compared")
-)
-@click.argument("targets", nargs=-1, required=True, metavar="MAPPER...")
-@click.option("--workload", "workload_file", type=_FILE, metavar="FILE", help="A workload as for `plan timetable`.")
-@click.option("--swf", type=_FILE, metavar="FILE", help="A job log in the Standard Workload Format, gzip or not.")
-@click.option("--nodes", type=Count(min=1), required=True, metavar="N", help="How many nodes there are.")
-@click.option("--out", type=_FILE, metavar="DIR", help="Where tables and pictures go.")
-@click.option("--jobs", type=Count(min=1), metavar="N", help="How many runs at once (default: a run a CPU).")
-@click.option(
-    "--engine", type=click.Choice(("local", "dask")), default="local", show_default=True, help="Where they run."
-)
-@click.option("--scheduler", metavar="ADDRESS", help="The Dask scheduler, as tcp://host:8786.")
-@click.option(
-    "--patience", type=Number(min=0, min_open=True), default=60.0, show_default=True, metavar="S",
-    help="How long one turn may take.",
-)  # fmt: skip
-@saving_options
-@json_option
+@command(mapper)
 def compare(
-    targets: tuple[str, ...],
-    workload_file: Path | None,
-    swf: Path | None,
-    nodes: int,
-    out: Path | None,
-    jobs: int | None,
-    engine: str,
-    scheduler: str | None,
-    patience: float,
-    memory: float,
-    rate: float,
-    as_json: bool,
-) -> int:
+    targets: tuple[str, ...] = argument("MAPPER...", required=True),
+    workload_file: Path | None = option("A workload as for `plan timetable`.", "--workload", metavar="FILE"),
+    swf: Path | None = option("A job log in the Standard Workload Format, gzip or not.", metavar="FILE"),
+    nodes: int = option("How many nodes there are.", type=Count(min=1), required=True, metavar="N"),
+    out: Path | None = option("Where tables and pictures go.", metavar="DIR"),
+    jobs: int | None = option("How many runs at once (default: a run a CPU).", type=Count(min=1), metavar="N"),
+    engine: str = option("Where they run.", type=("local", "dask"), shown="local"),
+    scheduler: str | None = option("The Dask scheduler, as tcp://host:8786.", metavar="ADDRESS"),
+    patience: float = option("How long one turn may take.", type=Number(min=0, min_open=True), shown=60.0, metavar="S"),
+    saving: Saving = SAVING,
+) -> Shown:
     """Run one workload through several brokers' mappers, and show how work fared.
 
     MAPPER is a name, module:Class or path/to/file.py:Class, with settings after a colon if need be, as
@@ -415,9 +201,12 @@ def compare(
 
     Guests, a broker and a site do what they do as daemons, in virtual time. What a mapper does wrong is told at once;
     the broker goes on, and the exit status is 1.
+
+    Example:
+      leasekit mapper compare fcfs backfill:mode=easy --swf log.swf.gz --nodes 240 --out compared
     """
     from leasekit.emulation.compare.engines import cpus, run_dask, run_local
-    from leasekit.emulation.compare.pool import Pool, Saving
+    from leasekit.emulation.compare.pool import Pool
     from leasekit.emulation.compare.targets import read_target
     from leasekit.emulation.outputs import make_folder
 
@@ -435,7 +224,7 @@ def compare(
     if out is not None:
         make_folder(out)
     with progress_bars() as report:
-        pool = Pool(nodes, Saving(memory=memory, rate=rate))
+        pool = Pool(nodes, saving)
         if engine == "dask":
             results = run_dask(chosen, workload.works, pool, scheduler=str(scheduler), report=report)
         else:
@@ -443,7 +232,7 @@ def compare(
                 chosen, workload.works, pool, jobs=jobs or cpus(), report=report, patience=patience,
                 tell=lambda label, text: note(f"{label}: {text}"),
             )  # fmt: skip
-    return _show(targets, workload, nodes, results, out, as_json)
+    return _compared(targets, workload, nodes, results, out)
 
 
 def _workload(file: Path | None, swf: Path | None) -> Workload:
@@ -459,31 +248,27 @@ def _workload(file: Path | None, swf: Path | None) -> Workload:
     return from_file(file)
 
 
-def _show(
-    targets: tuple[str, ...], workload: Workload, nodes: int, results: list[Any], out: Path | None, as_json: bool
-) -> int:
+def _compared(targets: tuple[str, ...], workload: Workload, nodes: int, results: list[Any], out: Path | None) -> Shown:
     from leasekit.emulation.compare import report
 
     done = [result for result in results if not isinstance(result, LeasekitError)]
     failed = {target: str(r) for target, r in zip(targets, results, strict=True) if isinstance(r, LeasekitError)}
-    if as_json:
-        print_json({"workload": workload.name, "nodes": nodes, "runs": [r.summary for r in done], "failed": failed})
-    elif done:
+    told: list[Any] = []
+    if done:
         rows = [[*_cells(run.summary), f"{run.summary['measured']['seconds']:.1f}"] for run in done]
-        print_table((*report.COLUMNS, "took s"), rows, empty="", right=(*report.COLUMNS[1:], "took s"))
-        note("utilisation is over the time from the first submission to the last")
-        for run in done:
-            for text in report.remarks(run.summary, workload):
-                note(text)
+        columns = (*report.COLUMNS, "took s")
+        told = [lambda _: print_table(columns, rows, empty="", right=columns[1:])]
+        told.append("utilisation is over the time from the first submission to the last")
+        told += [text for run in done for text in report.remarks(run.summary, workload)]
+    wrong = went_wrong({run.summary["mapper"]: run.summary["mapper_errors"] for run in done})
     if out is not None and done:
         files = report.write(out, workload, nodes, done)
         note(f"written to {out}: {', '.join(file.name for file in files if file.suffix != '.svg')}")
-    wrong = went_wrong({run.summary["mapper"]: run.summary["mapper_errors"] for run in done})
     for line in wrong:
         note(line)
-    if failed:
-        raise LeasekitError("\n".join(f"mapper {target!r} {text}" for target, text in failed.items()))
-    return 1 if wrong else 0
+    texts = [f"mapper {target!r} {text}" for target, text in failed.items()]
+    plain = {"workload": workload.name, "nodes": nodes, "runs": [run.summary for run in done], "failed": failed}
+    return plain, tuple(told), LeasekitError("\n".join(texts)) if texts else int(bool(wrong))
 
 
 def _cells(summary: dict[str, Any]) -> list[str]:
@@ -498,16 +283,294 @@ def _cell(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-@mapper.command(epilog=example("leasekit mapper workload jobs.swf --jobs 2000 --nodes 64 --seed 1"))
-@click.argument("file", type=_FILE)
-@click.option("--jobs", type=Count(min=1), default=2000, show_default=True, metavar="N", help="How many jobs.")
-@click.option("--nodes", type=Count(min=1), default=64, show_default=True, metavar="N", help="How many nodes.")
-@click.option("--load", type=Number(min=0.01, max=10), default=0.8, show_default=True, metavar="SHARE", help="Offered.")
-@click.option("--users", type=Count(min=1), default=12, show_default=True, metavar="N", help="Whose jobs.")
-@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="What they are drawn by.")
-def workload(file: Path, jobs: int, nodes: int, load: float, users: int, seed: int) -> None:
-    """Make a job log by a seed, for those who have none: FILE in the Standard Workload Format."""
+@command(mapper)
+def workload(
+    file: Path = argument(),
+    jobs: int = option("How many jobs.", type=Count(min=1), shown=2000, metavar="N"),
+    nodes: int = option("How many nodes.", type=Count(min=1), shown=64, metavar="N"),
+    load: float = option("Offered.", type=Number(min=0.01, max=10), shown=0.8, metavar="SHARE"),
+    users: int = option("Whose jobs.", type=Count(min=1), shown=12, metavar="N"),
+    seed: int = option("What they are drawn by.", shown=1, metavar="N"),
+) -> None:
+    """Make a job log by a seed, for those who have none: FILE in the Standard Workload Format.
+
+    Example:
+      leasekit mapper workload jobs.swf --jobs 2000 --nodes 64 --seed 1
+    """
     from leasekit.emulation.compare.works import WorkShape, generate, write_swf
 
     write_swf(file, generate(WorkShape(jobs=jobs, nodes=nodes, load=load, users=users, seed=seed)), nodes)
     note(f"{file}: {jobs} jobs for {nodes} nodes at load {load:g}")
+
+
+PROBLEM: Final = click.Path(allow_dash=True)
+
+
+@click.group()
+def plan() -> None:
+    """See what a mapper would decide, without daemons."""
+
+
+@command(plan)
+def coallocate(
+    file: str | None = argument(type=PROBLEM),
+    schema: bool = option("Print what a problem file holds, as a JSON schema."),
+) -> Shown:
+    """Place a requested graph of sites and links on a network, or with frames: plan when to, too.
+
+    FILE is a JSON file (- for standard input) with resources (vertices, links), request (sites, links), and options.
+    The answer is exact unless a limit is met; it says so then. Ends with 2 if the file is wrong.
+
+    Example:
+      leasekit plan coallocate problem.json --json
+      leasekit plan coallocate --schema
+    """
+    from leasekit.policies.broker.coallocation.model import Problem, read_problem
+    from leasekit.policies.broker.coallocation.problem import Decision
+
+    def decide(content: Mapping[str, Any]) -> dict[str, Any]:
+        problem, begin = read_problem(content), time.monotonic()
+        return Decision(problem, remaining=lambda: begin + problem.options.time_limit_s - time.monotonic()).answer()
+
+    if schema:
+        return _problem_schema("A co-allocation problem", Problem)
+    answer = _decide(file, decide)
+    return answer, _print_plans if "plans" in answer else _print_one
+
+
+@command(plan)
+def preempt(
+    file: str | None = argument(type=PROBLEM),
+    schema: bool = option("Print what a problem file holds, as a JSON schema."),
+) -> Shown:
+    """Choose the host for a request, and the preemptible leases that have to leave it, at least cost.
+
+    FILE is a JSON file (- for standard input) with the request, the hosts and the leases on them. The answer has the
+    runners-up as well: other hosts with room, or other sets of leases that would make enough. Ends with 2 if the file
+    is wrong.
+
+    Example:
+      leasekit plan preempt problem.json --json
+      leasekit plan preempt --schema
+    """
+    from leasekit.policies.preempting.problem import PreemptDecision, PreemptProblem, read_preempt_problem
+
+    if schema:
+        return _problem_schema("A request for a place on hosts with preemptible leases", PreemptProblem)
+    answer = _decide(file, lambda content: PreemptDecision(read_preempt_problem(content)).answer())
+    return answer, _print_placements
+
+
+def _problem_schema(title: str, cls: type) -> Shown:
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title} | _schema(cls), print_json
+
+
+def _decide(file: str | None, decide: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """The answer to what a problem file holds. Raises :class:`WrongInputError`."""
+    if file is None:
+        raise click.UsageError("missing argument 'FILE'")
+    try:
+        content = _read(file)
+        begin = time.monotonic()
+        answer = decide(content)
+    except SettingsError as error:
+        raise WrongInputError(f"{STANDARD_INPUT if file == '-' else file}: {'; '.join(error.errors)}") from None
+    answer["solve_ms"] = round(1000 * (time.monotonic() - begin), 3)
+    return answer
+
+
+def _read(file: str) -> Mapping[str, Any]:
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        content = read_json(text)
+    except OSError as error:
+        raise SettingsError([f"can't be read: {error.strerror}"]) from None
+    except UnicodeDecodeError:
+        raise SettingsError(["found bytes that are not UTF-8, expected a JSON object"]) from None
+    except JsonError as error:
+        raise SettingsError([f"{error}, expected a JSON object"]) from None
+    if not isinstance(content, dict):
+        raise SettingsError([f"found {type(content).__name__}, expected a JSON object"])
+    return content
+
+
+# -- for a person ----------------------------------------------------------------------------------------------------
+
+
+def _print_one(answer: Mapping[str, Any]) -> None:
+    fields = [(key, answer[key]) for key in ("status", "objective", "bound", "reason", "solve_ms")]
+    print_fields((key.replace("_", " "), value) for key, value in fields)
+    if answer["sites"] is not None:
+        print_table(("requested", "site"), list(answer["sites"].items()), empty="no sites")
+        print_table(("link", "path", "backup"), _path_rows(answer), empty="no links")
+
+
+def _print_placements(answer: Mapping[str, Any]) -> None:
+    proven = "" if answer["proven"] else "no"
+    print_fields([("status", answer["status"]), ("proven", proven), ("reason", answer["reason"])])
+    for title, found in (("host", answer["placements"]), ("runner-up", answer["runners_up"])):
+        rows = [(one["host"], ", ".join(one["victims"]), one["cost"]) for one in found]
+        print_table((title, "victims", "cost"), rows, empty=f"no {title}", right=("cost",))
+
+
+def _path_rows(answer: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    backups = answer.get("backups", [None] * len(answer["paths"]))
+    return [
+        (str(number), _path(path), _path(backup))
+        for number, (path, backup) in enumerate(zip(answer["paths"], backups, strict=True))
+    ]
+
+
+def _path(path: Sequence[str] | None) -> str:
+    return "" if path is None else " - ".join(path)
+
+
+def _print_plans(answer: Mapping[str, Any]) -> None:
+    rows = [
+        (
+            plan["start"],
+            plan["objective"],
+            "" if plan["status"] == "optimal" else f"at least {plan['bound']}",
+            ", ".join(f"{name}: {site}" for name, site in plan["sites"].items()),
+            "; ".join(_path(path) for path in plan["paths"] if path is not None),
+        )
+        for plan in answer["plans"]
+    ]
+    print_table(("start", "value", "bound", "sites", "paths"), rows, empty="no plan", right=("start", "value"))
+    if answer["refused"]:
+        refusals = [(one["start"], one["reason"]) for one in answer["refused"]]
+        print_table(("refused", "reason"), refusals, empty="", right=("refused",))
+    if answer["alternative"] is not None:
+        note(answer["alternative"]["words"])
+
+
+# -- the schema ------------------------------------------------------------------------------------------------------
+
+_PLAIN: Final[Mapping[Any, str]] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+def _schema(cls: type) -> dict[str, Any]:
+    """The JSON schema of an attrs class of a problem file: unknown keys are errors."""
+    attrs.resolve_types(cls)
+    properties, required = {}, []
+    for field in attrs.fields(cls):
+        name = (field.alias or field.name).rstrip("_")
+        properties[name] = _of(field.type)
+        if field.default is attrs.NOTHING:
+            required.append(name)
+        elif isinstance(field.default, str | int | float) or field.default is None:
+            properties[name] = properties[name] | {"default": field.default}
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _of(cls: Any) -> dict[str, Any]:
+    origin, arguments = get_origin(cls), get_args(cls)
+    if cls in _PLAIN:
+        return {"type": _PLAIN[cls]}
+    if cls is type(None):
+        return {"type": "null"}
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [_of(argument) for argument in arguments]}
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return {"type": "array", "items": _of(arguments[0])}
+    if origin is tuple:
+        count = len(arguments)
+        return {"type": "array", "prefixItems": [_of(a) for a in arguments], "minItems": count, "maxItems": count}
+    if origin is not None and issubclass(origin, Mapping):
+        return {"type": "object", "additionalProperties": _of(arguments[1])}
+    return _schema(cls)
+
+
+_LABELS: Final = {"utilisation": "utilisation of the makespan"}
+"""What figures are called for a person, where their names leave something open."""
+_APART: Final = frozenset({"kinds", "mapper_errors"})
+
+
+@command(plan)
+def timetable(
+    file: Path | None = argument(type=FILE_OR_INPUT),
+    nodes: int = option("How many nodes there are.", type=Count(min=1), shown=64, metavar="N"),
+    policy: str = option("A broker's mapper, by name or target.", shown="fcfs", metavar="MAPPER"),
+    settings: Sequence[str] = option("A setting of the mapper; may be repeated.", "--set", metavar="KEY=VALUE"),
+    saving: Saving = SAVING,
+    out: Path | None = option("Write start and reason of each request.", metavar="FILE"),
+    schema: bool = option("Print what a workload file holds, as a JSON schema of its rows."),
+) -> Shown:
+    """Run a workload of reservations through a broker's mapper, in virtual time.
+
+    FILE is a CSV file (- for standard input) with the columns submit_s, earliest_start_s, deadline_s, duration_s, nodes
+    and kind: ar (advance reservation), im (immediate), be (best effort, done by deadline_s; empty: no limit). Best
+    effort may be suspended by a mapper that does so (`--set suspension=all`); with the wait up to the first start, and
+    the slowdown up to the end. Utilisation is over the makespan, from the first submission to the last end. Ends with 2
+    if the file is wrong, with 1 if the mapper went wrong.
+
+    Example:
+      leasekit plan timetable workload.csv --nodes 64 --policy fcfs --out answers.csv
+    """
+    from leasekit.emulation import timetable_plan
+
+    if schema:
+        return _workload_schema(), print_json
+    if file is None:
+        raise click.UsageError("missing argument 'FILE'")
+    if out is not None:
+        check_out_file(out, file)
+    try:
+        requests = _reservations(file)
+    except timetable_plan.WorkloadError as error:
+        raise WrongInputError(str(error)) from None
+    summary, answers = timetable_plan.plan(requests, nodes, policy, dict(map(_setting, settings)), saving, note)
+    wrong = went_wrong({policy: summary["mapper_errors"]})
+    if out is not None:
+        timetable_plan.write_answers(out, answers)
+    written = () if out is None else (f"written to {out}",)
+    return summary, (_print_timetable, *written, *wrong), 1 if wrong else 0
+
+
+def _print_timetable(summary: Mapping[str, Any]) -> None:
+    kinds = [{"kind": kind, **counts} for kind, counts in summary["kinds"].items()]
+    listing("kind", "accepted", "refused", empty="no requests", right=("accepted", "refused"))(kinds)
+    others = [(_LABELS.get(key, key.replace("_", " ")), value) for key, value in summary.items() if key not in _APART]
+    print_table(("", "value"), others, empty="")
+
+
+def _reservations(file: Path) -> list[Work]:
+    from leasekit.emulation.timetable_plan import parse_workload, read_workload
+
+    if is_standard_input(file):
+        return parse_workload(sys.stdin, STANDARD_INPUT)
+    return read_workload(file)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """``KEY=VALUE``, the value as a deploy file would have it; what is no TOML is text without its quotes."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise click.BadParameter(f"found {text!r}, expected KEY=VALUE", param_hint="--set")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value
+
+
+def _workload_schema() -> dict[str, Any]:
+    """What a row holds. (That it ends in time, and starts when it is submitted at the earliest, no schema says.)"""
+    from leasekit.core.time import INSTANT_MAX, SECOND
+    from leasekit.emulation.timetable_plan import COLUMNS, KINDS, NODES_MAX
+
+    number = {"type": "number", "minimum": 0, "maximum": INSTANT_MAX / SECOND}
+    properties: dict[str, Any] = dict.fromkeys(COLUMNS, number)
+    properties["deadline_s"] = {"anyOf": [number, {"const": ""}]}
+    properties["duration_s"] = number | {"minimum": 1 / SECOND}
+    properties["nodes"] = {"type": "integer", "minimum": 1, "maximum": NODES_MAX}
+    properties["kind"] = {"enum": list(KINDS), "description": "; ".join(f"{k}: {v}" for k, v in KINDS.items())}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A row of a workload (CSV with a header)",
+        "type": "object",
+        "properties": properties,
+        "required": list(COLUMNS),
+        "additionalProperties": False,
+    }

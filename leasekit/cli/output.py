@@ -12,7 +12,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias
 
 import click
 from rich.console import Console
@@ -24,8 +24,6 @@ from leasekit.core.errors import LeasekitError
 
 WIDTH_UNKNOWN: Final = 240
 """The width of tables that don't go to a terminal: nothing is cut there."""
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 STYLES: Final[Mapping[str, str]] = {
     "active": "green",
@@ -48,8 +46,6 @@ STYLES: Final[Mapping[str, str]] = {
 
 PROSE: Final = frozenset({"detail", "reason", "problem", "refused", "why", "words"})
 """Columns and fields in which actors speak: instants in them are shown as dates."""
-
-json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -107,26 +103,32 @@ def print_table(
     _print(table)
 
 
-def report(value: Any, told: str | Callable[[Any], object], *, as_json: bool) -> None:
-    """What a command has found or done: a JSON document, or for a person a note, or what a function prints of it."""
+Told: TypeAlias = str | Callable[[Any], object] | tuple[str | Callable[[Any], object], ...]
+"""What a person is told: a note, what a function prints of a value, or several of these."""
+
+
+def report(value: Any, told: Told, *, as_json: bool) -> None:
+    """What a command has found or done: a JSON document, or what a person is told of it."""
     if as_json:
         print_json(value)
-    elif isinstance(told, str):
-        note(told)
-    else:
-        told(value)
+        return
+    for one in told if isinstance(told, tuple) else (told,):
+        if isinstance(one, str):
+            note(one)
+        else:
+            one(value)
 
 
 def listing(
     *columns: str | tuple[str, str | Callable[[Any], Any]], empty: str, right: Iterable[str] = ()
 ) -> Callable[[Iterable[Mapping[str, Any]]], None]:
-    """Prints things as a table. A column is a key that each has, or a name with such a key, or with what makes the cell
-    of the thing; ``empty`` and ``right`` are as in :func:`print_table`.
+    """Prints things as a table. A column is a key that things have, or a name with such a key, or with what makes the
+    cell of a thing; ``empty`` and ``right`` are as in :func:`print_table`.
     """
     named = [(column, column) if isinstance(column, str) else column for column in columns]
 
     def show(things: Iterable[Mapping[str, Any]]) -> None:
-        rows = [[thing[cell] if isinstance(cell, str) else cell(thing) for _, cell in named] for thing in things]
+        rows = [[thing.get(cell) if isinstance(cell, str) else cell(thing) for _, cell in named] for thing in things]
         print_table([name for name, _ in named], rows, empty=empty, right=right)
 
     return show
@@ -183,11 +185,6 @@ def pairs(properties: Mapping[str, Any]) -> str:
     )
 
 
-def example(*lines: str) -> str:
-    """The epilog of a command's help: one or more command lines."""
-    return "\b\n" + "\n".join(["Example:", *(f"  {line}" for line in lines)])
-
-
 EXIT_PROBLEM: Final = 2
 STANDARD_INPUT: Final = "standard input"
 
@@ -197,10 +194,10 @@ def is_standard_input(file: Path | str) -> bool:
     return str(file) == "-"
 
 
-def wrong_problem(text: str) -> int:
-    """Tell what is wrong with a problem file, in one line; the exit status of that."""
-    click.echo(f"leasekit: {clean(text)}", err=True)
-    return EXIT_PROBLEM
+class WrongInputError(LeasekitError):
+    """What is wrong with a problem file, in one line; ends the process with its ``status``."""
+
+    status = EXIT_PROBLEM
 
 
 def check_out_file(out: Path, source: Path) -> None:

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import click
 
+from leasekit.cli.options import FILE, Shown, argument, command, option
 from leasekit.cli.output import listing, print_lines
-from leasekit.cli.places import DeployPlace, Shown, asks
-from leasekit.cli.times import TERM, WHEN, Count, at, to_second
+from leasekit.cli.places import DeployPlace
+from leasekit.cli.times import TERM, Count, at, to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import Instant
 
@@ -19,40 +20,52 @@ from leasekit.core.time import Instant
 def add_eviction(group: click.Group, role: str, words: str) -> None:
     """Give ``group`` the command ``evict`` for an actor of ``role``; ``words`` say what it does."""
 
-    @click.argument("lease")
-    @click.option("--at", "instant", type=WHEN, metavar="TIME", help="When it ends [now].")
-    @click.option("--reason", default="", help="Why, for its holder.")
-    def evict(place: DeployPlace, lease: str, instant: Instant | None, reason: str) -> Shown:
+    def evict(
+        place: DeployPlace,
+        lease: str = argument(),
+        instant: Instant | None = option("When it ends [now].", "--at", metavar="TIME"),
+        reason: str = option("Why, for its holder."),
+    ) -> Shown:
         arguments = {} if instant is None else {"at": instant}
         ended = place.command(role, "lease.evict", lease=lease, reason=reason, **arguments)
         holder = ended["holder"]
         return ended, f"lease {lease} of {holder} ends at {to_second(ended['at'])}; {holder} is told"
 
-    evict.__doc__ = words
-    asks(group, f'leasekit {group.name} evict 3f2a9c0177aa0c1d-2 --at +1h --reason "needed elsewhere"')(evict)
+    example = 'leasekit GROUP evict 3f2a9c0177aa0c1d-2 --at +1h --reason "needed elsewhere"'
+    evict.__doc__ = f"{words}\n\nExample:\n  {example}"
+    command(group)(evict)
 
 
 def add_delegation_commands(group: click.Group, role: str) -> None:
     """Give ``group`` the commands ``delegations``, ``delegate`` and ``reclaim`` for an actor of ``role``."""
-    noun = group.name
 
-    @asks(group, f"leasekit {noun} delegations")
+    @command(group)
     def delegations(place: DeployPlace) -> Shown:
-        """List what it has given to brokers."""
+        """List what it has given to brokers.
+
+        Example:
+          leasekit GROUP delegations
+        """
         return place.query(role, "delegations"), DELEGATIONS
 
-    @asks(group, f"leasekit {noun} delegate broker vm 3", f"leasekit {noun} delegate broker vm --until +30d")
-    @click.argument("to", metavar="BROKER")
-    @click.argument("type_", metavar="TYPE")
-    @click.argument("units", type=click.IntRange(min=1), required=False)
-    @click.option("--until", type=WHEN, metavar="TIME", help="Until when [as the deploy file says].")
-    @click.option("--site", default="", metavar="SITE", help="Whose units, if a broker gives them [any site's].")
-    def delegate(place: DeployPlace, to: str, type_: str, units: int | None, until: Instant | None, site: str) -> Shown:
+    @command(group)
+    def delegate(
+        place: DeployPlace,
+        to: str = argument("BROKER"),
+        type_: str = argument("TYPE"),
+        units: int | None = argument(type=click.IntRange(min=1)),
+        until: Instant | None = option("Until when [as the deploy file says].", metavar="TIME"),
+        site: str = option("Whose units, if a broker gives them [any site's].", metavar="SITE"),
+    ) -> Shown:
         """Give units to a broker: again after a reclaim, more than it has, or fewer, or until another time.
 
         Without UNITS as many as the deploy file says. It stands, also over restarts, until it is said otherwise or
         reclaimed; `leasekit status` says where what is held differs from the deploy file. Of fewer, leases keep what
         they have to their end: `reclaim --deadline` takes that as well.
+
+        Example:
+          leasekit GROUP delegate broker vm 3
+          leasekit GROUP delegate broker vm --until +30d
         """
         arguments: dict[str, Any] = {"broker": to, "type": type_, "site": site, "units": units or 0}
         if until is not None:
@@ -62,15 +75,20 @@ def add_delegation_commands(group: click.Group, role: str) -> None:
         words = f"{given['line']} is held so already" if found is None else difference_in_words(found)
         return given, words
 
-    @asks(group, f"leasekit {noun} reclaim site/vm@broker --deadline +2h")
-    @click.argument("delegation")
-    @click.option("--at", type=WHEN, default="now", metavar="TIME", help="Until when new terms may go at most [now].")
-    @click.option("--deadline", type=WHEN, metavar="TIME", help="When leases that exist are closed [they run out].")
-    def reclaim(place: DeployPlace, delegation: str, at: Instant, deadline: Instant | None) -> Shown:
+    @command(group)
+    def reclaim(
+        place: DeployPlace,
+        delegation: str = argument(),
+        at: Instant = option("Until when new terms may go at most [now].", default="now", metavar="TIME"),
+        deadline: Instant | None = option("When leases that exist are closed [they run out].", metavar="TIME"),
+    ) -> Shown:
         """Take a delegation back from its broker.
 
         As soon as the broker has heard of it, it grants only what ends by --at. Leases that have begun by then run
         out, or are closed by --deadline; those that have not are off.
+
+        Example:
+          leasekit GROUP reclaim site/vm@broker --deadline +2h
         """
         arguments: dict[str, Any] = {"delegation": delegation, "at": at}
         if deadline is not None:
@@ -127,26 +145,33 @@ def peer() -> None:
     """Look after whom an actor knows."""
 
 
-@asks(peer, "leasekit peer list --actor site", name="list")
+@command(peer, name="list")
 def list_(place: DeployPlace) -> Shown:
-    """List peers: their keys, what they may do, and who made them known."""
+    """List peers: their keys, what they may do, and who made them known.
+
+    Example:
+      leasekit peer list --actor site
+    """
     peers = place.query("", "peers")
     return peers, PEERS
 
 
-@asks(peer, "leasekit peer add lab --role guest --key keys/lab.pub --actor site")
-@click.argument("name")
-@click.option("--role", type=click.Choice(ROLES), required=True, help="What it is.")
-@click.option("--key", required=True, metavar="KEY", help="Its public key: 64 hex digits, or a .pub file.")
-@click.option("--address", default="", metavar="ADDRESS", help="Where it is dialled; without, it dials this actor.")
-@click.option("--may", multiple=True, type=click.Choice(PERMISSIONS), help="What it may do [what its role may].")
-@click.option("--open-requests", type=Count(min=1), metavar="N", help="Its requests that may be open at once.")
-@click.option("--priority-max", type=int, default=0, metavar="N", help="The highest priority that it may ask for [0].")
+@command(peer)
 def add(
-    place: DeployPlace, name: str, role: str, key: str, address: str, may: tuple[str, ...], open_requests: int | None,
-    priority_max: int,
-) -> Shown:  # fmt: skip
-    """Make a peer known, from now on and after restarts. The deploy file stays as it is."""
+    place: DeployPlace,
+    name: str = argument(),
+    role: str = option("What it is.", type=ROLES, required=True),
+    key: str = option("Its public key: 64 hex digits, or a .pub file.", required=True, metavar="KEY"),
+    address: str = option("Where it is dialled; without, it dials this actor.", metavar="ADDRESS"),
+    may: tuple[str, ...] = option("What it may do [what its role may].", type=PERMISSIONS),
+    open_requests: int | None = option("Its requests that may be open at once.", type=Count(min=1), metavar="N"),
+    priority_max: int = option("The highest priority that it may ask for [0].", default=0, metavar="N"),
+) -> Shown:
+    """Make a peer known, from now on and after restarts. The deploy file stays as it is.
+
+    Example:
+      leasekit peer add lab --role guest --key keys/lab.pub --actor site
+    """
     from leasekit.config.keys import load_public
 
     arguments: dict[str, Any] = {"name": name, "role": role, "key": load_public(key).hex(), "address": address}
@@ -160,12 +185,17 @@ def add(
     return added, f"{name} is known; it may {', '.join(added['may']) or 'do nothing'}"
 
 
-@asks(peer, "leasekit peer export --actor site > peers.toml", "leasekit peer export --all --json")
-@click.option("--all", "every", is_flag=True, help="Those of the deploy file, and whom brokers made known, as well.")
-def export(place: DeployPlace, every: bool) -> Shown:
+@command(peer)
+def export(
+    place: DeployPlace, every: bool = option("Those of the deploy file, and whom brokers made known, as well.", "--all")
+) -> Shown:
     """Print the peers that were added by command, as tables of a deploy file: for `peer import`, or for the file.
 
     What is not in them is a key that such a peer had before: tickets that it holds are to be used up first.
+
+    Example:
+      leasekit peer export --actor site > peers.toml
+      leasekit peer export --all --json
     """
     peers = [one for one in place.query("", "peers") if every or one["origin"] == "operator"]
     name = place.query("", "status")["name"]
@@ -190,12 +220,14 @@ def _table(path: tuple[str, ...], values: Mapping[str, Any]) -> str:
     return f"[{head}]\n" + "".join(f"{key} = {json.dumps(one, ensure_ascii=False)}\n" for key, one in values.items())
 
 
-@asks(peer, "leasekit peer import peers.toml --actor site", name="import")
-@click.argument("source", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
-def import_(place: DeployPlace, source: Path) -> Shown:
+@command(peer, name="import")
+def import_(place: DeployPlace, source: Path = argument("FILE", type=FILE)) -> Shown:
     """Make the peers in FILE known, all or none, as `peer add` does: FILE is what `peer export` printed.
 
     Permissions are those that FILE gives for this actor, or for the only one that it has.
+
+    Example:
+      leasekit peer import peers.toml --actor site
     """
     from leasekit.config.peers import read_peers
 
@@ -204,21 +236,29 @@ def import_(place: DeployPlace, source: Path) -> Shown:
     return done, f"known are {', '.join(done['peers']) or 'none more: there is no [peer.NAME] in it'}"
 
 
-@asks(peer, "leasekit peer remove lab --actor site")
-@click.argument("name")
-def remove(place: DeployPlace, name: str) -> Shown:
-    """Forget a peer: its connection is closed, and no broker brings it back. Leases that it has stay as they are."""
+@command(peer)
+def remove(place: DeployPlace, name: str = argument()) -> Shown:
+    """Forget a peer: its connection is closed, and no broker brings it back. Leases that it has stay as they are.
+
+    Example:
+      leasekit peer remove lab --actor site
+    """
     removed = place.command("", "peer.remove", name=name)
     return removed, f"{name} is not known any more"
 
 
-@asks(peer, "leasekit peer succeed lab lab.succession --actor site")
-@click.argument("name")
-@click.argument("statement", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
-def succeed(place: DeployPlace, name: str, statement: Path) -> Shown:
+@command(peer)
+def succeed(
+    place: DeployPlace,
+    name: str = argument(),
+    statement: Path = argument("FILE", type=FILE),
+) -> Shown:
     """Know a peer by its next key: FILE is the succession that `leasekit keys rotate` made, signed by both keys.
 
     Until the instant that it names, the peer may still use tickets that its old key holds.
+
+    Example:
+      leasekit peer succeed lab lab.succession --actor site
     """
     from leasekit.config.keys import load_succession
 
@@ -227,12 +267,18 @@ def succeed(place: DeployPlace, name: str, statement: Path) -> Shown:
     return done, f"{name} has the key {done['key']} from now on"
 
 
-@asks(peer, "leasekit peer command site unit.disable unit=vm-3 --actor broker")
-@click.argument("name")
-@click.argument("command")
-@click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
-def command(place: DeployPlace, name: str, command: str, arguments: tuple[str, ...]) -> Shown:
-    """Have another actor carry out a command: it must allow this one to administer it."""
+@command(peer, name="command")
+def command_peer(
+    place: DeployPlace,
+    name: str = argument(),
+    command: str = argument(),
+    arguments: tuple[str, ...] = argument("[KEY=VALUE]..."),
+) -> Shown:
+    """Have another actor carry out a command: it must allow this one to administer it.
+
+    Example:
+      leasekit peer command site unit.disable unit=vm-3 --actor broker
+    """
     given = {}
     for text in arguments:
         key, equals, value = text.partition("=")

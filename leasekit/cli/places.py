@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-import click
-
-from leasekit.cli.output import example, json_option, report
 from leasekit.core.errors import LeasekitError
 
 if TYPE_CHECKING:
@@ -26,9 +22,6 @@ DEFAULT_FILE: Final = "leasekit.toml"
 FILE_VARIABLE: Final = "LEASEKIT_FILE"
 PLURALS: Final = {"guest": "guests", "broker": "brokers", "authority": "site authorities"}
 
-T = TypeVar("T")
-Shown: TypeAlias = tuple[Any, str | Callable[[Any], object]]
-"""What a command has found or done, and a note of it for a person, or what prints it."""
 A = TypeVar("A", "ActorSpec", "Door")
 
 
@@ -50,6 +43,8 @@ class DeployPlace(NamedTuple):
     state: Path | None = None
     actor: str = ""
     control: Path | None = None
+    actors: tuple[str, ...] = ()
+    """Those that were named beside the file; none: all of it."""
 
     def deployment(self) -> Deployment:
         """The deploy file: the option's, the environment's, or the one in this folder."""
@@ -57,10 +52,10 @@ class DeployPlace(NamedTuple):
 
         return load(self.deploy_file(), self.state)
 
-    def deployment_with(self, actors: Iterable[str]) -> Deployment:
-        """The same, where it has these actors. Raises ``LeasekitError`` for one that it has not."""
+    def deployment_with_actors(self) -> Deployment:
+        """The same, where it has the actors that were named. Raises ``LeasekitError`` for one that it has not."""
         deployment = self.deployment()
-        for name in actors:
+        for name in self.actors:
             if name not in deployment.actors:
                 raise LeasekitError(f"{deployment.file}: no actor {name!r}; it has {', '.join(deployment.actors)}")
         return deployment
@@ -168,79 +163,3 @@ class DeployPlace(NamedTuple):
 
 def _listed(actors: Iterable[ActorSpec | Door]) -> str:
     return ", ".join(f"{actor.name} ({actor.role})" for actor in actors) or "none"
-
-
-_PATH: Final = click.Path(path_type=Path)
-_OPTIONS: Final[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
-    "file": click.option(
-        "--file", "-f", type=_PATH, metavar="FILE", help=f"Deploy file [{FILE_VARIABLE}, else {DEFAULT_FILE}]."
-    ),
-    "state": click.option("--state", type=_PATH, metavar="DIR", help="State folder, where it is not the file's."),
-    "actor": click.option("--actor", "-a", default="", metavar="NAME", help="Actor, where the file has several."),
-    "control": click.option("--control", type=_PATH, metavar="PATH", help="Control socket, without a deploy file."),
-}
-
-
-def _place_options(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    def decorate(function: Callable[..., T]) -> Callable[..., T]:
-        @functools.wraps(function)
-        def command(**arguments: Any) -> T:
-            place = DeployPlace(**{name: arguments.pop(name) for name in names})
-            return function(place=place, **arguments)
-
-        wrapped: Callable[..., Any] = command
-        for name in reversed(names):
-            wrapped = _OPTIONS[name](wrapped)
-        return wrapped
-
-    return decorate
-
-
-daemon_options = _place_options("file", "state", "actor", "control")
-"""Options of commands that talk to one daemon, which get a :class:`DeployPlace` as ``place``."""
-daemons_options = _place_options("file", "state", "control")
-"""Options of commands that talk to all daemons of a deploy file, or some."""
-file_options = _place_options("file", "state")
-"""Options of commands that need a deploy file."""
-
-
-def asks(
-    group: click.Group | None, *examples: str, name: str | None = None
-) -> Callable[[Callable[..., Shown]], click.Command]:
-    """Makes a command that asks one daemon, of ``group`` if there is one, with ``examples`` for its help.
-
-    The function gets a :class:`DeployPlace`, and what the command's own options say. What it returns is
-    printed as JSON, or told to a person, as :func:`~.output.report` does.
-    """
-
-    def decorate(function: Callable[..., Shown]) -> click.Command:
-        own = vars(function).pop("__click_params__", [])
-
-        @daemon_options
-        @json_option
-        @functools.wraps(function)
-        def command(place: DeployPlace, as_json: bool, **arguments: Any) -> None:
-            value, told = function(place, **arguments)
-            report(value, told, as_json=as_json)
-
-        vars(command)["__click_params__"].extend(own)
-        make = click.command if group is None else group.command
-        return make(name, epilog=example(*examples))(command)
-
-    return decorate
-
-
-def file_and_actors(function: Callable[..., T]) -> Callable[..., T]:
-    """The same for commands that are about actors of the file, which get their names as ``actors``. The file may come
-    before them without ``--file``: a word with a slash, or that ends in ``.toml``.
-    """
-
-    @click.argument("words", metavar="[FILE] [ACTOR]...", nargs=-1)
-    @file_options
-    @functools.wraps(function)
-    def command(place: DeployPlace, words: tuple[str, ...], **arguments: Any) -> T:
-        if place.file is None and words and ("/" in words[0] or words[0].endswith(".toml")):
-            place, words = place._replace(file=Path(words[0])), words[1:]
-        return function(place=place, actors=words, **arguments)
-
-    return command

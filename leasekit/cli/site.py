@@ -1,33 +1,46 @@
-"""``leasekit site``: a site's units, its leases, and what it has delegated."""
+"""``leasekit site``: a site's units, its leases, and what it has delegated; machines that are leased, and are hosts of
+a site's virtual machines while they are; and whether a host has what the actors of a deploy file need.
+
+A driver's book says which machine is which host. Over all time in which a host has no machine its units are in a
+maintenance window, so that brokers grant what there will be and no more; the windows follow the book.
+"""
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import attrs
 import click
 
+from leasekit.cli.options import FILE, FILE_AND_ACTORS, Shown, argument, command, option
 from leasekit.cli.output import (
     classes_of,
-    example,
-    json_option,
     listing,
     note,
     print_fields,
-    print_json,
     print_lines,
     print_table,
     properties_of,
 )
 from leasekit.cli.peer import add_delegation_commands, add_eviction
-from leasekit.cli.places import SITE, DeployPlace, Shown, asks, daemon_options
-from leasekit.cli.site_hosts import doctor, host
+from leasekit.cli.places import SITE, DeployPlace
 from leasekit.cli.ticket import key_column
-from leasekit.cli.times import PAIR, TERM, WHEN, Count, at, now, show_when, to_second
+from leasekit.cli.times import TERM, Count, at, now, show_when, to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.authority import UNIT_TABLE
-from leasekit.core.time import INSTANT_MAX, Instant
+from leasekit.core.reasons import counted
+from leasekit.core.time import INSTANT_MAX, MINUTE, SECOND, Duration, Instant, format_duration
+
+if TYPE_CHECKING:
+    from leasekit.config.deployment import Deployment
+    from leasekit.drivers.libvirt.leased import HostBook
+    from leasekit.drivers.libvirt.settings import LibvirtSettings
+    from leasekit.runtime.client import ControlClient
+    from leasekit.runtime.doctor import Diagnosis
 
 PATIENCE: Final = 900.0
 """How long an operation on a unit may take, in seconds, before the command gives up waiting for it."""
@@ -78,13 +91,17 @@ CLAIMS: Final = listing(
 )  # fmt: skip
 
 
-@asks(site, "leasekit site units --in free")
-@click.option("--type", "type_", default="", metavar="TYPE", help="Only units of this type.")
-@click.option(
-    "--in", "unit_state", type=click.Choice(STATES), metavar="STATE", help="Only units in this state, such as free."
-)
-def units(place: DeployPlace, type_: str, unit_state: str | None) -> Shown:
-    """List the units of a site: whose they are, and what is being done to them."""
+@command(site)
+def units(
+    place: DeployPlace,
+    type_: str = option("Only units of this type.", metavar="TYPE"),
+    unit_state: str | None = option("Only units in this state, such as free.", "--in", type=STATES, metavar="STATE"),
+) -> Shown:
+    """List the units of a site: whose they are, and what is being done to them.
+
+    Example:
+      leasekit site units --in free
+    """
     found = [
         unit
         for unit in place.query(SITE, "units")
@@ -93,33 +110,41 @@ def units(place: DeployPlace, type_: str, unit_state: str | None) -> Shown:
     return found, UNITS
 
 
-@asks(site, 'leasekit site disable vm-3 --reason "its fan is noisy"')
-@click.argument("unit")
-@click.option("--reason", default="", help="Why, for those who wonder.")
-def disable(place: DeployPlace, unit: str, reason: str) -> Shown:
-    """Take a unit out of service. A lease that has it keeps it until it gives it up."""
+@command(site)
+def disable(place: DeployPlace, unit: str = argument(), reason: str = option("Why, for those who wonder.")) -> Shown:
+    """Take a unit out of service. A lease that has it keeps it until it gives it up.
+
+    Example:
+      leasekit site disable vm-3 --reason "its fan is noisy"
+    """
     changed = place.command(SITE, "unit.disable", unit=unit, reason=reason)
     words = f"unit {unit} is {changed['state']}; it is given to nobody until it is enabled again"
     return changed, words
 
 
-@asks(site, "leasekit site enable vm-3")
-@click.argument("unit")
-def enable(place: DeployPlace, unit: str) -> Shown:
-    """Bring a unit back into service. One whose teardown had failed is torn down first."""
+@command(site)
+def enable(place: DeployPlace, unit: str = argument()) -> Shown:
+    """Bring a unit back into service. One whose teardown had failed is torn down first.
+
+    Example:
+      leasekit site enable vm-3
+    """
     changed = place.command(SITE, "unit.enable", unit=unit)
     return changed, f"unit {unit} is {changed['state']}"
 
 
-@site.command(epilog=example("leasekit site evidence 3f2a9c01-77aa0c1d2e3f4a5b --out evidence.json"))
-@click.argument("id_", metavar="[ID]", default="")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the evidence to this file.")
-@daemon_options
-@json_option
-def evidence(place: DeployPlace, id_: str, out: Path | None, as_json: bool) -> None:
+@command(site)
+def evidence(
+    place: DeployPlace,
+    id_: str = argument("[ID]", default=""),
+    out: Path | None = option("Write the evidence to this file.", type=FILE),
+) -> Shown:
     """List who was found to give away more than it had, or export one piece of evidence.
 
     `leasekit evidence verify FILE` checks the file, anywhere.
+
+    Example:
+      leasekit site evidence 3f2a9c01-77aa0c1d2e3f4a5b --out evidence.json
     """
     found = place.query(SITE, "evidence", id=id_)
     if id_ and not found:
@@ -128,26 +153,27 @@ def evidence(place: DeployPlace, id_: str, out: Path | None, as_json: bool) -> N
         if not id_:
             raise LeasekitError("say which evidence: `leasekit site evidence` lists what there is")
         out.write_text(found[0]["file"], "utf-8")
-        note(f"evidence {id_} is in {out}")
-    elif as_json:
-        print_json(found)
-    elif id_:
-        click.echo(found[0]["file"], nl=False)
-    else:
-        EVIDENCE(found)
+        return found, f"evidence {id_} is in {out}"
+    return found, (lambda _: click.echo(found[0]["file"], nl=False)) if id_ else EVIDENCE
 
 
-@asks(site, "leasekit site word broker.json --out proven.json")
-@click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
-@click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), required=True,
-    help="Write the evidence, with the site's word in it, to this file.",
-)  # fmt: skip
-def word(place: DeployPlace, source: Path, out: Path) -> Shown:
+@command(site)
+def word(
+    place: DeployPlace,
+    source: Path = argument("FILE"),
+    out: Path = option(
+        "Write the evidence, with the site's word in it, to this file.",
+        type=FILE,
+        required=True,
+    ),
+) -> Shown:
     """Have the site say of evidence of over-delegation that its claims stand: no receipt was given for any of them.
 
     With that word `leasekit evidence verify` finds it proven. The site refuses where it has given a receipt, and for
     claims that it has not seen. From then on no receipt for them bears an earlier date.
+
+    Example:
+      leasekit site word broker.json --out proven.json
     """
     with place.connect(SITE) as client:
         try:
@@ -164,17 +190,21 @@ def maintenance() -> None:
     """Announce when units are out of service."""
 
 
-@asks(maintenance, "leasekit site maintenance add --from 2027-01-10T22:00Z --until +6h --unit vm-3 --close", name="add")
-@click.option("--from", "start", type=WHEN, required=True, metavar="TIME", help="When it begins.")
-@click.option("--until", "end", type=WHEN, required=True, metavar="TIME", help="When the units are back.")
-@click.option("--unit", "units_", multiple=True, metavar="UNIT", help="A unit that it is about [all].")
-@click.option("--type", "type_", default="", metavar="TYPE", help="Only units of this type.")
-@click.option("--reason", default="", help="Why, for guests and brokers.")
-@click.option("--close", is_flag=True, help="End the leases that have these units when it begins.")
+@command(maintenance, name="add")
 def add_window(
-    place: DeployPlace, start: Instant, end: Instant, units_: tuple[str, ...], type_: str, reason: str, close: bool
+    place: DeployPlace,
+    start: Instant = option("When it begins.", "--from", required=True, metavar="TIME"),
+    end: Instant = option("When the units are back.", "--until", required=True, metavar="TIME"),
+    units_: tuple[str, ...] = option("A unit that it is about [all].", "--unit", metavar="UNIT"),
+    type_: str = option("Only units of this type.", metavar="TYPE"),
+    reason: str = option("Why, for guests and brokers."),
+    close: bool = option("End the leases that have these units when it begins."),
 ) -> Shown:
-    """Announce a maintenance window: brokers are asked to grant nothing of these units over it."""
+    """Announce a maintenance window: brokers are asked to grant nothing of these units over it.
+
+    Example:
+      leasekit site maintenance add --from 2027-01-10T22:00Z --until +6h --unit vm-3 --close
+    """
     arguments = {"start": start, "end": end, "units": list(units_), "type": type_, "reason": reason, "close": close}
     window = place.command(SITE, "maintenance.add", **arguments)
     span = f"from {to_second(window['start'])} to {to_second(window['end'])}"
@@ -200,22 +230,24 @@ def _tell_window(what: str, *more: str) -> Callable[[Mapping[str, Any]], None]:
     return told
 
 
-@asks(
-    site, 'leasekit site drain vm-3 vm-4 --reason "new disks"', "leasekit site drain --type vm --close +2d",
-    "leasekit site drain vm-3 --move",
-)  # fmt: skip
-@click.argument("units_", metavar="[UNIT]...", nargs=-1)
-@click.option("--type", "type_", default="", metavar="TYPE", help="Only units of this type.")
-@click.option("--reason", default="", help="Why, for guests and brokers.")
-@click.option("--close", "close_at", type=WHEN, metavar="TIME", help="End the leases that have them by then.")
-@click.option("--move", is_flag=True, help="Give the leases that have them other units, where there are any.")
+@command(site)
 def drain(
-    place: DeployPlace, units_: tuple[str, ...], type_: str, reason: str, close_at: Instant | None, move: bool
+    place: DeployPlace,
+    units_: tuple[str, ...] = argument("[UNIT]..."),
+    type_: str = option("Only units of this type.", metavar="TYPE"),
+    reason: str = option("Why, for guests and brokers."),
+    close_at: Instant | None = option("End the leases that have them by then.", "--close", metavar="TIME"),
+    move: bool = option("Give the leases that have them other units, where there are any."),
 ) -> Shown:
     """Take units out of service (all, if none is named), each as soon as no lease has it, until `site undrain`.
 
     Brokers are asked to grant nothing of them; holders of leases that have them hear of it. `site maintenance list`
     says what is left.
+
+    Example:
+      leasekit site drain vm-3 vm-4 --reason "new disks"
+      leasekit site drain --type vm --close +2d
+      leasekit site drain vm-3 --move
     """
     arguments: dict[str, Any] = {"units": list(units_), "type": type_, "reason": reason or "drained"}
     if close_at is not None:
@@ -239,10 +271,14 @@ def _moves(window: Mapping[str, Any]) -> Iterator[str]:
     yield from window["not_moved"].values()
 
 
-@asks(site, "leasekit site undrain vm-3", "leasekit site undrain window-12")
-@click.argument("names", metavar="UNIT|WINDOW...", nargs=-1, required=True)
-def undrain(place: DeployPlace, names: tuple[str, ...]) -> Shown:
-    """Put units into service again that were drained, or are in a maintenance window."""
+@command(site)
+def undrain(place: DeployPlace, names: tuple[str, ...] = argument("UNIT|WINDOW...", required=True)) -> Shown:
+    """Put units into service again that were drained, or are in a maintenance window.
+
+    Example:
+      leasekit site undrain vm-3
+      leasekit site undrain window-12
+    """
     with place.connect(SITE) as client:
         windows = {window["window"] for window in client.query("maintenance")}
         for name in [name for name in names if name in windows]:
@@ -253,32 +289,45 @@ def undrain(place: DeployPlace, names: tuple[str, ...]) -> Shown:
     return {"undrained": list(names)}, f"{', '.join(names)}: in service again"
 
 
-@asks(site, 'leasekit site move vm-3 --reason "it is slow"')
-@click.argument("unit")
-@click.option("--reason", default="", help="Why, for its lease's holder.")
-def move(place: DeployPlace, unit: str, reason: str) -> Shown:
-    """Give the lease of a unit that is up another one in its place; what is on the unit is lost."""
+@command(site)
+def move(place: DeployPlace, unit: str = argument(), reason: str = option("Why, for its lease's holder.")) -> Shown:
+    """Give the lease of a unit that is up another one in its place; what is on the unit is lost.
+
+    Example:
+      leasekit site move vm-3 --reason "it is slow"
+    """
     moved = place.command(SITE, "unit.move", unit=unit, reason=reason)
     return moved, f"unit {unit} is {moved['state']}; lease {moved['lease']} gets another one"
 
 
-@asks(maintenance, "leasekit site maintenance remove window-12", name="remove")
-@click.argument("window")
-def remove_window(place: DeployPlace, window: str) -> Shown:
-    """Take a maintenance window back, or end it now."""
+@command(maintenance, name="remove")
+def remove_window(place: DeployPlace, window: str = argument()) -> Shown:
+    """Take a maintenance window back, or end it now.
+
+    Example:
+      leasekit site maintenance remove window-12
+    """
     removed = place.command(SITE, "maintenance.remove", window=window)
     return removed, f"{window} is off"
 
 
-@asks(maintenance, "leasekit site maintenance list", name="list")
+@command(maintenance, name="list")
 def list_windows(place: DeployPlace) -> Shown:
-    """List the maintenance windows that are to come or going on."""
+    """List the maintenance windows that are to come or going on.
+
+    Example:
+      leasekit site maintenance list
+    """
     return place.query(SITE, "maintenance"), WINDOWS
 
 
-@asks(site, "leasekit site claims")
+@command(site)
 def claims(place: DeployPlace) -> Shown:
-    """List the claims that the site has seen: who gave what to whom, and which leases came of it."""
+    """List the claims that the site has seen: who gave what to whom, and which leases came of it.
+
+    Example:
+      leasekit site claims
+    """
     return place.query(SITE, "claims"), CLAIMS
 
 
@@ -289,22 +338,26 @@ add_eviction(site, SITE, "End a lease of somebody's; its holder hears when and w
 # -- units that are up, and what is left of those that are not -------------------------------------------------------
 
 
-@asks(site, 'leasekit site fail vm-3 --reason "its power supply is dead"')
-@click.argument("unit")
-@click.option("--reason", default="", help="Why, for its lease's holder.")
-def fail(place: DeployPlace, unit: str, reason: str) -> Shown:
+@command(site)
+def fail(place: DeployPlace, unit: str = argument(), reason: str = option("Why, for its lease's holder.")) -> Shown:
     """Say that a unit which is up has failed: its lease gets another in its place, or goes on with fewer.
 
     It is given to nobody until `site enable`.
+
+    Example:
+      leasekit site fail vm-3 --reason "its power supply is dead"
     """
     told = ask_site(place, "unit.fail", unit=unit, reason=reason)
     return told, f"unit {unit} is {told['state']}: {told['reason']}"
 
 
-@asks(site, "leasekit site probe vm-3")
-@click.argument("unit")
-def probe(place: DeployPlace, unit: str) -> Shown:
-    """Have the driver look at a unit that is up, now."""
+@command(site)
+def probe(place: DeployPlace, unit: str = argument()) -> Shown:
+    """Have the driver look at a unit that is up, now.
+
+    Example:
+      leasekit site probe vm-3
+    """
     found = ask_site(place, "unit.probe", unit=unit)
     measured = ((name, _number(value)) for name, value in found["measured"].items())
     fields = [("state", found["state"]), ("detail", found["detail"]), *measured]
@@ -316,20 +369,30 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
 
 
-@asks(site, "leasekit site operate vm-3 restart", "leasekit site operate vm-3 migrate host=two")
-@click.argument("unit")
-@click.argument("operation")
-@click.argument("arguments", type=PAIR, nargs=-1, metavar="[KEY=VALUE]...")
-def operate(place: DeployPlace, unit: str, operation: str, arguments: Sequence[tuple[str, str]]) -> Shown:
-    """Have the driver do something with a unit that is up, such as restart it; each driver's page says what it can."""
+@command(site)
+def operate(
+    place: DeployPlace,
+    unit: str = argument(),
+    operation: str = argument(),
+    arguments: Sequence[tuple[str, str]] = argument("[KEY=VALUE]..."),
+) -> Shown:
+    """Have the driver do something with a unit that is up, such as restart it; each driver's page says what it can.
+
+    Example:
+      leasekit site operate vm-3 restart
+      leasekit site operate vm-3 migrate host=two
+    """
     told = ask_site(place, "unit.operate", unit=unit, operation=operation, arguments=dict(arguments))
     return told, lambda done: print_fields(done.items())
 
 
-@asks(site, "leasekit site console vm-3")
-@click.argument("unit")
-def console(place: DeployPlace, unit: str) -> Shown:
-    """Print the last lines of a unit's console."""
+@command(site)
+def console(place: DeployPlace, unit: str = argument()) -> Shown:
+    """Print the last lines of a unit's console.
+
+    Example:
+      leasekit site console vm-3
+    """
     return show_console(place, unit)
 
 
@@ -339,13 +402,18 @@ def show_console(place: DeployPlace, unit: str) -> Shown:
     return told.get("console", "").splitlines(), print_lines
 
 
-@asks(site, "leasekit site caps vm-3 --seconds 5")
-@click.argument("unit")
-@click.option("--seconds", type=Count(1, 60), default=2, show_default=True, help="How long each cap is measured.")
-def caps(place: DeployPlace, unit: str, seconds: int) -> Shown:
+@command(site)
+def caps(
+    place: DeployPlace,
+    unit: str = argument(),
+    seconds: int = option("How long each cap is measured.", type=Count(1, 60), shown=2),
+) -> Shown:
     """Measure how well CPU caps of 10 to 90 % hold on a unit that is up and busy.
 
     The unit's own cap holds again afterwards.
+
+    Example:
+      leasekit site caps vm-3 --seconds 5
     """
     answer = ask_site(place, "unit.operate", unit=unit, operation="caps", arguments={"seconds": str(seconds)})
     free = float(answer.pop("none"))
@@ -365,29 +433,27 @@ def caps(place: DeployPlace, unit: str, seconds: int) -> Shown:
     return {"uncapped": free, "measured": measured, "mean_error": mean, "worst_error": worst}, told
 
 
-@site.command(epilog=example("leasekit site orphans", "leasekit site orphans --remove --unit vm-3"))
-@click.option("--remove", is_flag=True, help="Remove them.")
-@click.option("--unit", default="", metavar="UNIT", help="Only those of this unit.")
-@daemon_options
-@json_option
-def orphans(place: DeployPlace, remove: bool, unit: str, as_json: bool) -> None:
+@command(site)
+def orphans(
+    place: DeployPlace,
+    remove: bool = option("Remove them."),
+    unit: str = option("Only those of this unit.", metavar="UNIT"),
+) -> Shown:
     """List what is on the site's hosts of units that nobody has, such as guests of a site whose store was lost.
 
     What was found is printed in any case. The exit status is 1 if a driver could not tell, such as for a host that is
     down, or something could not be removed.
+
+    Example:
+      leasekit site orphans
+      leasekit site orphans --remove --unit vm-3
     """
     answer = ask_site(place, "orphans.remove" if remove else "orphans.list", unit=unit)
     found, troubles = answer["orphans"], answer["troubles"]
-    if as_json:
-        print_json(found)
-    else:
-        rows = [(one["host"], one["unit"], one["kind"], one["name"]) for one in found]
-        nothing = "nothing was found" if troubles else "there is nothing of units that nobody has"
-        print_table(("host", "unit", "what", "name"), rows, empty=nothing)
-        if remove and found:
-            note("removed")
-    if troubles:
-        raise LeasekitError("\n".join(map(_trouble, troubles)))
+    nothing = "nothing was found" if troubles else "there is nothing of units that nobody has"
+    table = listing("host", "unit", ("what", "kind"), "name", empty=nothing)
+    error = LeasekitError("\n".join(map(_trouble, troubles))) if troubles else None
+    return found, (table, "removed") if remove and found else table, error
 
 
 def _trouble(one: Mapping[str, str]) -> str:
@@ -396,9 +462,14 @@ def _trouble(one: Mapping[str, str]) -> str:
     return f"driver {one['driver']} can't say what is left of old units: {one['reason']}"
 
 
-@asks(site, "leasekit site saved", "leasekit site saved --json")
+@command(site)
 def saved(place: DeployPlace) -> Shown:
-    """List what the site keeps of the units of suspended leases, until when, and for whom."""
+    """List what the site keeps of the units of suspended leases, until when, and for whom.
+
+    Example:
+      leasekit site saved
+      leasekit site saved --json
+    """
     kept = place.query(SITE, "saved")
     instant = now()
     told = listing(
@@ -408,5 +479,244 @@ def saved(place: DeployPlace) -> Shown:
     return kept, told
 
 
-site.add_command(doctor)
-site.add_command(host)
+FINDINGS: Final = listing("at", "what", ("is", "verdict"), "found", ("what to do", "advice"), empty="")
+
+
+@command(site)
+def doctor(place: DeployPlace = FILE_AND_ACTORS) -> Shown:
+    """Look whether this host has what a deploy file (or those ACTORs of it) needs, and say what to do about the rest.
+
+    Looks at folders, keys, ports and databases, and lets each driver look at programs, hosts, networks and images. Run
+    it as the user that the daemon will have. Exits with 1 if anything is missing.
+
+    Example:
+      leasekit site doctor deploy/libvirt/vms.toml
+      leasekit site doctor site
+    """
+    import trio
+
+    deployment = place.deployment_with_actors()
+    found = trio.run(_all, deployment, place.actors or tuple(deployment.actors))
+    missing = sum(one.finding.verdict == "missing" for one in found)
+    doubtful = sum(one.finding.verdict == "doubtful" for one in found)
+    note(f"{len(found)} looked at: {missing} missing, {doubtful} doubtful")
+    return [{"at": one.where, **attrs.asdict(one.finding)} for one in found], FINDINGS, 1 if missing else 0
+
+
+async def _all(deployment: Deployment, names: Sequence[str]) -> list[Diagnosis]:
+    from leasekit.runtime.doctor import diagnose
+
+    return [one for name in names for one in await diagnose(deployment, name)]
+
+
+KIND: Final = "libvirt"
+ENDS_WITHIN: Final = 10 * MINUTE
+EVER: Final[Instant] = INSTANT_MAX
+
+DRIVER: Any = option("Which driver's hosts, where several have some that are leased.", metavar="NAME")
+
+
+@attrs.frozen(kw_only=True)
+class Hosts:
+    """The hosts of one driver that are leased machines, and the units of which each is the home."""
+
+    settings: LibvirtSettings
+    types: frozenset[str]
+    book: HostBook
+
+    def units(self, client: ControlClient) -> dict[str, list[str]]:
+        """The units of each host, as the site has them."""
+        found: dict[str, list[str]] = {slot: [] for slot in self.settings.slots}
+        for unit in client.query("units"):
+            home = self.settings.home_of(unit["unit"]) if unit["type"] in self.types else ""
+            if home in found:
+                found[home].append(unit["unit"])
+        return found
+
+
+HOSTS: Final = listing(
+    "host", "machine", "address", ("until", lambda row: to_second(row["until"]) if row["until"] else ""),
+    ("units", lambda row: len(row["units"])), empty="there are none", right=("units",),
+)  # fmt: skip
+
+
+@site.group()
+def host() -> None:
+    """Say which leased machines are hosts of virtual machines."""
+
+
+@command(host)
+def add(
+    place: DeployPlace,
+    machine: str = argument(),
+    address: str = option("Where its ssh server is.", required=True, metavar="HOST"),
+    port: str = option("And at which port.", shown="22"),
+    user: str = option("Who logs in.", shown="root"),
+    host_key: str = option("The host key that it must show.", required=True, metavar="KEY"),
+    until: Instant = option("When it goes back at the latest.", default=0, metavar="TIME"),
+    driver: str = DRIVER,
+) -> Shown:
+    """Have a machine be a host: its units are in service until then. With a later --until it stays longer.
+
+    Example:
+      leasekit site host add node-7 --address 10.78.0.12 --host-key 'ssh-ed25519 AAAA...'
+    """
+    from leasekit.drivers.libvirt.leased import machine_of
+
+    hosts = _hosts(place, driver)
+    properties = {"host": address, "port": port, "user": user, "host_key": host_key}
+    slot = hosts.book.add(machine_of(machine, properties, until))
+    with place.connect(SITE) as client:
+        _follow(hosts, client)
+    words = f"{machine} is host {slot}" + (f" until {to_second(until)}" if until else "")
+    return {"host": slot, "machine": machine}, words
+
+
+@command(host)
+def remove(
+    place: DeployPlace,
+    machine: str = argument(),
+    patience: Duration = option(
+        f"How long its units may take to end [{format_duration(ENDS_WITHIN)}].", default=ENDS_WITHIN, metavar="DURATION"
+    ),
+    driver: str = DRIVER,
+) -> Shown:
+    """Have a machine be a host no longer: leases with units on it end, and it is let go when the last unit is gone.
+
+    Units that have not ended after a while end with the machine.
+
+    Example:
+      leasekit site host remove node-7
+    """
+    hosts = _hosts(place, driver)
+    slot, left = next((s for s, one in hosts.book.all().items() if one.name == machine), ""), 0
+    if slot:
+        hosts.book.add(attrs.evolve(hosts.book.all()[slot], until=1))
+        with place.connect(SITE) as client, place.connect(SITE) as watcher:
+            events = watcher.watch("", patience=patience / SECOND)
+            _follow(hosts, client)
+            left = _wait(client, events, hosts.units(client)[slot], now() + patience)
+        hosts.book.remove(machine)
+    words = f"{machine} is no host" + (" any more" if slot else "")
+    words += f"; {counted(left)} of it had not ended" if left else ""
+    return {"host": slot, "machine": machine, "left": left}, words
+
+
+@command(host)
+def sync(place: DeployPlace, driver: str = DRIVER) -> Shown:
+    """Have units be in service while their host has a machine, and at no other time; after a first start, too.
+
+    Example:
+      leasekit site host sync
+    """
+    hosts = _hosts(place, driver)
+    with place.connect(SITE) as client:
+        changed = _follow(hosts, client)
+    words = f"{len(changed)} hosts changed: {', '.join(changed)}" if changed else "all is as it should be"
+    return changed, words
+
+
+@command(host, name="list")
+def list_hosts(place: DeployPlace, driver: str = DRIVER) -> Shown:
+    """List the hosts that are leased machines, and which machine each is.
+
+    Example:
+      leasekit site host list
+    """
+    hosts = _hosts(place, driver)
+    machines = hosts.book.all()
+    with place.connect(SITE) as client:
+        units = hosts.units(client)
+    rows = []
+    for slot in hosts.settings.slots:
+        row: dict[str, Any] = {"host": slot, "machine": "", "address": "", "until": 0, "units": units[slot]}
+        if slot in machines:
+            row |= {"machine": machines[slot].name, "address": machines[slot].login.host, "until": machines[slot].until}
+        rows.append(row)
+    return rows, HOSTS
+
+
+def _hosts(place: DeployPlace, name: str) -> Hosts:
+    """The driver that is meant: the one of that name, or the only one with such hosts. Raises ``LeasekitError``."""
+    from leasekit.core.settings import structure
+    from leasekit.drivers.directory.publishing import KEY as PUBLISH
+    from leasekit.drivers.libvirt.leased import HostBook
+    from leasekit.drivers.libvirt.settings import LibvirtSettings
+
+    spec, state = place.spec(SITE), place.deployment().state
+    found: dict[str, LibvirtSettings] = {}
+    for driver in spec.drivers.values():
+        if driver.kind == KIND and name in ("", driver.name):
+            table = {key: value for key, value in driver.settings.items() if key != PUBLISH}
+            found[driver.name] = structure(LibvirtSettings, table, driver.where, base=state)
+    fitting = {each: settings for each, settings in found.items() if settings.slots}
+    if len(fitting) != 1:
+        what = f" called {name!r}" if name else ""
+        also = f": {', '.join(fitting)}; say which with --driver" if fitting else ""
+        raise LeasekitError(
+            f"{place.deploy_file()}: actor {spec.name} has {len(fitting) or 'no'} drivers{what} of kind {KIND} with "
+            f"leased hosts{also}"
+        )
+    ((driver_name, settings),) = fitting.items()
+    assert settings.leased is not None
+    return Hosts(
+        settings=settings,
+        types=frozenset(type_ for type_, driver in spec.driver_of.items() if driver == driver_name),
+        book=HostBook(settings.leased.book, settings.slots),
+    )
+
+
+def _follow(hosts: Hosts, client: ControlClient) -> list[str]:
+    """Bring the windows to what the book says; returns the hosts whose window is another now."""
+    changed = []
+    with _alone(hosts.book):
+        machines, units = hosts.book.all(), hosts.units(client)
+        windows = client.query("maintenance")
+        for slot in hosts.settings.slots:
+            reason, at = f"host {slot} is not leased", now()
+            machine = machines.get(slot)
+            start = at if machine is None else max(machine.until, at) if machine.until else EVER
+            own = [window for window in windows if window["reason"] == reason]
+            if [_is(window, start, at, units[slot]) for window in own] == [True] * (start < EVER and bool(units[slot])):
+                continue
+            for window in own:
+                client.command("maintenance.remove", window=window["window"])
+            if start < EVER and units[slot]:
+                wanted = {"start": start, "end": EVER, "units": units[slot], "reason": reason, "close": True}
+                client.request("command", "maintenance.add", wanted)
+            changed.append(slot)
+    return changed
+
+
+def _is(window: Mapping[str, Any], start: Instant, at: Instant, units: list[str]) -> bool:
+    begins = window["start"] <= at if start <= at else window["start"] == start
+    return begins and window["end"] == EVER and sorted(window["units"]) == sorted(units)
+
+
+def _wait(client: ControlClient, events: Iterator[Any], units: list[str], until: Instant) -> int:
+    """Wait until nobody has the units any more, or it is too late; returns how many somebody has."""
+    from leasekit.runtime.client import ControlError
+
+    while True:
+        held = sum(bool(unit["lease"]) for unit in client.query("units") if unit["unit"] in units)
+        if not held or now() >= until:
+            return held
+        try:
+            next(events)
+        except ControlError:
+            if now() < until:
+                raise  # the daemon has ended, and its machine must not go before it is back
+            return held
+
+
+@contextmanager
+def _alone(book: HostBook) -> Iterator[None]:
+    """One at a time: machines of a lease join side by side."""
+    path = book.path.with_name(book.path.name + ".windows")
+    try:
+        lock = path.open("w")
+    except OSError as error:
+        raise LeasekitError(f"can't write {path}: {error.strerror}") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

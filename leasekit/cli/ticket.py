@@ -15,10 +15,11 @@ from typing import Any, Final
 
 import click
 
-from leasekit.cli.output import classes_of, example, json_option, listing, note, print_fields, print_json, print_table
-from leasekit.cli.places import FILE_VARIABLE, GUEST, DeployPlace, Stored, daemon_options
-from leasekit.cli.times import TERM, WHEN, Count, now, to_second
-from leasekit.core.claims.claim import DEPTH_DEFAULT, DEPTH_MAX, Ticket, TicketVerifier, decode_ticket
+from leasekit.cli.options import Shown, argument, command, option
+from leasekit.cli.output import classes_of, listing, note, print_fields
+from leasekit.cli.places import FILE_VARIABLE, GUEST, DeployPlace, Stored
+from leasekit.cli.times import TERM, Count, now, to_second
+from leasekit.core.claims.claim import DEPTH_DEFAULT, DEPTH_MAX, Claim, Ticket, TicketVerifier, decode_ticket
 from leasekit.core.claims.evidence import (
     EVIDENCE_MAX,
     OVERDELEGATION,
@@ -48,11 +49,11 @@ def key_column(field: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda row: name_words(row[f"{field}_name"], row[f"{field}_fingerprint"])
 
 
+DEGREE: Final = ("degree", lambda claim: f"{claim['degree'] / 1000:g}")
+CLAIM: Final = ("claim", lambda claim: claim["claim"][:16])
 CHAIN: Final = listing(
     "#", ("issuer", key_column("issuer")), ("holder", key_column("holder")), "type", "units", ("classes", classes_of),
-    *TERM,
-    ("degree", lambda claim: f"{claim['degree'] / 1000:g}"),
-    ("signature", lambda claim: "ok" if claim["signature_ok"] else "BAD"), ("claim", lambda claim: claim["claim"][:16]),
+    *TERM, DEGREE, ("signature", lambda claim: "ok" if claim["signature_ok"] else "BAD"), CLAIM,
     empty="", right=("#", "units", "degree"),
 )  # fmt: skip
 
@@ -62,18 +63,22 @@ def ticket() -> None:
     """Look at tickets."""
 
 
-@ticket.command(epilog=example("leasekit ticket show --lease web", "leasekit ticket show web.ticket --json"))
-@click.argument("source", metavar="[FILE|-]", default="")
-@click.option("--lease", default="", metavar="LEASE", help="The ticket of this lease of a guest, from its store.")
-@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Write the ticket to a file as well.")
-@daemon_options
-@json_option
-def show(place: DeployPlace, source: str, lease: str, save: Path | None, as_json: bool) -> int:
+@command(ticket)
+def show(
+    place: DeployPlace,
+    source: str = argument("[FILE|-]", default=""),
+    lease: str = option("The ticket of this lease of a guest, from its store.", metavar="LEASE"),
+    save: Path | None = option("Write the ticket to a file as well.", metavar="FILE"),
+) -> Shown:
     """Show the chain of claims in a ticket, from the site's to the holder's own, and check it.
 
     The ticket is read from FILE (or - for standard input: as it travels, in hex, or in base64) or is that of a --lease.
     Exits with 1 if a signature or the chain is wrong. A ticket that is over, or given back, is still true: only
     its site knows whether it was used.
+
+    Example:
+      leasekit ticket show --lease web
+      leasekit ticket show web.ticket --json
     """
     if bool(source) == bool(lease):
         raise click.UsageError("give a FILE, - or --lease")
@@ -84,37 +89,27 @@ def show(place: DeployPlace, source: str, lease: str, save: Path | None, as_json
     names = known_names(place)
     problem = verify(found)
     described = describe(found, names, problem, now())
-    if as_json:
-        print_json(described)
-    else:
-        CHAIN({"#": index, **claim} for index, claim in enumerate(described["chain"]))
-        note(f"the chain is wrong: {problem}" if problem else f"the chain is sound; the ticket {described['time']}")
-    return 1 if problem else 0
+    verdict = f"the chain is wrong: {problem}" if problem else f"the chain is sound; the ticket {described['time']}"
+    chain = [{"#": index, **claim} for index, claim in enumerate(described["chain"])]
+    return described, (lambda _: CHAIN(chain), verdict), 1 if problem else 0
 
 
-@ticket.command(
-    "verify",
-    epilog=example(
-        "leasekit ticket verify web.ticket", "leasekit ticket verify web.ticket --site keys/north.pub --json"
-    ),
-)
-@click.argument("source", metavar="FILE|-")
-@click.option("--site", default="", metavar="KEY", help="The site it must be of: 64 hex digits, or a .pub file.")
-@click.option("--holder", default="", metavar="KEY", help="The key that must hold it.")
-@click.option("--at", type=WHEN, default=None, metavar="TIME", help="When it must not be over yet (default: any time).")
-@click.option(
-    "--depth",
-    type=Count(1, DEPTH_MAX),
-    default=DEPTH_DEFAULT,
-    show_default=True,
-    help="The most claims in it.",
-)
-@json_option
-def verify_(source: str, site: str, holder: str, at: Instant | None, depth: int, as_json: bool) -> int:
+@command(ticket, name="verify")
+def verify_(
+    source: str = argument("FILE|-"),
+    site: str = option("The site it must be of: 64 hex digits, or a .pub file.", metavar="KEY"),
+    holder: str = option("The key that must hold it.", metavar="KEY"),
+    at: Instant | None = option("When it must not be over yet (default: any time).", metavar="TIME"),
+    depth: int = option("The most claims in it.", type=Count(1, DEPTH_MAX), shown=DEPTH_DEFAULT),
+) -> Shown:
     """Check a ticket offline, as its site would: every signature, the root's own too, and every rule of the chain.
 
     Exits with 1, and says which check failed, if the ticket is not to be believed. Without --site any site's will do.
     What only the site knows is not checked: whether the ticket was given back, redeemed, or is one of too many.
+
+    Example:
+      leasekit ticket verify web.ticket
+      leasekit ticket verify web.ticket --site keys/north.pub --json
     """
     root, held_by = public_key("--site", site), public_key("--holder", holder)
     reason = problem = ""
@@ -127,15 +122,16 @@ def verify_(source: str, site: str, holder: str, at: Instant | None, depth: int,
         )
     except TicketError as error:
         reason, problem = error.code, str(error)
-    if as_json:
-        print_json({"ok": not reason, "reason": reason, "problem": problem, **(_short(found) if found else {})})
-    elif reason or found is None:
-        note(f"not to be believed ({reason}): {problem}")
-    else:
-        plain = _short(found)
+    plain = _short(found) if found else {}
+    answer = {"ok": not reason, "reason": reason, "problem": problem, **plain}
+    if reason:
+        return answer, f"not to be believed ({reason}): {problem}", 1
+
+    def told(_: object) -> None:
         print_fields([("ticket", "ok"), *((name, value) for name, value in plain.items() if name != "term")])
-        print_fields([("from", to_second(found.leaf.term.start)), ("until", to_second(found.leaf.term.end))])
-    return 1 if reason else 0
+        print_fields(zip(("from", "until"), map(to_second, plain["term"]), strict=True))
+
+    return answer, told
 
 
 def _short(found: Ticket) -> dict[str, Any]:
@@ -183,27 +179,33 @@ def describe(found: Ticket, names: Mapping[bytes, str], problem: str, instant: I
         "problem": problem,
         "time": when,
         "site": names.get(found.root.issuer, fingerprint(found.root.issuer)),
-        "chain": [
-            {
-                "claim": claim.id,
-                "issuer": claim.issuer,
-                "issuer_fingerprint": fingerprint(claim.issuer),
-                "issuer_name": names.get(claim.issuer, ""),
-                "holder": claim.holder,
-                "holder_fingerprint": fingerprint(claim.holder),
-                "holder_name": names.get(claim.holder, ""),
-                "type": claim.type,
-                "units": claim.units,
-                "term": list(claim.term),
-                "serial": claim.serial,
-                "degree": claim.degree,
-                "classes": describe_counts(claim.classes),
-                "constraints": dict(claim.constraints),
-                "parent": claim.parent,
-                "signature_ok": ED25519.verify(claim.issuer, claim.signature, claim.body),
-            }
-            for claim in found.chain
-        ],
+        "chain": [_claim(claim, names) for claim in found.chain],
+    }
+
+
+def _claim(claim: Claim, names: Mapping[bytes, str]) -> dict[str, Any]:
+    return {
+        "claim": claim.id,
+        **_key("issuer", claim.issuer, names),
+        **_key("holder", claim.holder, names),
+        "type": claim.type,
+        "units": claim.units,
+        "term": list(claim.term),
+        "serial": claim.serial,
+        "degree": claim.degree,
+        "classes": describe_counts(claim.classes),
+        "constraints": dict(claim.constraints),
+        "parent": claim.parent,
+        "signature_ok": ED25519.verify(claim.issuer, claim.signature, claim.body),
+    }
+
+
+def _key(field: str, key: bytes, names: Mapping[bytes, str]) -> dict[str, Any]:
+    """A key, its short form, and whose it is, where there is one."""
+    return {
+        field: key,
+        f"{field}_fingerprint": fingerprint(key) if key else "",
+        f"{field}_name": names.get(key, ""),
     }
 
 
@@ -307,12 +309,32 @@ def known_names(place: DeployPlace) -> Mapping[bytes, str]:
 
 EXIT_OPEN: Final = 3
 """Exit status: what the evidence says is signed, and may have an innocent reason that only its site can rule out."""
-CLAIMS: Final = ("", "issuer", "holder", "type", "units", "classes", "degree", "from", "until", "claim")
-STATEMENTS: Final = ("", "signer", "about", "at", "says")
+CLAIMS: Final = listing(
+    "",
+    ("issuer", key_column("issuer")),
+    ("holder", key_column("holder")),
+    "type",
+    "units",
+    ("classes", classes_of),
+    DEGREE,
+    ("from", lambda claim: in_words(claim["term"][0])),
+    ("until", lambda claim: in_words(claim["term"][1])),
+    CLAIM,
+    empty="no claims",
+    right=("units", "degree"),
+)
+STATEMENTS: Final = listing(
+    ("", "kind"),
+    ("signer", key_column("signer")),
+    ("about", lambda one: one["subject"].hex()[:16]),
+    ("at", lambda one: in_words(one["at"])),
+    ("says", "detail"),
+    empty="",
+)
 STATEMENTS_MAX: Final = 16 * 1024 * 1024
 HEX: Final = re.compile(rb"\s*[0-9a-f]{128,}\s*")
 
-_source = click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
+SOURCE: Any = argument("FILE")
 
 
 @click.group()
@@ -320,30 +342,32 @@ def evidence() -> None:
     """Look at evidence of what somebody did wrong, and check it."""
 
 
-@evidence.command(
-    "verify", epilog=example("leasekit evidence verify broker.evidence", "leasekit evidence verify f.json --json")
-)
-@_source
-@click.option(
-    "--against", type=click.Path(path_type=Path), multiple=True, metavar="STATEMENT",
-    help="Signed statements that the accused brings: receipts (`leasekit broker receipts --out`), contracts.",
-)  # fmt: skip
-@click.option(
-    "--site", default="", metavar="KEY",
-    help="The site's key, whose word and receipts count, and whose ticket it must be about: 64 hex digits, or a .pub "
-    "file [the site that the claims begin with].",
-)  # fmt: skip
-@daemon_options
-@json_option
-def verify_evidence_file(place: DeployPlace, source: Path, against: tuple[Path, ...], site: str, as_json: bool) -> int:
+@command(evidence, name="verify")
+def verify_evidence_file(
+    place: DeployPlace,
+    source: Path = SOURCE,
+    against: tuple[Path, ...] = option(
+        "Signed statements that the accused brings: receipts (`leasekit broker receipts --out`), contracts.",
+        metavar="STATEMENT",
+    ),
+    site: str = option(
+        "The site's key, whose word and receipts count, and whose ticket it must be about: 64 hex digits, or a .pub "
+        "file [the site that the claims begin with].",
+        metavar="KEY",
+    ),
+) -> Shown:
     """Check evidence offline: who did what, by what is signed alone.
 
     Exits with 0 if it is proven, with 3 if it is open (it may have an innocent reason, which the site's word would rule
     out: `leasekit site word`), and with 1, saying why, if it proves nothing. Nothing that FILE says in words is
     believed, no daemon is asked. Names are taken from a deploy file, if there is one.
+
+    Example:
+      leasekit evidence verify broker.evidence
+      leasekit evidence verify f.json --json
     """
     key = public_key("--site", site)
-    answers = [answer for path in against for answer in _statements(path)]
+    answers = [one for path in against for one in _statements(path)]
     names = known_names(place)
     verdict: Verdict | None = None
     reason = problem = ""
@@ -353,120 +377,66 @@ def verify_evidence_file(place: DeployPlace, source: Path, against: tuple[Path, 
         verdict = verify_evidence(ED25519, found, against=answers, site=key, names=names)
     except TicketError as error:
         reason, problem = error.code, str(error)
-    if as_json:
-        guilty = verdict.guilty if verdict is not None else b""
-        print_json(
-            {
-                "proven": verdict is not None and not verdict.missing,
-                "open": verdict is not None and bool(verdict.missing),
-                "reason": reason,
-                "problem": problem,
-                "kind": found.kind if found is not None else "",
-                "instant": found.instant if found is not None else None,
-                "guilty": guilty,
-                "guilty_name": names.get(guilty, ""),
-                "guilty_fingerprint": fingerprint(guilty) if guilty else "",
-                "words": verdict.words if verdict is not None else "",
-                "refutable": verdict.refutable if verdict is not None else "",
-                "missing": verdict.missing if verdict is not None else "",
-                "claims": [claim.id for claim in found.claims] if found is not None else [],
-            }
-        )
-    elif verdict is None:
-        note(f"proves nothing ({reason}): {problem}")
-    else:
-        print_fields(
-            [
-                ("open" if verdict.missing else "proven", verdict.words),
-                ("accused" if verdict.missing else "guilty", key_words(verdict.guilty, names)),
-                ("its key", verdict.guilty.hex()),
-                ("refuted by", verdict.refutable),
-                *([("proven by", verdict.missing)] if verdict.missing else []),
-            ]
-        )
-    if any(answer.kind == TRUNCATION for answer in answers):
+    answer = {
+        "proven": verdict is not None and not verdict.missing,
+        "open": verdict is not None and bool(verdict.missing),
+        "reason": reason,
+        "problem": problem,
+        "kind": found.kind if found is not None else "",
+        "instant": found.instant if found is not None else None,
+        **_key("guilty", verdict.guilty if verdict is not None else b"", names),
+        **{key: getattr(verdict, key, "") for key in ("words", "refutable", "missing")},
+        "claims": [claim.id for claim in found.claims] if found is not None else [],
+    }
+    if any(one.kind == TRUNCATION for one in answers):
         note("a truncation does not count by itself: bring the site's receipt for it")
     if verdict is None:
-        return 1
-    return EXIT_OPEN if verdict.missing else 0
+        return answer, f"proves nothing ({reason}): {problem}", 1
+    fields = [
+        ("open" if verdict.missing else "proven", verdict.words),
+        ("accused" if verdict.missing else "guilty", key_words(verdict.guilty, names)),
+        ("its key", verdict.guilty.hex()),
+        ("refuted by", verdict.refutable),
+        ("proven by", verdict.missing),
+    ]
+    return answer, lambda _: print_fields(fields), EXIT_OPEN if verdict.missing else 0
 
 
-@evidence.command(
-    "show", epilog=example("leasekit evidence show broker.evidence", "leasekit evidence show f.json --json")
-)
-@_source
-@daemon_options
-@json_option
-def show_evidence(place: DeployPlace, source: Path, as_json: bool) -> int:
-    """Show the claims and statements in evidence, by what is signed, without judging them (see `evidence verify`)."""
+@command(evidence, name="show")
+def show_evidence(place: DeployPlace, source: Path = SOURCE) -> Shown:
+    """Show the claims and statements in evidence, by what is signed, without judging them (see `evidence verify`).
+
+    Example:
+      leasekit evidence show broker.evidence
+      leasekit evidence show f.json --json
+    """
     try:
         found = decode_evidence(_read(source, EVIDENCE_MAX, "evidence"))
     except TicketError as error:
         raise LeasekitError(f"{source}: {error}") from error
     names = known_names(place)
+    first, other = ("parent", "child") if found.kind == OVERDELEGATION else ("root", "link")
+    claims = [{"": other if index else first, **_claim(claim, names)} for index, claim in enumerate(found.claims)]
+    statements = [
+        {
+            "kind": one.kind,
+            **_key("signer", one.signer, names),
+            "subject": one.subject,
+            "at": one.at,
+            "detail": one.detail,
+            "signature_ok": ED25519.verify(one.signer, one.signature, one.body),
+        }
+        for one in found.statements
+    ]
 
-    def named(key: bytes) -> str:
-        return key_words(key, names)
+    def told(_: object) -> None:
+        print_fields([("kind", found.kind), ("when", in_words(found.instant))])
+        CLAIMS(claims)
+        if statements:
+            STATEMENTS(statements)
 
-    if as_json:
-        print_json(_described(found))
-        return 0
-    print_fields([("kind", found.kind), ("when", in_words(found.instant))])
-    roles = ("parent", "child") if found.kind == OVERDELEGATION else ("root", "link")
-    print_table(
-        CLAIMS,
-        [
-            (
-                roles[index > 0], named(claim.issuer), named(claim.holder), claim.type, claim.units,
-                classes_of({"classes": describe_counts(claim.classes)}), f"{claim.degree / 1000:g}",
-                in_words(claim.term.start), in_words(claim.term.end), claim.id[:16],
-            )
-            for index, claim in enumerate(found.claims)
-        ],
-        empty="no claims",
-        right=("units", "degree"),
-    )  # fmt: skip
-    if found.statements:
-        print_table(
-            STATEMENTS,
-            [(one.kind, named(one.signer), one.subject.hex()[:16], in_words(one.at), one.detail)
-             for one in found.statements],
-            empty="",
-        )  # fmt: skip
-    return 0
-
-
-def _described(found: Evidence) -> dict[str, Any]:
-    return {
-        "kind": found.kind,
-        "instant": found.instant,
-        "claims": [
-            {
-                "claim": claim.id,
-                "issuer": claim.issuer,
-                "holder": claim.holder,
-                "type": claim.type,
-                "units": claim.units,
-                "classes": describe_counts(claim.classes),
-                "degree": claim.degree,
-                "term": list(claim.term),
-                "parent": claim.parent,
-                "signature_ok": ED25519.verify(claim.issuer, claim.signature, claim.body),
-            }
-            for claim in found.claims
-        ],
-        "statements": [
-            {
-                "kind": one.kind,
-                "signer": one.signer,
-                "subject": one.subject,
-                "at": one.at,
-                "detail": one.detail,
-                "signature_ok": ED25519.verify(one.signer, one.signature, one.body),
-            }
-            for one in found.statements
-        ],
-    }
+    plain = [{key: value for key, value in claim.items() if key} for claim in claims]
+    return {"kind": found.kind, "instant": found.instant, "claims": plain, "statements": statements}, told
 
 
 def _statements(file: Path) -> list[Statement]:

@@ -226,22 +226,3 @@ def round_span(span: Duration) -> Duration:
     """A duration without what nobody reads: to seconds below an hour, minutes below two days, else hours."""
     grain = SECOND if span < 3600 * SECOND else 60 * SECOND if span < 2 * 86400 * SECOND else 3600 * SECOND
     return span // grain * grain
-
-
-_MORE: Final = Number(min=0, min_open=True)
-
-
-def saving_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds ``--memory`` and ``--rate``: suspending and resuming take the one over the other."""
-    for option in (
-        click.option(
-            "--rate", type=_MORE, default=32.0, show_default=True, metavar="MB/S",
-            help="How fast a suspended unit's memory is written and read.",
-        ),
-        click.option(
-            "--memory", type=_MORE, default=1024.0, show_default=True, metavar="MB",
-            help="The memory of a unit: what suspending it saves.",
-        ),
-    ):  # fmt: skip
-        command = option(command)
-    return command

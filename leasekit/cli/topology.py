@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 from leasekit.actors.settings import GuestSettings
+from leasekit.cli.options import Shown, argument, command, option
 from leasekit.cli.output import (
     clean,
     console,
     listing,
     print_fields,
-    print_json,
-    report,
 )
-from leasekit.cli.places import GUEST, DeployPlace, Shown, asks
+from leasekit.cli.places import GUEST, DeployPlace
 from leasekit.cli.times import Count, now, parse_when, term_columns, to_second
 from leasekit.cli.watching import followed
 from leasekit.config.instants import parse_instant
@@ -121,6 +120,7 @@ def _instant(value: Any, key: str, now: Instant, faults: list[str]) -> Instant:
     return now
 
 
+_TEXT: Final = click.File("r")
 SLICES: Final = listing(
     "slice", "open", "leases", "units", ("holds for", lambda found: found["hold"] if not found["released"] else ""),
     "refused", empty="no slices", right=("open", "leases", "units", "holds for"),
@@ -132,28 +132,34 @@ def slice_() -> None:
     """Group leases into slices."""
 
 
-@asks(slice_, "leasekit slice create web --hold 3")
-@click.argument("name")
-@click.option(
-    "--hold",
-    type=Count(min=0),
-    default=0,
-    metavar="N",
-    help="Redeem nothing before N leases of the slice have their tickets; if one is refused, close them all.",
-)
-def create(place: DeployPlace, name: str, hold: int) -> Shown:
-    """Make a slice. One that is only named by a lease request is made by itself, and holds nothing back."""
+@command(slice_)
+def create(
+    place: DeployPlace,
+    name: str = argument(),
+    hold: int = option(
+        "Redeem nothing before N leases of the slice have their tickets; if one is refused, close them all.",
+        type=Count(min=0),
+        default=0,
+        metavar="N",
+    ),
+) -> Shown:
+    """Make a slice. One that is only named by a lease request is made by itself, and holds nothing back.
+
+    Example:
+      leasekit slice create web --hold 3
+    """
     made = place.command(GUEST, "slice.create", name=name, hold=hold)
     return made, f"slice {name} is made" + (f"; it waits for {hold} tickets" if hold else "")
 
 
-@asks(slice_, "leasekit slice key web id_ed25519.pub")
-@click.argument("name")
-@click.argument("keys", metavar="FILE", type=click.File("r"))
-def key(place: DeployPlace, name: str, keys: TextIO) -> Shown:
+@command(slice_)
+def key(place: DeployPlace, name: str = argument(), keys: TextIO = argument("FILE", type=_TEXT)) -> Shown:
     """Have a slice's users log in with other keys: FILE holds OpenSSH public keys, a line each (`-`: stdin).
 
     Units that are up are told at once; leases that are still to come get the keys when they are set up.
+
+    Example:
+      leasekit slice key web id_ed25519.pub
     """
     text = _checked(keys)
     changed = place.command(GUEST, "slice.key", name=name, key=text)
@@ -174,18 +180,28 @@ def _checked(file: TextIO) -> str:
     return text
 
 
-@asks(slice_, "leasekit slice list", name="list")
+@command(slice_, name="list")
 def list_(place: DeployPlace) -> Shown:
-    """List slices and how much is in them."""
+    """List slices and how much is in them.
+
+    Example:
+      leasekit slice list
+    """
     return place.query(GUEST, "slices"), SLICES
 
 
-@asks(slice_, "leasekit slice close web --wait")
-@click.argument("name")
-@click.option("--reason", default="", help="Why, for the leases' history.")
-@click.option("--wait", is_flag=True, help="Follow the leases until all are closed.")
-def close(place: DeployPlace, name: str, reason: str, wait: bool) -> Shown:
-    """Close every open lease of a slice."""
+@command(slice_)
+def close(
+    place: DeployPlace,
+    name: str = argument(),
+    reason: str = option("Why, for the leases' history."),
+    wait: bool = option("Follow the leases until all are closed."),
+) -> Shown:
+    """Close every open lease of a slice.
+
+    Example:
+      leasekit slice close web --wait
+    """
     with followed(place.socket(GUEST), wait) as (client, following):
         closed = client.request("command", "slice.close", {"name": name, "reason": reason})
         if following is not None:
@@ -201,36 +217,28 @@ PAUSE_FIRST, PAUSE_MOST = 0.05, 0.5
 """Seconds between looks at a topology that is on its way."""
 
 
-def request_topology(
-    place: DeployPlace, file: Path, *, broker: str, tries: int, dry_run: bool, wait: bool, as_json: bool
-) -> int:
+def request_topology(place: DeployPlace, file: Path, *, broker: str, tries: int, dry_run: bool, wait: bool) -> Shown:
     """Ask for what a topology file says, or only for a plan of it; follow it until it is committed, or with ``wait``
-    until its leases are in force; show it. Returns the exit status. Raises ``LeasekitError``.
+    until its leases are in force; show it.
     """
     request = read_topology_file(file, now()).to_dict()
     with place.connect(GUEST) as client:
         if dry_run:
-            return _show_dry_run(client.command("topology.plan", request=request, broker=broker), as_json)
+            return _planned(client.command("topology.plan", request=request, broker=broker))
         name = client.command("topology.request", request=request, broker=broker, tries=tries)["topology"]
         found = _follow(client, name, wait=wait)
-    report(found, show_topology, as_json=as_json)
-    if found["state"] in OVER:
-        raise LeasekitError(f"topology {name} was not leased: {found['reason'] or 'no reason was given'}")
     failed = [part for part in found["parts"] if part["state"] == sm.FAILED]
-    if failed:
-        raise LeasekitError(f"topology {name}: lease {failed[0]['lease']} of {failed[0]['part']} has failed")
-    return 0
+    why = f": lease {failed[0]['lease']} of {failed[0]['part']} has failed" if failed else ""
+    if found["state"] in OVER:
+        why = f" was not leased: {found['reason'] or 'no reason was given'}"
+    return found, show_topology, LeasekitError(f"topology {name}{why}") if why else None
 
 
-def _show_dry_run(plan: Mapping[str, Any], as_json: bool) -> int:
-    if as_json:
-        print_json(plan)
-    elif plan["status"] == PLANNED:
-        print_fields(_plan_fields(plan))
-        _print_parts(plan["parts"])
-    if plan["status"] != PLANNED:
-        raise LeasekitError(f"{plan['broker']} would refuse it: {plan['reason'] or 'no reason was given'}")
-    return 0
+def _planned(plan: Mapping[str, Any]) -> Shown:
+    if plan["status"] == PLANNED:
+        return plan, (lambda plan: print_fields(_plan_fields(plan)), lambda plan: _print_parts(plan["parts"]))
+    reason = plan["reason"] or "no reason was given"
+    return plan, (), LeasekitError(f"{plan['broker']} would refuse it: {reason}")
 
 
 def _follow(client: ControlClient, name: str, *, wait: bool) -> Mapping[str, Any]:
@@ -322,28 +330,41 @@ TOPOLOGIES: Final = listing(
 )  # fmt: skip
 
 
-@asks(None, "leasekit lease topologies", "leasekit lease topologies --all --json")
-@click.option("--all", "every", is_flag=True, help="Those that are over as well.")
-def topologies(place: DeployPlace, every: bool) -> Shown:
-    """List the topologies that were asked for with `leasekit lease request --topology`."""
+@command(None)
+def topologies(place: DeployPlace, every: bool = option("Those that are over as well.", "--all")) -> Shown:
+    """List the topologies that were asked for with `leasekit lease request --topology`.
+
+    Example:
+      leasekit lease topologies
+      leasekit lease topologies --all --json
+    """
     found = place.query(GUEST, "topologies", all=every)
     return found, TOPOLOGIES
 
 
-@asks(None, "leasekit lease topology guest-t1")
-@click.argument("name", metavar="TOPOLOGY")
-def topology(place: DeployPlace, name: str) -> Shown:
-    """Show a topology: its plan, and its leases."""
+@command(None)
+def topology(place: DeployPlace, name: str = argument("TOPOLOGY")) -> Shown:
+    """Show a topology: its plan, and its leases.
+
+    Example:
+      leasekit lease topology guest-t1
+    """
     found = place.query(GUEST, "topology", topology=name)
     return found, show_topology
 
 
-@asks(None, "leasekit lease close-topology guest-t1 --wait", name="close-topology")
-@click.argument("name", metavar="TOPOLOGY")
-@click.option("--reason", default="", help="Why, for the history of its leases.")
-@click.option("--wait", is_flag=True, help="Until all of its leases are closed.")
-def close_topology(place: DeployPlace, name: str, reason: str, wait: bool) -> Shown:
-    """End all leases of a topology early, or give it up while it is planned."""
+@command(None, name="close-topology")
+def close_topology(
+    place: DeployPlace,
+    name: str = argument("TOPOLOGY"),
+    reason: str = option("Why, for the history of its leases."),
+    wait: bool = option("Until all of its leases are closed."),
+) -> Shown:
+    """End all leases of a topology early, or give it up while it is planned.
+
+    Example:
+      leasekit lease close-topology guest-t1 --wait
+    """
     with followed(place.socket(GUEST), wait) as (client, following):
         leases = [part["lease"] for part in client.query("topology", topology=name)["parts"]]
         client.command("topology.close", topology=name, reason=reason)

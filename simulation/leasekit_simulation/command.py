@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leasekit.cli.output import clean, console, example, json_option, note, print_fields, print_json
+from leasekit.cli.options import argument, command, option
+from leasekit.cli.output import clean, console, note, print_fields, print_json
 from leasekit.cli.times import Count, Number
 from leasekit.core.settings import expect_one_of
 
@@ -42,55 +43,36 @@ class SeedRange(click.ParamType[tuple[int, int | None]]):
         return int(match[1]), int(match[2]) if match[2] else None
 
 
-@click.command(
-    epilog=example(
-        "leasekit simulate --seeds 0..999 --jobs 2",
-        "leasekit simulate --seeds 5000.. --jobs 2 --minutes 30",
-        "leasekit simulate --seed 4711 --shrink",
-        "leasekit simulate --scenario seed-4711.json",
-        "leasekit simulate --explore plain --faults 2",
-    )
-)
-@click.option("--seed", type=Count(min=0), metavar="N", help="Run this seed again, exactly as it was.")
-@click.option("--seeds", type=SeedRange(), metavar="A..B", help="Run these seeds [0..99]; A.. goes on and on.")
-@click.option("--jobs", type=Count(min=1), default=1, metavar="N", help="In how many processes [1].")
-@click.option("--minutes", type=Number(min=0), metavar="M", help="Go on until time is up.")
-@click.option(
-    "--scenario", "file", type=click.Path(path_type=Path), metavar="FILE",
-    help="Fix (part of) what the seed draws: TOML or JSON.",
-)  # fmt: skip
-@click.option("--shrink", is_flag=True, help="Drop faults and requests while the failure stays; write what is left.")
-@click.option(
-    "--write",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the scenario (with --shrink: the small one).",
-)
-@click.option("--explore", "flows", is_flag=True, help="Explore every joint state of a lease instead.")
-@click.option("--faults", type=Count(0, 3), default=1, metavar="N", help="With --explore: at most so many [1].")
-@click.argument("flow", nargs=-1)
-@json_option
-@click.pass_context
+@command(None)
 def simulate(
-    context: click.Context,
-    seed: int | None,
-    seeds: tuple[int, int | None] | None,
-    jobs: int,
-    minutes: float | None,
-    file: Path | None,
-    shrink: bool,
-    write: Path | None,
-    flows: bool,
-    faults: int,
-    flow: tuple[str, ...],
     as_json: bool,
+    seed: int | None = option("Run this seed again, exactly as it was.", type=Count(min=0), metavar="N"),
+    seeds: tuple[int, int | None] | None = option(
+        "Run these seeds [0..99]; A.. goes on and on.", type=SeedRange(), metavar="A..B"
+    ),
+    jobs: int = option("In how many processes [1].", type=Count(min=1), default=1, metavar="N"),
+    minutes: float | None = option("Go on until time is up.", type=Number(min=0), metavar="M"),
+    file: Path | None = option("Fix (part of) what the seed draws: TOML or JSON.", "--scenario", metavar="FILE"),
+    shrink: bool = option("Drop faults and requests while the failure stays; write what is left."),
+    write: Path | None = option("Write the scenario (with --shrink: the small one).", metavar="FILE"),
+    flows: bool = option("Explore every joint state of a lease instead.", "--explore"),
+    faults: int = option("With --explore: at most so many [1].", type=Count(0, 3), default=1, metavar="N"),
+    flow: tuple[str, ...] = argument(),
 ) -> None:
     """Look for bugs of the leasing protocol: run seeds, each a world of its own with its own faults.
 
     Actors, mappers, tickets, stores and messages are those of the daemons. Checkers keep their own books; what they
     find is told with the seed, the step, the story of the lease concerned and the command that runs it again. The exit
     status is 1 if anything failed, or if a campaign of 300 seeds or more never met a fault or a transition.
+
+    Example:
+      leasekit simulate --seeds 0..999 --jobs 2
+      leasekit simulate --seeds 5000.. --jobs 2 --minutes 30
+      leasekit simulate --seed 4711 --shrink
+      leasekit simulate --scenario seed-4711.json
+      leasekit simulate --explore plain --faults 2
     """
+    context = click.get_current_context()
     _check_usage(seed, seeds, minutes, file, shrink, write, flows, flow)
     if flows:
         context.exit(_explore(flow, faults, as_json))

@@ -24,9 +24,9 @@ assert run(sys.argv[1:]) == 0
 print(*sys.modules, file=sys.stderr)
 """
 TO_LIST_LEASES = {
-    "leasekit.cli.groups",
     "leasekit.cli.lease_looks",
     "leasekit.cli.main",
+    "leasekit.cli.options",
     "leasekit.cli.output",
     "leasekit.cli.places",
     "leasekit.cli.times",

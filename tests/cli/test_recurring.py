@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from cli_daemons import Cli, site_and_broker
 
-from leasekit.cli.recurring import SERIES_MAX, Recurrence
+from leasekit.cli.lease_changes import SERIES_MAX, Recurrence
 from leasekit.cli.times import parse_when
 from leasekit.config.instants import shown
 
