@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 import attrs
 
-from leasekit.actors.kernel import Kernel, command, earliest, query, shown, takes
+from leasekit.actors.kernel import Kernel, command, earliest, keeps, query, shown, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import DelegationSpec
 from leasekit.core.claims.claim import UNITS_MAX, Claim, Ticket, decode_ticket
@@ -239,6 +239,7 @@ class Issuer(Protocol):
         """The holder has heard of it; what it granted before ends at ``until``."""
 
 
+@keeps(rows="given overrides", volatile="_retried _waiting_lines", derived="specs")
 @attrs.define(eq=False, slots=False)
 class Issued:
     """The delegations that an actor gives, by name, and what its operator overrides to be given."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any, ClassVar, Final, Protocol, TypeVar, get_type_hints
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar, get_type_hints
 
 import attrs
 
@@ -84,6 +84,43 @@ class RecordKind:
     is_kept: bool = True
 
 
+class Kept(NamedTuple):
+    """What a part keeps, by the names of its attributes.
+
+    ``rows`` are its records, by id, and what else the store has of it. ``volatile`` is what no row has, though what
+    happens next depends on it. ``derived`` is worked out from these, is for people, or is empty between two inputs.
+    All other attributes stay as the constructor and ``restore`` make them.
+    """
+
+    rows: tuple[str, ...] = ()
+    volatile: tuple[str, ...] = ()
+    derived: tuple[str, ...] = ()
+
+
+_KEPT: Final[dict[type, Kept]] = {}
+C = TypeVar("C", bound=type)
+
+
+def keeps(*, rows: str = "", volatile: str = "", derived: str = "") -> Callable[[C], C]:
+    """Declare what a part keeps, see :class:`Kept`; names are separated by blanks."""
+
+    def declare(part: C) -> C:
+        _KEPT[part] = Kept(tuple(rows.split()), tuple(volatile.split()), tuple(derived.split()))
+        return part
+
+    return declare
+
+
+def kept_by(part: object) -> Kept:
+    """What a part has declared."""
+    return _KEPT.get(type(part), Kept())
+
+
+@keeps(
+    rows="now counters copied",
+    volatile="timers unacknowledged",
+    derived="dirty changes messages replies actions peer_changes errors _counted _timer_seq _superseded",
+)
 class Kernel:
     """The clock, the Ready that is being made, the timers and the counters of one actor."""
 

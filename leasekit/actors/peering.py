@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.kernel import Dispatch, Kernel, command, deferred, query, shown, takes
+from leasekit.actors.kernel import Dispatch, Kernel, command, deferred, keeps, query, shown, takes
 from leasekit.actors.settings import ADMINISTER, ENDORSE, MAY, OPEN_REQUESTS_MAX, PERMISSIONS, Peer
 from leasekit.core.claims.claim import Claim, Ticket, TicketVerifier
 from leasekit.core.claims.signed import (
@@ -53,6 +53,7 @@ from leasekit.core.steps import Command, PeerChange, Reply
 from leasekit.core.time import HOUR, INSTANT_MAX, SECOND, Duration, Instant
 
 
+@keeps(derived="peers signer tag _own")
 class Keyring:
     """The actor's name and keys, its peers by name, and what verifies tickets."""
 
@@ -175,6 +176,7 @@ class PendingCall:
     timer: Instant | None = None
 
 
+@keeps(volatile="_calls")
 @attrs.define(eq=False, slots=False)
 class Calls:
     """The pending calls of an actor, and what peers have it do."""
@@ -287,6 +289,7 @@ USED_AGAIN: Final[Duration] = 1 * HOUR
 """How often it is written down, at most, that one whom a broker introduced was of use."""
 
 
+@keeps(rows="_made_known", volatile="_endorsed _turned_away _linked")
 class Peering:
     """The peers of an actor in ``role``.
 
@@ -308,7 +311,7 @@ class Peering:
         self._made_known: dict[str, PeerRecord] = {}
         self._endorsed: Counter[str] = Counter()
         self._turned_away: Counter[str] = Counter()
-        self._linked: set[str] = set()
+        self._linked: dict[str, None] = {}
         kernel.register(PeerRecord, due_at=self._unused_at, on_due=self._on_unused)
 
     # -- peers that come and go --------------------------------------------------------------------------------
@@ -549,12 +552,12 @@ class Peering:
 
     def connected(self, peer: str) -> None:
         """A peer that is connected is of use."""
-        self._linked.add(peer)
+        self._linked[peer] = None
         self._of_use(peer)
 
     def disconnected(self, peer: str) -> None:
         """So was one whose connection ends."""
-        self._linked.discard(peer)
+        self._linked.pop(peer, None)
         self._of_use(peer)
 
     def _unused_at(self, record: PeerRecord) -> Instant | None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import attrs
 
-from leasekit.actors.kernel import Kernel, query, shown, takes
+from leasekit.actors.kernel import Kernel, keeps, query, shown, takes
 from leasekit.actors.peering import Keyring
 from leasekit.core.claims.signed import key_tag
 from leasekit.core.commands import ListLeases, ShowLease
@@ -75,6 +75,7 @@ class ServedLease(Protocol):
 L = TypeVar("L", bound=ServedLease)
 
 
+@keeps(rows="leases", volatile="_to_accept", derived="_tags _sizes _kept")
 class Served(Generic[L]):
     """The leases of a server, whose records are ``L``: who holds each, which requests were answered, and which updates
     are due. ``describe`` is what an operator is shown of one.
@@ -299,6 +300,7 @@ class Served(Generic[L]):
         return self._describe_lease(lease)
 
 
+@keeps(rows="_notices")
 @attrs.define(eq=False, slots=False)
 class Notices:
     """The notices that a server sends until they are acknowledged."""
@@ -385,6 +387,7 @@ REPORTS_SHOWN: Final = 5
 REPORT: Final = "report"
 
 
+@keeps(rows="_reports")
 @attrs.define(eq=False, slots=False)
 class Reports:
     """The reports that the actor called ``name`` keeps."""

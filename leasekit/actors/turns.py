@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, get_type_hints
 
 import attrs
 
-from leasekit.actors.kernel import Kernel, earliest
+from leasekit.actors.kernel import Kernel, earliest, keeps
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.mappers import Demand, Grant, LeaseView, PendingRequest, PlannedPart, Wake
 from leasekit.core.properties import Properties, check_plain, check_properties, is_text
@@ -216,6 +216,7 @@ Carriers = Mapping[type, Callable[[Any], object]]
 ``ValueError``, with nothing changed, if that can't be done."""
 
 
+@keeps(volatile="wake _failed running")
 @attrs.define(eq=False, slots=False)
 class MapperTurns:
     """The turns of the mapper of an actor in ``role``: one runs at a time, and what it decides is carried out decision

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import attrs
 
-from leasekit.actors.kernel import shown
+from leasekit.actors.kernel import keeps, shown
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import REQUEST
 from leasekit.core.claims.claim import Ticket
@@ -47,6 +47,7 @@ class _Page(NamedTuple):
     stretches: tuple[tuple[Instant, Instant, int], ...]
 
 
+@keeps(rows="_profiles _pages _rows _serial _changes")
 class UsageBook:
     """A calendar of units for each holder and type (:class:`leasekit.core.mappers.Usage`), kept for ``kept`` ms."""
 
@@ -143,6 +144,7 @@ class UsageBook:
                 del self._pages[name]
 
 
+@keeps(volatile="leases", derived="options _of")
 @attrs.define(eq=False, slots=False)
 class RequestQueue:
     """Leases whose request waits, in order of arrival; at most ``most`` at once."""
@@ -222,6 +224,7 @@ class _Group:
         self.members: dict[str, None] = {}
 
 
+@keeps(rows="_sources", volatile="_tables has_news", derived="_attributes _lines _tickets _by_type _groups _group_of")
 class Book:
     """Delegations by id and by type, their timetables, and request groups scoped to their holder."""
 

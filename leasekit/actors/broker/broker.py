@@ -37,7 +37,7 @@ from leasekit.actors.broker.grants import (
 from leasekit.actors.broker.planner import Holds, Planner, Quotes
 from leasekit.actors.broker.requests import Admission, DryRuns, Refusals, Requests
 from leasekit.actors.issued import Issued
-from leasekit.actors.kernel import query, shown
+from leasekit.actors.kernel import keeps, query, shown
 from leasekit.actors.settings import BrokerSettings, Peer
 from leasekit.actors.turns import Carriers, MapperTurns, is_inline
 from leasekit.core.claims.signed import Scheme, Signer
@@ -83,6 +83,7 @@ class BrokerDecisions:
         self._preemption.preempt(one.lease, one.at, of_mapper(one.reason), suspend=one.suspend)
 
 
+@keeps(volatile="_last")
 @attrs.define(eq=False)
 class BrokerTurns:
     """When the mapper is called: for requests that wait, and for questions what it would answer."""

@@ -12,7 +12,7 @@ from itertools import pairwise
 import attrs
 
 from leasekit.actors.broker.book import Book, RequestQueue, UsageBook
-from leasekit.actors.kernel import Kernel, takes
+from leasekit.actors.kernel import Kernel, keeps, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Reports, Served
 from leasekit.actors.settings import DELEGATE
@@ -196,6 +196,7 @@ def booked_until(lease: BrokerLease) -> Instant:
     return max(claim.booked_until for claim in lease.claims)
 
 
+@keeps(derived="_cut_off _closings")
 @attrs.define(eq=False, slots=False)
 class GrantedClaims:
     """The claims of a broker's leases, which are booked in ``book``."""

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from leasekit.actors.broker.book import Book, rest_of
 from leasekit.actors.broker.claims import TRUNCATE, GrantedClaims, keep_receipt
 from leasekit.actors.issued import Issued, in_order, replaced_by, taken_back, units_of_class, withheld_shares
-from leasekit.actors.kernel import Kernel, command, earliest, takes
+from leasekit.actors.kernel import Kernel, command, earliest, keeps, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Notices
 from leasekit.actors.settings import DELEGATE, BrokerSettings, DelegationSpec
@@ -51,6 +51,7 @@ def _key(id_: str) -> str:
     return f"given {id_}"
 
 
+@keeps(volatile="_begun")
 @attrs.define(eq=False, slots=False)
 class Subdelegation:
     """What the settings say is given of what is in ``book``: the issuer of :attr:`issued`."""
@@ -295,6 +296,7 @@ REFUSED_MAX = 1000
 """How many refused offers are remembered at once."""
 
 
+@keeps(volatile="refused_offers")
 @attrs.define(eq=False, slots=False)
 class TakenDelegations:
     """The delegations that are held: they are those in ``book``."""

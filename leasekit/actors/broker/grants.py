@@ -27,7 +27,7 @@ from leasekit.actors.broker.claims import (
 )
 from leasekit.actors.broker.delegations import SourceDependents
 from leasekit.actors.broker.planner import Holds
-from leasekit.actors.kernel import Kernel, command, earliest
+from leasekit.actors.kernel import Kernel, command, earliest, keeps
 from leasekit.actors.peering import Keyring, Peering
 from leasekit.actors.served import Notices, Served
 from leasekit.actors.settings import BrokerSettings
@@ -47,6 +47,7 @@ from leasekit.core.time import DAY, Instant, Term
 from leasekit.core.timetable import Shortfall, Timetable
 
 
+@keeps(volatile="_told _endorsements")
 @attrs.define(eq=False, slots=False)
 class Introductions:
     """What a broker has said of whom to whom. It says nothing unless it is to ``endorse``."""
@@ -363,6 +364,7 @@ def _stays_preemptible(lease: BrokerLease) -> bool:
     return concerned(lease).preemptible and (lease.asked.op == MODIFY or "preemptible" not in lease.asked.properties)
 
 
+@keeps(derived="_shown at")
 @attrs.define(eq=False, slots=False)
 class Cycles:
     """The cycles of a mapper that is called ``inline``, or in another thread."""

@@ -17,7 +17,7 @@ import attrs
 from msgspec.structs import replace
 
 from leasekit.actors.broker.book import Book
-from leasekit.actors.kernel import Kernel, query, shown, takes
+from leasekit.actors.kernel import Kernel, keeps, query, shown, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Served
 from leasekit.actors.settings import REQUEST, BrokerSettings
@@ -67,6 +67,7 @@ def _key(plan: str, part: str) -> str:
     return f"hold {plan}/{part}"
 
 
+@keeps(rows="held")
 @attrs.define(eq=False, slots=False)
 class Holds:
     """The holds of a broker. ``settings`` say how many there may be, and for how long."""
@@ -408,6 +409,7 @@ class _Planning:
     timer: Instant | None = None
 
 
+@keeps(volatile="plannings in_turn _ready _turns")
 @attrs.define(eq=False, slots=False)
 class Planner:
     """The requests for topologies that wait for a broker. ``plan`` is its mapper's, if that plans any."""

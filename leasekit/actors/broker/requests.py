@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from leasekit.actors.broker.book import Book, RequestQueue
 from leasekit.actors.broker.claims import place_of
 from leasekit.actors.broker.grants import Answers, HeldParts
-from leasekit.actors.kernel import Kernel, takes
+from leasekit.actors.kernel import Kernel, keeps, takes
 from leasekit.actors.served import OLD, Served
 from leasekit.actors.settings import REQUEST, BrokerSettings
 from leasekit.actors.turns import FAILED, NOT_CARRIED_OUT, check_decision
@@ -161,6 +161,7 @@ class RefusedKind:
     timer: Instant | None = None
 
 
+@keeps(derived="_kinds")
 @attrs.define(eq=False, slots=False)
 class Refusals:
     """Requests that are not taken, and leave no record: how many is noted in the log, of each kind no more often than
@@ -335,6 +336,7 @@ class Decider(Protocol):
         """The delegation that ``grant`` would be cut from. Raises ``CommandError`` if it can't be carried out."""
 
 
+@keeps(volatile="_questions in_turn", derived="_asked")
 @attrs.define(eq=False, slots=False)
 class DryRuns:
     """The questions that wait for a broker. ``fresh`` makes its mapper anew; None: it takes no questions."""

@@ -13,7 +13,7 @@ import attrs
 
 from leasekit.actors.guest.leases import CLOSE, GuestOperations, Leases, Limits, Returns
 from leasekit.actors.guest.lifecycle import Endings, Membership, Redeems, Transitions
-from leasekit.actors.kernel import Kernel, earliest, takes
+from leasekit.actors.kernel import Kernel, earliest, keeps, takes
 from leasekit.actors.peering import Keyring, Peering
 from leasekit.actors.settings import ENDORSE, Peer
 from leasekit.core.claims.claim import decode_ticket, split_tickets
@@ -39,6 +39,7 @@ from leasekit.core.reasons import Code, Reason, counted, mark, said
 from leasekit.core.time import Instant
 
 
+@keeps(derived="_by_key")
 class Sites:
     """The sites that a guest knows, by the keys that chains begin with: those that they had before as well."""
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from leasekit.actors.kernel import Kernel, earliest, query, shown, takes
+from leasekit.actors.kernel import Kernel, earliest, keeps, query, shown, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import GuestSettings
 from leasekit.actors.turns import check_decision
@@ -95,6 +95,7 @@ def joint(lease: GuestLease) -> str:
 OPEN = (sm.NASCENT, sm.TICKETED, sm.ACTIVE, sm.ACTIVE_TICKETED)
 
 
+@keeps(rows="by_id slices", derived="open named _successors")
 @attrs.define(eq=False, slots=False)
 class Leases:
     """Leases by id, and slices by name. With ``keep_closed`` the row of a lease that is forgotten stays as history."""
@@ -420,6 +421,7 @@ RETURNS_MAX: Final = 10_000
 """How many tickets for leases that nobody knows are on their way back at once, at most."""
 
 
+@keeps(rows="_returns")
 @attrs.define(eq=False, slots=False)
 class Returns:
     """A guest's claims on their way back. ``leases`` are those that it has, by id; ``sites`` names the site whose key a

@@ -18,7 +18,7 @@ from msgspec.structs import asdict
 from leasekit.actors.guest.leases import NAME_MAX, Leases
 from leasekit.actors.guest.lifecycle import Endings
 from leasekit.actors.guest.requests import LeaseRequests
-from leasekit.actors.kernel import Kernel, command, deferred, earliest, query, shown, takes
+from leasekit.actors.kernel import Kernel, command, deferred, earliest, keeps, query, shown, takes
 from leasekit.actors.peering import Calls, Keyring
 from leasekit.core.commands import CloseTopology, ListTopologies, ShowTopology
 from leasekit.core.errors import CommandError
@@ -52,6 +52,7 @@ OWN: Final = frozenset({"group_id", "lease_count", HOLD})
 """Request properties that hold the leases of a topology together."""
 
 
+@keeps(rows="by_id", derived="_topology_of")
 class LeasedTopologies:
     """The topologies of a guest."""
 

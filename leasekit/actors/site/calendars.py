@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.kernel import Kernel
+from leasekit.actors.kernel import Kernel, keeps
 from leasekit.actors.site.units import Inventory, Units
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
@@ -29,6 +29,7 @@ TIDY_EVERY: Final = 256
 """After how many leases that are over calendars forget what is past."""
 
 
+@keeps(rows="windows", volatile="_tables", derived="_dips _endings")
 @attrs.define(eq=False, slots=False)
 class Calendars:
     """A calendar for each type of units, by class, and the windows over whose time units are missing in it. Units that

@@ -17,7 +17,7 @@ import attrs
 from attrs import evolve
 
 from leasekit.actors.issued import Issued
-from leasekit.actors.kernel import Kernel, command, query, shown
+from leasekit.actors.kernel import Kernel, command, keeps, query, shown
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Notices, Reports
 from leasekit.actors.settings import AuthoritySettings, DelegationSpec
@@ -76,6 +76,7 @@ TIDY_EVERY: Final = 256
 """After how many claims the tree forgets those that are over."""
 
 
+@keeps(rows="by_digest", volatile="tree _unused", derived="_counted")
 @attrs.define(eq=False, slots=False)
 class SiteClaims:
     """Records of claims, and the claim tree, which says whether each issuer in a chain had what it gave."""
@@ -316,6 +317,7 @@ def describe_key(field: str, key: str, names: Mapping[bytes, str]) -> dict[str, 
     return {field: key, f"{field}_fingerprint": fingerprint(data), f"{field}_name": names.get(data, "")}
 
 
+@keeps(rows="evidence", derived="_guilty")
 @attrs.define(eq=False, slots=False)
 class Incidents:
     """The evidence that a site keeps."""
@@ -476,6 +478,7 @@ class Accusations:
         self._incidents.keep(f"returned-{known.id[:16]}", leaf.holder, evidence, words, ticket.root.holder)
 
 
+@keeps(volatile="_begun")
 @attrs.define(eq=False, slots=False)
 class SiteDelegations:
     """A site's side of :class:`Issued`: see :class:`leasekit.actors.issued.Issuer`."""

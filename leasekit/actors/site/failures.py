@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.kernel import Kernel, command, query, shown
+from leasekit.actors.kernel import Kernel, command, keeps, query, shown
 from leasekit.actors.settings import AuthoritySettings
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.leases import REPLACE, DemandQueue, LeaseUpdates, SiteLeases
@@ -43,6 +43,7 @@ AGAIN_LAST: Final[Duration] = 2 * MINUTE
 """The longest wait between two tries."""
 
 
+@keeps(rows="by_lease")
 @attrs.define(eq=False, slots=False)
 class SiteOutages:
     """The leases of the site ``name`` whose setups are stopped."""

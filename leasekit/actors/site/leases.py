@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.kernel import Kernel, earliest
+from leasekit.actors.kernel import Kernel, earliest, keeps
 from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.saved import SiteSaved
@@ -39,6 +39,7 @@ HELD: Final = "held"
 _ORDER = {SHRINK: 0, GROW: 1, REPLACE: 2, NEW: 3}
 
 
+@keeps(volatile="ops alone stale _look _more", derived="_shown")
 @attrs.define(eq=False, slots=False)
 class DemandQueue:
     """Leases that wait for their site's mapper, by what they need, and what it was shown last. A mapper that

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from leasekit.actors.issued import taken_back
-from leasekit.actors.kernel import Kernel, takes
+from leasekit.actors.kernel import Kernel, keeps, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import FRESH, OLD, Served
 from leasekit.actors.settings import DELEGATE, REDEEM, AuthoritySettings
@@ -469,6 +469,7 @@ STRAYS_MAX = 1000
 """How many closes of leases that were never redeemed are remembered at once."""
 
 
+@keeps(volatile="strays")
 @attrs.define(eq=False, slots=False)
 class Closes:
     """The closes that guests send."""

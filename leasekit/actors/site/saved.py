@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.kernel import Kernel, query, shown
+from leasekit.actors.kernel import Kernel, keeps, query, shown
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import AuthoritySettings
 from leasekit.actors.site.units import Inventory
@@ -35,6 +35,7 @@ DROP_AGAIN: Final[Duration] = HOUR
 """When it is tried again to throw away what could not be."""
 
 
+@keeps(rows="units", derived="_busy")
 @attrs.define(eq=False, slots=False)
 class SiteSaved:
     """What drivers are told to do with a site's units, and what the site has saved of them."""

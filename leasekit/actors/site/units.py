@@ -18,7 +18,7 @@ from typing import Any, Final
 import attrs
 from sortedcontainers import SortedList
 
-from leasekit.actors.kernel import Kernel, shown
+from leasekit.actors.kernel import Kernel, keeps, shown
 from leasekit.actors.settings import UnitGroup
 from leasekit.core.drivers import SITE, UNIT, Blame
 from leasekit.core.errors import CommandError, LeasekitError
@@ -64,6 +64,7 @@ class _Answers:
     pending: Iterator[tuple[UnitKind | str, int]] = attrs.field(factory=lambda: iter(()))
 
 
+@keeps(derived="_of _known _came _number _answers asked slices largest")
 class Kinds:
     """The kinds of a site's units, and what filters say of them."""
 
@@ -277,6 +278,7 @@ Moved = Callable[[SiteUnit, str, str, Reason | None, ActionDone | None], None]
 """What is told of a unit: its event (empty: only its record changed), its state before, why, and which action ended."""
 
 
+@keeps(rows="_units", volatile="_free _tearing holding", derived="_ending")
 @attrs.define(eq=False, slots=False)
 class Units:
     """All units of a site, by id and by type; free ones in the order in which they are best given out."""

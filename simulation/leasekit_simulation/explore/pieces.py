@@ -10,7 +10,6 @@ states, not too few.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -20,12 +19,16 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import attrs
 from msgspec import Struct
 
+from leasekit.actors.kernel import kept_by
 from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.claims.signed import decode_statement
-from leasekit.core.leases.records import BrokerLease, GuestLease, SiteLease
+from leasekit.core.claims.tree import ClaimTree
+from leasekit.core.leases.records import BrokerLease, GuestLease, KeptRecord, Return, SiteClaim, SiteLease, SiteUnit
+from leasekit.core.leases.relations import Notice
 from leasekit.core.protocol.messages import Ack, LeaseUpdate, Message, TicketUpdate, acknowledge
 from leasekit.core.steps import Action
 from leasekit.core.time import Instant
+from leasekit.core.timetable import ClassedTimetable
 
 TIME, NUMBER, UPDATE, ACTION, DIGEST = "time", "number", "update", "action", "digest"
 
@@ -64,34 +67,20 @@ _IGNORED: Final[Mapping[str, frozenset[str]]] = {
 the setup that a unit is up from, which is only held against what probes say: there are none here.
 """
 
-_KEPT_OUT: Final = frozenset(
-    {
-        "_counted_claims", "_endings", "_inputs",
-        "_tags",  "admission", "answers", "calls", "dispatch", "dry_runs", "holds",
-        "introductions", "issued", "kernel", "keyring", "limits", "membership", "name", "notices", "peering",
-        "planner", "records", "refusals", "reports", "served", "settings", "turning", "turns", "usage",
-        # a guest's
-        "_transitions", "topologies",
-        # a broker's
-        "cycles", "granted", "subdelegation",
-        # a site's
-        "_maintenance", "_times", "_unit_ends", "closes", "delegations", "incidents", "inventory", "outages",
-        "saved",
-    }
-)  # fmt: skip
-"""Attributes of actors that are empty between steps, derived from records, for people, or never change."""
-
 
 class Scope(NamedTuple):
     """What the numbers in a record or message belong to."""
 
     lease: str
     server: str
+    now: Instant = 0
 
 
 _NO_SCOPE: Final = Scope("", "")
 
 Reader: TypeAlias = Callable[[Any, Scope, list[Any]], None]
+RecordReader: TypeAlias = Callable[[Any, Any, list[Any]], bool]
+"""Reads a record of an actor; whether it means that something of a lease is kept."""
 
 
 # -- reading values ------------------------------------------------------------------------------------------------
@@ -102,6 +91,14 @@ def _plain(value: Any, scope: Scope, out: list[Any]) -> None:
         out.append(value)
     elif isinstance(value, bytes):
         out.append((DIGEST, "", value))
+    elif isinstance(value, KeptRecord):
+        record: Any = value
+        _reader(type(record), "id")(record.id, scope, out)  # it is read where it is kept
+    elif isinstance(value, ClassedTimetable):
+        _read_table(value, scope, out)
+    elif isinstance(value, ClaimTree):
+        out.append(len(value))
+        _plain([(digest, at) for (digest, _), at in value._early.items()], scope, out)
     elif isinstance(value, Mapping):
         out.append(len(value))
         for key, item in value.items():
@@ -111,7 +108,7 @@ def _plain(value: Any, scope: Scope, out: list[Any]) -> None:
         isinstance(value, Struct) or hasattr(value, "_fields") or attrs.has(type(value))
     ):
         _record(value, scope, out)
-    elif isinstance(value, (list, tuple, deque)):
+    elif isinstance(value, Sequence):
         out.append(len(value))
         for item in value:
             _plain(item, scope, out)
@@ -210,14 +207,16 @@ def _fields(kind: Any) -> tuple[tuple[str, Reader], ...]:
     for name, hint in hints.items():
         if name not in ignored:
             text = hint if isinstance(hint, str) else getattr(hint, "__forward_arg__", getattr(hint, "__name__", ""))
-            fields.append(
-                (name, _SPECIAL.get((kind.__name__, name)) or _BY_NAME.get(name) or _BY_TYPE.get(text, _plain))
-            )
+            fields.append((name, _reader(kind, name, text)))
     return tuple(fields)
 
 
+def _reader(kind: Any, name: str, text: str = "") -> Reader:
+    return _SPECIAL.get((kind.__name__, name)) or _BY_NAME.get(name) or _BY_TYPE.get(text, _plain)
+
+
 def _skip(value: Any, scope: Scope, out: list[Any]) -> None:
-    """A number that an answer repeats, and that nothing is compared with."""
+    """Nothing here depends on it: as on a number that an answer repeats, and that nothing is compared with."""
 
 
 def _lease(value: str, scope: Scope, out: list[Any]) -> None:
@@ -316,132 +315,130 @@ def _unused_site(lease: SiteLease) -> frozenset[str]:
     return frozenset(unused)
 
 
-def read_actor(actor: Any) -> tuple[Piece, bool]:
-    """What an actor holds, and whether it keeps anything of a lease."""
+def read_actor(actor: Any, parts: Iterable[Any]) -> tuple[Piece, bool]:
+    """What an actor holds, by what its parts declare: their records, and what else the next step depends on; and
+    whether it keeps anything of a lease.
+    """
     out: list[Any] = []
-    busy = {"guest": _read_guest, "broker": _read_broker, "site": _read_site}[actor.name](actor, out)
-    _read_ties(actor, out)
-    for peer, records in actor.kernel.unacknowledged.items():
-        out.append(peer)
-        for record in records.values():
-            # Who has acknowledged all keeps its place in the order for what comes later.
-            _SPECIAL.get((type(record).__name__, "id"), _plain)(record.id, _NO_SCOPE, out)
-            out.append(actor.kernel.awaits(record, peer))
-    for name, value in actor.__dict__.items():
-        if name not in _KEPT_OUT and name not in _READ[actor.name]:
+    scope = Scope("", actor.name, actor.now)
+    busy = False
+    for part in parts:
+        rows, volatile, _ = kept_by(part)
+        for name in rows:
+            held = getattr(part, name)
+            for record in held.values() if isinstance(held, dict) else ():
+                if isinstance(record, KeptRecord):
+                    read: RecordReader = _RECORDS.get(type(record), _read_other)
+                    busy |= read(actor, record, out)
             out.append(name)
-            _plain(value, Scope("", actor.name), out)
+        for name in volatile:
+            held = getattr(part, name)
+            out.append(name)
+            read_held: Reader = _VOLATILE.get((type(part).__name__, name), _plain)
+            read_held(held, scope, out)
+            for table in held.values() if name == "_tables" else ():
+                busy |= bool(table.reserved_at(actor.now))
+    _read_unacknowledged(actor.kernel, out)
     return make_piece(out), busy
 
 
-def _read_ties(actor: Any, out: list[Any]) -> None:
+def _read_ties(timers: Iterable[Any], scope: Scope, out: list[Any]) -> None:
     """Timers that run out at the same instant do so in the order in which they were set."""
-    for one, two in pairwise(sorted(actor.kernel.timers, key=itemgetter(0, 1))):
+    for one, two in pairwise(sorted(timers, key=itemgetter(0, 1))):
         if one[0] == two[0] and one[2] is not two[2]:
             for record in (one[2], two[2]):
-                kind = type(record).__name__
-                out.append(kind)
-                _SPECIAL.get((kind, "id"), _plain)(record.id, _NO_SCOPE, out)
+                out.append(type(record).__name__)
+                _plain(record, scope, out)
 
 
-_READ: Final[Mapping[str, frozenset[str]]] = {
-    "guest": frozenset({"leases", "returns"}),
-    "broker": frozenset({"leases", "book", "queue", "sources"}),
-    "site": frozenset({
-        "leases", "claims", "units", "calendars", "demands",
-    }),
-}  # fmt: skip
-"""Attributes that the functions below read."""
+def _read_unacknowledged(kernel: Any, out: list[Any]) -> None:
+    for peer, records in kernel.unacknowledged.items():
+        out.append(peer)
+        for record in records.values():
+            # Who has acknowledged all keeps its place in the order for what comes later.
+            _plain(record, _NO_SCOPE, out)
+            out.append(kernel.awaits(record, peer))
 
 
-def _read_guest(guest: Any, out: list[Any]) -> bool:
-    for id_, lease in guest.leases.items():
-        _record(lease, Scope(id_, "guest"), out, _unused_guest(lease))
-        # Its waits may count from the end of a term that is past.
-        _time(guest.limits.of(lease) if lease.ended < 0 else None, _NO_SCOPE, out)
-    out.append("returns")
-    for giving in guest.returns:
-        out.append(giving.lease)
-        _record(giving, Scope(giving.lease, "guest"), out)
-    _time(guest.turns.wake, Scope("", ""), out)
-    return bool(guest.leases or guest.returns)
+_VOLATILE: Final[Mapping[tuple[str, str], Reader]] = {
+    ("MapperTurns", "wake"): _time,
+    ("Kernel", "timers"): _read_ties,
+    ("Kernel", "unacknowledged"): _skip,  # read at the end, with whether it still is
+    ("Peering", "_linked"): _skip,  # is asked only about peers that brokers have introduced: there are none
+    ("BrokerTurns", "_last"): _skip,  # of the mapper's kinds of turns there is one here
+}
+"""How a part's attribute is read that is more than it looks like, or is of no use here."""
 
 
-def _read_broker(broker: Any, out: list[Any]) -> bool:
-    for id_, lease in broker.leases.items():
-        _record(lease, Scope(id_, "broker"), out, _unused_broker(lease))
-        _read_end(broker, lease, out)
-    _plain(broker.sources.refused_offers, Scope("", "broker"), out)
-    out += ["pending", *broker.queue.leases]
-    _read_relations(broker, out)
-    _time(broker.turns.wake, Scope("", ""), out)
-    booked = False
-    for source in broker.book.describe(broker.now):
-        booked |= source["free_now"] != source["units"]
-        out.append(source["source"])
-        # Keys are the broker's own; which claim has which, its records say.
-        _read_table(broker.book.table(source["source"]), broker.now, out, keys=False)
-    return bool(broker.leases or booked)
+def _read_guest_lease(guest: Any, lease: GuestLease, out: list[Any]) -> bool:
+    out.append(lease.id)
+    _record(lease, Scope(lease.id, guest.name), out, _unused_guest(lease))
+    # Its waits may count from the end of a term that is past.
+    _time(guest.limits.of(lease) if lease.ended < 0 else None, _NO_SCOPE, out)
+    return True
 
 
-def _read_end(server: Any, lease: BrokerLease | SiteLease, out: list[Any]) -> None:
-    """When a lease ended says when it is forgotten, which is yet to come."""
+def _read_return(guest: Any, giving: Return, out: list[Any]) -> bool:
+    out.append(giving.lease)
+    _record(giving, Scope(giving.lease, guest.name), out)
+    return True
+
+
+def _read_served(server: Any, lease: BrokerLease | SiteLease, out: list[Any]) -> bool:
+    unused = _unused_broker(lease) if isinstance(lease, BrokerLease) else _unused_site(lease)
+    _record(lease, Scope(lease.id, server.name), out, unused)
+    # When a lease ended says when it is forgotten, which is yet to come.
     _time(server.served.drop_at(lease) if lease.ended >= 0 else None, _NO_SCOPE, out)
+    return True
 
 
-def _read_relations(server: Any, out: list[Any]) -> None:
-    """What a server has with its peers beside leases: what it delegated, and notices that are due."""
-    out += [given.state for given in server.issued]
-    for notice in server.notices:
-        out += [notice.id.partition(":")[0], notice.peer, notice.state]
-        for at in (notice.until, notice.send_at, notice.timer):
-            _time(at, _NO_SCOPE, out)
-        _record(notice.content(), Scope("", server.name), out)
+def _read_unit(site: Any, unit: SiteUnit, out: list[Any]) -> bool:
+    _record(unit, Scope("", site.name), out)
+    return unit.state not in ("free", "out")
 
 
-def _read_table(table: Any, now: Instant, out: list[Any], *, keys: bool = True) -> None:
+def _read_claim(site: Any, claim: SiteClaim, out: list[Any]) -> bool:
+    out.append(claim.lease)
+    _record(claim, Scope(claim.lease, site.name), out)
+    return False
+
+
+def _read_notice(server: Any, notice: Notice, out: list[Any]) -> bool:
+    out += [notice.id.partition(":")[0], notice.peer, notice.state]
+    for at in (notice.until, notice.send_at, notice.timer):
+        _time(at, _NO_SCOPE, out)
+    _record(notice.content(), Scope("", server.name), out)
+    return False
+
+
+def _read_other(actor: Any, record: KeptRecord, out: list[Any]) -> bool:
+    _record(record, Scope("", actor.name), out)
+    return False
+
+
+_RECORDS: Final[Mapping[type, RecordReader]] = {
+    GuestLease: _read_guest_lease,
+    Return: _read_return,
+    BrokerLease: _read_served,
+    SiteLease: _read_served,
+    SiteUnit: _read_unit,
+    SiteClaim: _read_claim,
+    Notice: _read_notice,
+}
+"""How records are read of which a part is relative, and whether one means that something of a lease is kept."""
+
+
+def _read_table(table: ClassedTimetable, scope: Scope, out: list[Any]) -> None:
     held = []
     for key in table:
-        units, term = table.get(key)
-        if term.end > now:
-            held.append((max(term.start, now), term.end, units, key))
+        booked = table.get(key)
+        if booked is not None and booked[1].end > scope.now:
+            held.append((max(booked[1].start, scope.now), booked[1].end, booked[0], key))
     for start, end, units, key in sorted(held):
         out += ((TIME, "", start), (TIME, "", end), units)
-        if keys:
+        if isinstance(key, bytes):  # other keys are a broker's own: which claim has which, its records say
             out.append((DIGEST, "", key))
-    out.append(table.capacity_at(now))
-
-
-def _read_site(site: Any, out: list[Any]) -> bool:
-    for id_, lease in site.leases.items():
-        _record(lease, Scope(id_, "site"), out, _unused_site(lease))
-        _read_end(site, lease, out)
-    out.append("units")
-    for unit in site.units:
-        _record(unit, Scope("", "site"), out)
-    for type_ in site.inventory.types:
-        out += [view.id for view in site.units.free(type_)]
-        _read_table(site.calendars.of(type_), site.now, out)
-    out.append("claims")
-    for claim in site.claims.by_digest.values():
-        out.append(claim.lease)
-        _record(claim, Scope(claim.lease, "site"), out)
-    out += [part for item in site.claims._unused.items() for part in item]
-    out.append(len(site.claims.tree))
-    for (digest, _), at in site.claims.tree._early.items():
-        _digest(digest, _NO_SCOPE, out)
-        _time(at, _NO_SCOPE, out)
-    _read_relations(site, out)
-    _plain(site.outages.by_lease, Scope("", "site"), out)
-    _plain(site.closes.strays, Scope("", "site"), out)
-    demands = site.demands
-    out += [demands.is_news(), demands.alone, demands.stale, len(site.saved.units), len(site.incidents.evidence)]
-    out += ["queue", *(part for item in site.demands.ops.items() for part in item)]
-    out += [part for item in sorted(site.units.holding.items()) for part in item]
-    _time(site.turns.wake, Scope("", ""), out)
-    busy = any(unit.state not in ("free", "out") for unit in site.units)
-    reserved = any(site.calendars.of(type_).reserved_at(site.now) for type_ in site.inventory.types)
-    return bool(busy or site.leases or reserved or site.units.holding)
+    out.append(table.capacity_at(scope.now))
 
 
 # -- what is under way ---------------------------------------------------------------------------------------------

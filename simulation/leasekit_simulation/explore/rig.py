@@ -1,7 +1,7 @@
 """The production actors, as something that can be kept, and gone on from in several ways.
 
-Actors are mutable and large, so a joint state keeps them *frozen*: all that an actor and its store hold, pickled,
-without what its constructor made of its settings (handlers, mapper, keys). A :class:`Rig` has one live actor of each
+Actors are mutable and large, so a joint state keeps them *frozen*: what their parts declare to keep, and their store,
+pickled, without what constructors made of settings (handlers, mapper, keys). A :class:`Rig` has one live actor of each
 role, into which it thaws a frozen one, has it take one input, and freezes it again. What came of it (:class:`Effect`)
 is remembered: many joint states have the same actor in the same state before the same input.
 """
@@ -10,27 +10,16 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 
 from leasekit.actors.base import Actor
-from leasekit.actors.broker.book import Book, RequestQueue
 from leasekit.actors.broker.broker import Broker
-from leasekit.actors.broker.claims import GrantedClaims
-from leasekit.actors.broker.delegations import Subdelegation, TakenDelegations
-from leasekit.actors.broker.grants import Answers, Cycles, Introductions
-from leasekit.actors.broker.planner import Holds, Planner
-from leasekit.actors.broker.requests import Admission, DryRuns
-from leasekit.actors.guest.leases import Leases, Limits, Returns
-from leasekit.actors.guest.lifecycle import Membership
 from leasekit.actors.guest.service_manager import ServiceManager
-from leasekit.actors.guest.topologies import LeasedTopologies
-from leasekit.actors.issued import Issued
-from leasekit.actors.kernel import Kernel
-from leasekit.actors.peering import Calls, Keyring, Peering
-from leasekit.actors.served import Notices, Reports, Served
+from leasekit.actors.kernel import kept_by
+from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import (
     AuthoritySettings,
     BrokerSettings,
@@ -40,14 +29,6 @@ from leasekit.actors.settings import (
     UnitGroup,
 )
 from leasekit.actors.site.authority import Authority
-from leasekit.actors.site.calendars import Calendars
-from leasekit.actors.site.claims import Incidents, SiteClaims, SiteDelegations
-from leasekit.actors.site.failures import SiteOutages
-from leasekit.actors.site.leases import DemandQueue
-from leasekit.actors.site.redeems import Closes
-from leasekit.actors.site.saved import SiteSaved
-from leasekit.actors.site.units import Inventory, Units
-from leasekit.actors.turns import MapperTurns
 from leasekit.core.claims.signed import UNSIGNED, UnsignedIdentity
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.mappers import AuthorityCycle, AuthorityDecision, BrokerCycle, BrokerDecision, Refuse, Reject, Wake
@@ -62,6 +43,7 @@ from leasekit.policies.guest.manual import Manual
 from leasekit.stores.memory import MemoryStore
 from leasekit_simulation.explore.checks import Violated, check_actor, check_log, check_stored, must, said_of_units
 from leasekit_simulation.explore.pieces import Piece, by_lease, read_actor, read_parcel
+from leasekit_simulation.parts import parts_of, wiring
 
 GUEST: Final = "guest"
 BROKER: Final = "broker"
@@ -87,47 +69,6 @@ GUEST_SETTINGS: Final = GuestSettings(
 BROKER_SETTINGS: Final = BrokerSettings(request_timeout=16 * SECOND, **COMMON)
 TICKS_MAX: Final = 20
 """How often an actor may want to be ticked at one instant."""
-
-PARTS: Final[Mapping[str, type]] = {
-    "kernel": Kernel, "keyring": Keyring, "turns": MapperTurns, "peering": Peering, "calls": Calls,
-    "served": Served, "notices": Notices, "reports": Reports, "issued": Issued,
-    "queue": RequestQueue, "book": Book, "admission": Admission, "dry_runs": DryRuns,
-    "introductions": Introductions, "answers": Answers, "granted": GrantedClaims, "holds": Holds, "planner": Planner,
-    "returns": Returns, "membership": Membership, "records": Leases, "limits": Limits,
-    "topologies": LeasedTopologies,
-    "subdelegation": Subdelegation, "cycles": Cycles, "sources": TakenDelegations,
-    "inventory": Inventory, "units": Units, "calendars": Calendars, "saved": SiteSaved,
-    "demands": DemandQueue, "outages": SiteOutages, "closes": Closes,
-    "claims": SiteClaims, "incidents": Incidents, "delegations": SiteDelegations,
-}  # fmt: skip
-"""Parts of an actor, by the attributes in which it has them."""
-
-WIRING: Final = frozenset(
-    {
-        "accepted", "_admission", "_book", "_carriers", "_deals_with", "_decider", "_deployed", "_describe_lease",
-        "_dispatch", "_endorsable", "_endorse", "_fresh", "_holds", "_inputs",
-        "_introductions", "_is_undecided", "_issuer", "_keep_closed", "_kernel", "_keyring", "_kinds", "_mark_dirty",
-        "_most", "_name", "_notices", "_own", "_peering", "_plan", "_quotes", "_returning", "_role",
-        "_served", "_settings", "_sites", "_waiting", "changed", "connected", "dispatch", "dropped",
-        "inline", "name", "peers", "refused", "scheme", "settings", "signer", "tag", "taken", "turning",
-        "verifier", *PARTS,
-        # a guest's
-        "_close_if_open", "_records", "_requests", "_transitions",
-        "all_joined", "all_left", "committed",
-        # a broker's
-        "_cutter", "_dependents", "_statements", "_views", "freed",
-        # a site's
-        "_act", "_claims", "_ends", "_failures_max", "_inventory", "_receipts", "_signer_of",
-        "_times", "_turns", "_unit_ends", "_updates",
-        "_waits", "moved", "reclaimed", "watches",
-    }
-)  # fmt: skip
-"""Attributes that the constructors of an actor and its parts fill in from settings alone, and that do not change."""
-
-
-def _holders(actor: Actor) -> list[object]:
-    """The actor, and its parts."""
-    return [actor, *(getattr(actor, part) for part in PARTS if hasattr(actor, part))]
 
 
 class ObedientBroker(Fcfs):
@@ -222,34 +163,68 @@ class Effect:
     """Whether the mapper did what it was told to, if it was told anything."""
 
 
-def _here(part: str) -> Actor:
-    """What stands in a frozen actor for the actor itself, or a part; the thawer puts its own in its place."""
+def _here(part: int) -> object:
+    """What stands in a frozen actor for one of its parts; the thawer puts its own in its place."""
     raise LookupError("a frozen actor is thawed by a Rig")
 
 
-def _stand_in(part: str) -> Callable[[object], tuple[Any, ...]]:
-    return lambda _: (_here, (part,))
-
-
-class _Freezer(pickle.Pickler):
-    """Pickles what an actor and its parts hold; they themselves, where they are referred to, stay out."""
-
-    dispatch_table = {
-        **dict.fromkeys((ServiceManager, Broker, Authority), lambda actor: (_here, ("",))),
-        **{kind: _stand_in(name) for name, kind in PARTS.items()},
-    }
-
-
 class _Thawer(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, actor: Actor) -> None:
+    def __init__(self, file: io.BytesIO, parts: Sequence[object]) -> None:
         super().__init__(file)
-        self._actor = actor
+        self._part = parts.__getitem__
 
     def find_class(self, module: str, name: str) -> Any:
-        return self._here if name == "_here" else super().find_class(module, name)
+        return self._part if name == "_here" else super().find_class(module, name)
 
-    def _here(self, part: str) -> Any:
-        return getattr(self._actor, part) if part else self._actor
+
+class _Live:
+    """A live actor, and what changes in it: what its parts declare to keep. All else must stay as it is."""
+
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+        self.parts = parts_of(actor)
+        changing = [part for part in self.parts if not isinstance(part, Keyring)]  # no peers come or go here
+        self._kept = [(part, name) for part in changing for names in kept_by(part) for name in names]
+        shared = {id(getattr(part, name)) for part, name in self._kept}
+        self._fixed = [
+            (part, *held, _size(held[1])) for part in self.parts for held in wiring(part) if id(held[1]) not in shared
+        ]
+        self._named = [(part, frozenset(vars(part))) for part in self.parts if hasattr(part, "__dict__")]
+        places = {id(part): place for place, part in enumerate(self.parts)}
+        self._dispatch = dict.fromkeys(map(type, self.parts), lambda part: (_here, (places[id(part)],)))
+
+    def freeze(self, store: MemoryStore) -> bytes:
+        """All that is kept, and the store, pickled; parts, where they are referred to, stay out."""
+        for part, names in self._named:
+            more = vars(part).keys() - names
+            must(not more, f"{type(part).__name__}.{', '.join(more)} is new, and is not declared")
+        for part, name, value, size in self._fixed:
+            now = getattr(part, name)
+            must(now is value and _size(now) == size, f"{type(part).__name__}.{name} changes, and is not declared")
+        file = io.BytesIO()
+        freezer = pickle.Pickler(file, protocol=5)
+        freezer.dispatch_table = self._dispatch
+        freezer.dump(([getattr(part, name) for part, name in self._kept], store))
+        return file.getvalue()
+
+    def thaw(self, data: bytes) -> MemoryStore:
+        """Have all that is kept be what it was, in place, for who refers to it; returns the store."""
+        values, store = _Thawer(io.BytesIO(data), self.parts).load()
+        for (part, name), value in zip(self._kept, values, strict=True):
+            held = getattr(part, name)
+            if isinstance(held, (dict, set)) and type(held) is type(value):
+                held.clear()
+                held.update(value)
+            elif isinstance(held, list) and type(held) is type(value):
+                held[:] = value
+            else:
+                setattr(part, name, value)
+        kept: MemoryStore = store
+        return kept
+
+
+def _size(value: object) -> int:
+    return len(value) if isinstance(value, (dict, list, set)) else 0
 
 
 class Rig:
@@ -263,7 +238,7 @@ class Rig:
         self._together = together
         self._mappers: dict[str, Any] = {GUEST: ObedientGuest(), BROKER: ObedientBroker(), SITE: ObedientSite()}
         self._ids = {name: UnsignedIdentity(name) for name in NAMES}
-        self._live: dict[str, Any] = {}
+        self._live: dict[str, _Live] = {}
         self._stores: dict[str, MemoryStore] = {}
         self._known: dict[bytes, Frozen] = {}
         self._effects: dict[tuple[Any, ...], Effect] = {}
@@ -274,7 +249,7 @@ class Rig:
     def begin(self) -> dict[str, Frozen]:
         """The actors as they start for the first time."""
         for name in NAMES:
-            self._live[name] = self._make(name)
+            self._live[name] = _Live(self._make(name))
             self._stores[name] = MemoryStore(keep_log=False)
         return {name: self._freeze(name) for name in NAMES}
 
@@ -293,27 +268,22 @@ class Rig:
         return Authority(name, me, UNSIGNED, peers, mapper, settings)
 
     def _thaw(self, name: str, frozen: Frozen) -> Any:
-        actor = self._live[name]
-        state, self._stores[name] = _Thawer(io.BytesIO(frozen.data), actor).load()
-        for holder, held in zip(_holders(actor), state, strict=True):
-            holder.__dict__.update(held)
+        live = self._live[name]
+        self._stores[name] = live.thaw(frozen.data)
         self._at = {id_: f"{state[0]}/{state[1]}" for id_, state in frozen.leases.items()}
-        return actor
+        return live.actor
 
     def _freeze(self, name: str) -> Frozen:
-        actor, store, file = self._live[name], self._stores[name], io.BytesIO()
+        live, store = self._live[name], self._stores[name]
+        actor = live.actor
         wake = actor.wake_at()
         # As the actor does from time to time: timers that were taken back have no part in what happens next.
-        actor.kernel.timers = sorted(entry for entry in actor.kernel.timers if entry[2].timer == entry[0])
-        state = [
-            {key: value for key, value in holder.__dict__.items() if key not in WIRING} for holder in _holders(actor)
-        ]
-        _Freezer(file, protocol=5).dump((state, store))
-        data = file.getvalue()
+        actor.kernel.timers[:] = sorted(entry for entry in actor.kernel.timers if entry[2].timer == entry[0])
+        data = live.freeze(store)
         known = self._known.get(data)
         if known is None:
             check_stored(actor, store)
-            piece, busy = read_actor(actor)
+            piece, busy = read_actor(actor, live.parts)
             known = self._known[data] = Frozen(
                 data, wake, piece, _leases(actor, store), busy, check_actor(actor), said_of_units(actor), _ends(actor)
             )
@@ -347,8 +317,9 @@ class Rig:
             if crash != "commit":
                 self._do(name, ready, crash)
         if crash:
-            actor = self._live[name] = self._make(name)
+            actor = self._make(name)
             actor.restore(self._stores[name].load())
+            self._live[name] = _Live(actor)
             self._do(name, self._step(actor, now, ()))
         self._tick(name, now)
         obeyed = not mapper.told
@@ -368,7 +339,7 @@ class Rig:
 
     def _tick(self, name: str, now: Instant) -> None:
         """What is due at once is done at once."""
-        actor = self._live[name]
+        actor = self._live[name].actor
         for _ in range(TICKS_MAX):
             wake = actor.wake_at()
             if wake is None or wake > now:

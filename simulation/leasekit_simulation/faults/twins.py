@@ -22,6 +22,7 @@ from leasekit.core.steps import Action, Tick
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Timetable
 from leasekit_simulation.faults.checkers import Listening, must
+from leasekit_simulation.parts import attributes, parts_of
 
 
 def check_twin(name: str, actor: Any, twin: Any) -> None:
@@ -115,9 +116,6 @@ def _held(table: Timetable, start: Instant) -> dict[str, tuple[int, Instant, Ins
     return found
 
 
-ACTORS: Final = "leasekit.actors."
-"""Where parts are defined. What other packages define (mappers, timetables, claim trees) is not walked through."""
-
 STAYS: Final[Mapping[str, str]] = {
     "guilty": "as evidence",
     "evidence": "settings bound it",
@@ -153,24 +151,10 @@ STAYS: Final[Mapping[str, str]] = {
 
 def collections(actor: Any) -> Iterator[tuple[str, int]]:
     """Each collection of each part of ``actor``, as ``Class.attribute``, and how much is in it."""
-    seen: set[int] = set()
-    parts = [actor]
-    while parts:
-        part = parts.pop()
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        for name, value in _attributes(part):
+    for part in parts_of(actor):
+        for name, value in attributes(part):
             if isinstance(value, dict | list | tuple | set | frozenset | deque):
                 yield f"{type(part).__name__}.{name}", _count(value)
-            elif type(value).__module__.startswith(ACTORS):
-                parts.append(value)
-
-
-def _attributes(part: Any) -> Iterator[tuple[str, Any]]:
-    slots = [name for kind in type(part).__mro__ for name in getattr(kind, "__slots__", ())]
-    yield from ((name, getattr(part, name)) for name in slots if hasattr(part, name))
-    yield from getattr(part, "__dict__", {}).items()
 
 
 def _count(value: Any) -> int:
