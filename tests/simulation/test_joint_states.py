@@ -30,14 +30,15 @@ from leasekit_simulation.explore.legal import LEGAL
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "states.md"
 TWICE = "plain"
 """The flow that is gone through with two faults here; ``python -m leasekit_simulation.explore`` does it with all."""
-LONG = {"further": pytest.mark.soak}
-"""Flows with many states, which `make soak` goes through."""
+LONG = ("undo", "further", "extend_and_modify")
+"""Flows with many states: `make test` goes through them without a fault, `make soak` with one."""
+ONCE = [(name, 0 if name in LONG else 1) for name in FLOWS if name != TWICE]
 
 
-@pytest.mark.parametrize("flow", [pytest.param(name, marks=LONG.get(name, ())) for name in FLOWS if name != TWICE])
-def test_one_fault_leads_nowhere_else(flow: str) -> None:
+@pytest.mark.parametrize(("flow", "faults"), [*ONCE, *(pytest.param(name, 1, marks=pytest.mark.soak) for name in LONG)])
+def test_one_fault_leads_nowhere_else(flow: str, faults: int) -> None:
     """With one fault outstanding each flow stays in declared states, keeps every invariant, and comes to its end."""
-    report = explore(flow, 1, audit=100)
+    report = explore(flow, faults, audit=100)
     assert report.fine, report.text()
     assert report.audited, "some joint states were compared with those they count as"
 
@@ -96,10 +97,12 @@ PLANTED: dict[str, tuple[type[Any], str, Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("bug", PLANTED)
 def test_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the bug in, one fault in the plain flow is enough to find it, and the report tells the way there."""
+    """With the bug in, at most one fault in the plain flow is enough to find it, and the report tells the way there."""
     where, name, instead = PLANTED[bug]
     assert hasattr(where, name), f"{where.__name__} has no {name}: plant the bug elsewhere"
     monkeypatch.setattr(where, name, instead)
-    report = explore("plain", 1)
+    report = explore("plain", 0)
+    if report.fine:
+        report = explore("plain", 1)
     assert not report.fine
     assert "WRONG" in report.text() and "wrong" in report.text().splitlines()[-1]

@@ -67,13 +67,15 @@ def test_nobody_gets_more_than_there_is() -> None:
 
 
 def test_a_written_scenario_is_the_same_run(tmp_path: Path) -> None:
-    """Written and read again, a scenario is equal, and so is its run."""
+    """Written and read again, a scenario is equal, and so is its run: the same steps, faults and transitions."""
     scenario = draw(12)
     write_scenario(tmp_path / "one.json", scenario)
     again = read_scenario(tmp_path / "one.json")
     assert again == scenario
     first, second = simulate(scenario), simulate(again)
-    assert (first.steps, first.injected) == (second.steps, second.injected)
+    assert (first.steps, first.requests, first.virtual_ms) == (second.steps, second.requests, second.virtual_ms)
+    assert (first.injected, first.met) == (second.injected, second.met)
+    assert first.steps > 1000 and len(first.injected) > 20
 
 
 def test_listed_faults_are_the_only_ones(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_plain_flow_without_faults(calm: Report) -> None:
 
 def test_same_exploration_twice_is_the_same() -> None:
     """An exploration has no chance in it: twice the same, to the last path."""
-    assert explore("configure", 1) == explore("configure", 1)
+    assert explore("plain", 1) == explore("plain", 1)
 
 
 def test_more_faults_find_more() -> None:
