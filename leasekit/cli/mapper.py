@@ -361,6 +361,32 @@ def preempt(
     return answer, _print_placements
 
 
+@command(plan)
+def place(
+    file: str | None = argument(type=PROBLEM),
+    schema: bool = option("Print what a problem file holds, as a JSON schema."),
+) -> Shown:
+    """Place tasks on hosts so that the least yield is the greatest: what a task gets of the CPU that it needs.
+
+    FILE is a JSON file (- for standard input) with hosts, tasks, and the algorithm: exact, lp (a bound only), rrnd,
+    rrnz, gr, sg, gb, sgb, mcb1 to mcb8, or best. Where tasks run already, migration_bound is the most memory that is
+    moved. Ends with 2 if the file is wrong.
+
+    Example:
+      leasekit plan place problem.json --json
+      leasekit plan place --schema
+    """
+    from leasekit.policies.authority.placing.file import PlaceDecision, PlaceProblem
+
+    def decide(content: Mapping[str, Any]) -> dict[str, Any]:
+        decision, begin = PlaceDecision(content), time.monotonic()
+        return decision.answer(lambda: begin + decision.file.time_limit_s - time.monotonic())
+
+    if schema:
+        return _problem_schema("Tasks to be placed on hosts", PlaceProblem)
+    return _decide(file, decide), _print_placed
+
+
 def _problem_schema(title: str, cls: type) -> Shown:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title} | _schema(cls), print_json
 
@@ -411,6 +437,17 @@ def _print_placements(answer: Mapping[str, Any]) -> None:
     for title, found in (("host", answer["placements"]), ("runner-up", answer["runners_up"])):
         rows = [(one["host"], ", ".join(one["victims"]), one["cost"]) for one in found]
         print_table((title, "victims", "cost"), rows, empty=f"no {title}", right=("cost",))
+
+
+def _print_placed(answer: Mapping[str, Any]) -> None:
+    fields = [(key, answer[key]) for key in ("status", "min_yield", "average_yield", "bound", "solve_ms")]
+    print_fields((key.replace("_", " "), value) for key, value in fields)
+    if answer["mapping"] is not None:
+        shares = enumerate(zip(answer["mapping"], answer["cpu"], strict=True))
+        rows = [(number, host, f"{share:.4f}") for number, (host, share) in shares]
+        print_table(("task", "host", "CPU"), rows, empty="no tasks", right=("task", "CPU"))
+    if answer["moved"]:
+        print_fields([("moved", ", ".join(map(str, answer["moved"])))])
 
 
 def _path_rows(answer: Mapping[str, Any]) -> list[tuple[str, ...]]:

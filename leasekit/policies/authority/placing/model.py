@@ -139,7 +139,7 @@ def _task_faults(where: str, task: YieldTask, hosts: Mapping[str, YieldHost]) ->
     wrong += _number(f"{where}.weight", task.weight, above=True)
     if task.cores < 1:
         wrong.append(f"{where}.cores: found {task.cores}, expected 1 or more")
-    if task.floor > task.cpu:
+    if task.floor > max(task.cpu, 0):
         wrong.append(f"{where}.floor: found {task.floor:g}, expected at most the task's cpu, {task.cpu:g}")
     width = len(next(iter(hosts.values())).rigid)
     if len(task.rigid) != width:

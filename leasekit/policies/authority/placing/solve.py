@@ -68,8 +68,9 @@ def solve(
             return Placement(status="infeasible", bound=0.0)
         return Placement(status="placed", bound=level, level=level, min_yield=level)
     if algorithm == "exact":
-        found = exact(instance, remaining=remaining)
-        mapping, bound, proven = found
+        mapping, bound, proven = exact(instance, remaining=remaining)
+        if not proven:
+            mapping = _better(instance, mapping, _heuristic(instance, "best", local_search, seed))
     else:
         mapping, bound, proven = _heuristic(instance, algorithm, local_search, seed), instance.ceiling(), False
     if mapping is None:
@@ -98,6 +99,12 @@ def _placement(
         cpu=tuple(cpu),
         moved=tuple(t for t, task in enumerate(tasks) if task.host is not None and task.host != names[hosts[t]]),
     )
+
+
+def _better(instance: YieldInstance, one: Mapped | None, two: Mapped | None) -> Mapped | None:
+    if one is None or two is None:
+        return one or two
+    return one if instance.level(one) >= instance.level(two) else two
 
 
 # -- heuristics, with what runs already ------------------------------------------------------------------------------
