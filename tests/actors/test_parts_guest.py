@@ -19,15 +19,13 @@ from leasekit.actors.guest.answers import (
 )
 from leasekit.actors.guest.leases import GuestOperations, Leases, Limits, Returns
 from leasekit.actors.guest.lifecycle import (
-    Dependents,
     Endings,
     Membership,
     Predecessors,
     Redeems,
-    SliceKeys,
     Transitions,
 )
-from leasekit.actors.guest.requests import DryRunRequests, LeaseChanges, LeaseRequests, Rests, Slices
+from leasekit.actors.guest.requests import DryRunRequests, LeaseChanges, LeaseRequests, Slices
 from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
 from leasekit.actors.kernel import Dispatch, Kernel
 from leasekit.actors.peering import Calls, Keyring, Peering
@@ -184,7 +182,9 @@ class Guest:
         self.endings = Endings(kernel, self.records, self.operations, self.returns, self.membership)
         self.membership.all_left.append(self.endings.all_left)
         self.advanced: list[str] = []
-        self.redeems = Redeems(kernel, self.operations, self.returns, lambda lease: self.advanced.append(lease.id))
+        self.redeems = Redeems(
+            kernel, self.records, self.operations, self.returns, lambda lease: self.advanced.append(lease.id)
+        )
         self.requests = LeaseRequests(kernel, self.keyring, self.settings, self.records, self.operations)
         self.changes = LeaseChanges(kernel, self.records, self.tickets, self.limits, self.redeems)
         self.calls = Calls(kernel, self.keyring, Dispatch("guest"))
@@ -196,8 +196,7 @@ class Guest:
     def transitions(self, unblock: Callable[[GuestLease, GuestLease], Go | Hold] = lambda *_: Go()) -> Transitions:
         """What a lease's state allows, with a mapper that lets all go on."""
         predecessors = Predecessors(self.kernel, self.records, self.endings, unblock)
-        keys = SliceKeys(self.kernel, self.records, self.redeems)
-        return Transitions(self.limits, predecessors, self.redeems, self.membership, keys)
+        return Transitions(self.limits, predecessors, self.redeems, self.membership)
 
     def lease(self, number: int, name: str = "one", **more: Any) -> GuestLease:
         """One of its leases."""
@@ -294,13 +293,13 @@ def test_transitions_wait_for_predecessors() -> None:
     guest = Guest(redeem_lead=HOUR)
     answers: list[Go | Hold] = [Hold(HOUR), Go({"size": "2"})]
     transitions = guest.transitions(lambda lease, predecessor: answers.pop(0))
-    dependents = Dependents(guest.kernel, guest.records, transitions)
+    slices = Slices(guest.kernel, guest.records, guest.endings, transitions)
     first = guest.lease(1, state=sm.TICKETED, pending=sm.REDEEMING, site="site", approved=ticket())
     second = guest.lease(2, "two", state=sm.TICKETED, site="site", approved=ticket(), after=After("w-1"))
     transitions.advance(second)
     assert second.join == mb.BLOCKED_REDEEM and not guest.sent()
     first.state = sm.ACTIVE
-    dependents.wake(first)
+    slices.wake_dependents(first)
     assert second.hold_until == HOUR and not guest.sent()
     guest.kernel.tick(HOUR)
     transitions.advance(second)
@@ -465,14 +464,13 @@ def test_timeouts_end_what_nobody_answers() -> None:
 def test_rests_of_suspended_leases_are_asked_for() -> None:
     """What is left of a suspended lease is a lease of its own; of one that its guest has closed, nothing is."""
     guest = Guest()
-    rests = Rests(guest.kernel, guest.requests)
     guest.kernel.tick(HOUR + 15 * MINUTE)
     one = guest.lease(1, state=sm.CLOSED, site="site", approved=ticket(), suspends=True)
     one.first_asked, one.close_reason = one.asked, "closed by its guest"
-    rests.ended(one)
+    guest.requests.ask_for_rest(one)
     assert not guest.sent()
     one.close_reason = ""
-    rests.ended(one)
+    guest.requests.ask_for_rest(one)
     (message,) = guest.sent()
     assert isinstance(message, RequestTicket) and message.term.length == 45 * MINUTE
     rest = guest.records.find("one")

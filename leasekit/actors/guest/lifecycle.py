@@ -325,6 +325,7 @@ class Redeems:
     """What a guest's leases redeem. ``advance`` does what a lease's state allows then."""
 
     _kernel: Kernel
+    _records: Leases
     _operations: GuestOperations
     _returns: Returns
     _advance: Callable[[GuestLease], None]
@@ -432,6 +433,31 @@ class Redeems:
             return False
         self.go_on(lease)
         return True
+
+    def roll_key(self, lease: GuestLease) -> None:
+        """Have the site give the slice's key to units that have another one; it is asked once for each key."""
+        record = self._records.slices.get(lease.slice)
+        key = record.key if record is not None else ""
+        if not key or lease.key_tried == key or lease.configuration.get(SLICE_KEY) == key:
+            return
+        try:
+            configuration = with_more(lease.configuration, {SLICE_KEY: key})
+        except CommandError as error:
+            lease.key_tried = key
+            self._kernel.complain(f"lease {lease.id} does not get the key of slice {lease.slice}: {error}")
+            self._kernel.touch(lease)
+            return
+        if lease.state == sm.TICKETED:
+            lease.configuration = configuration
+        elif (
+            sm.MACHINE.allows((lease.state, lease.pending), "modify")
+            and not lease.closing
+            and lease.end > self._kernel.now
+        ):
+            lease.key_tried = key
+            self.change(lease, configuration, ())
+            self.reconfigure(lease, said("the slice's key"))
+        self._kernel.touch(lease)
 
     # -- taking it back ----------------------------------------------------------------------------------------
 
@@ -573,40 +599,6 @@ class Predecessors:
 
 
 @attrs.define(eq=False)
-class SliceKeys:
-    """The login keys of a guest's slices, on their way to the units."""
-
-    _kernel: Kernel
-    _records: Leases
-    _redeems: Redeems
-
-    def roll(self, lease: GuestLease) -> None:
-        """Have the site give the slice's key to units that have another one; it is asked once for each key."""
-        record = self._records.slices.get(lease.slice)
-        key = record.key if record is not None else ""
-        if not key or lease.key_tried == key or lease.configuration.get(SLICE_KEY) == key:
-            return
-        try:
-            configuration = with_more(lease.configuration, {SLICE_KEY: key})
-        except CommandError as error:
-            lease.key_tried = key
-            self._kernel.complain(f"lease {lease.id} does not get the key of slice {lease.slice}: {error}")
-            self._kernel.touch(lease)
-            return
-        if lease.state == sm.TICKETED:
-            lease.configuration = configuration
-        elif (
-            sm.MACHINE.allows((lease.state, lease.pending), "modify")
-            and not lease.closing
-            and lease.end > self._kernel.now
-        ):
-            lease.key_tried = key
-            self._redeems.change(lease, configuration, ())
-            self._redeems.reconfigure(lease, said("the slice's key"))
-        self._kernel.touch(lease)
-
-
-@attrs.define(eq=False)
 class Transitions:
     """What follows for a guest's leases."""
 
@@ -614,14 +606,13 @@ class Transitions:
     _predecessors: Predecessors
     _redeems: Redeems
     _membership: Membership
-    _keys: SliceKeys
 
     def advance(self, lease: GuestLease) -> None:
         """Do what the lease's state allows now: join, or redeem."""
         if lease.join == mb.BLOCKED_JOIN and not self._limits.is_held_by_mapper(lease):
             self.join(lease)
         if lease.state == sm.ACTIVE and lease.pending in (NONE, sm.EXTENDING_TICKET):
-            self._keys.roll(lease)
+            self._redeems.roll_key(lease)
             if self._redeems.in_hand(lease):
                 self.advance(lease)
         elif (lease.state, lease.pending) == (sm.TICKETED, NONE):
@@ -630,14 +621,14 @@ class Transitions:
             if self._limits.is_past(lease):
                 self._redeems.go_on(lease)
             else:
-                self._keys.roll(lease)
+                self._redeems.roll_key(lease)
 
     def _redeem_first(self, lease: GuestLease) -> None:
         if self._limits.waits_for_others(lease):
             return
         due = self._limits.may_redeem(lease)
         if self._predecessors.may_redeem(lease, due=due) and due:
-            self._keys.roll(lease)
+            self._redeems.roll_key(lease)
             self._redeems.begin(lease)
 
     def join(self, lease: GuestLease) -> None:
@@ -646,21 +637,3 @@ class Transitions:
             return
         if self._predecessors.may_join(lease):
             self._membership.join(lease)
-
-
-@attrs.define(eq=False)
-class Dependents:
-    """Leases that have another one as a predecessor."""
-
-    _kernel: Kernel
-    _records: Leases
-    _transitions: Transitions
-
-    def wake(self, lease: GuestLease) -> None:
-        """A lease has come so far that those may go on which waited for it."""
-        for dependent in self._records.dependents(lease):
-            if dependent.join == mb.BLOCKED_JOIN:
-                self._transitions.join(dependent)
-                self._kernel.touch(dependent)
-            elif dependent.state == sm.TICKETED and dependent.pending == NONE:
-                self._transitions.advance(dependent)

@@ -32,7 +32,9 @@ from leasekit.core.claims.claim import begin_of, decode_ticket, saving_of
 from leasekit.core.commands import CloseSlice, CreateSlice, SetSliceKey, UndoExtend
 from leasekit.core.errors import CommandError
 from leasekit.core.filters import FilterError, parse_filter
+from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.plans import HOLD
 from leasekit.core.leases.records import After, Asked, GuestLease, Resumed, Slice
 from leasekit.core.leases.saved import RESUMES
@@ -113,6 +115,49 @@ class LeaseRequests:
             number += 1
             taken = f"{name}-{number}"
         return taken
+
+    def ask_for_rest(self, lease: GuestLease) -> None:
+        """Ask for what is left of a lease that was suspended, if its guest still wants it."""
+        held, asked = lease.approved, lease.first_asked
+        if (
+            not lease.suspends
+            or held is None
+            or asked is None
+            or lease.close_reason
+            or lease.closing
+            or HOLD in asked.properties
+        ):
+            return
+        begin = begin_of(decode_ticket(held.ticket).leaf)
+        stopped = max(
+            begin, min(self._kernel.now, lease.terminates_at if lease.terminates_at >= 0 else self._kernel.now)
+        )
+        left = _whole_end(lease, begin + asked.term.length) - stopped
+        if left <= 0:
+            return
+        try:
+            request = RequestLease(
+                lease.type, held.units, Term(self._kernel.now, self._kernel.now + left), lease.slice, lease.name,
+                lease.broker, lease.site, self._rest_properties(lease.id, asked, stopped - begin),
+                with_more(lease.configuration, {RESUMES: lease.id}),
+            )  # fmt: skip
+            rest = self.request(request)
+        except CommandError as error:
+            self._kernel.complain(f"the rest of lease {lease.id}, which was suspended, can't be asked for: {error}")
+            return
+        rest.resumes = Resumed(lease.id, stopped)
+        self._kernel.note(lease.id, "rest", "", "", said(f"{rest.id} asks for the {left} ms that are left"))
+        self._kernel.touch(rest)
+
+    def _rest_properties(self, before: str, asked: Asked, done: Duration) -> Properties:
+        """Its window, if it had one, moves on by the time that it has run: it is to be done when it was to be done."""
+        kept = {name: value for name, value in asked.properties.items() if name not in ONCE}
+        latest = parse_options(asked.properties, asked.term).latest_start
+        if latest:
+            kept["latest_start"] = str(max(self._kernel.now, latest + done))
+        if "suspend" in kept:
+            kept["prepare"] = kept["suspend"]
+        return {**kept, "deferrable": TRUE, "resumes": before}
 
     def _wait_until(self, options: Options, term: Term) -> Instant:
         """When the broker's answer comes too late: a little after the broker itself gives up, so that its reason is
@@ -376,7 +421,7 @@ KEY_MAX: Final = 4096
 
 @attrs.define(eq=False)
 class Slices:
-    """The slices of a guest."""
+    """The slices of a guest, and what its leases wait for of each other."""
 
     _kernel: Kernel
     _records: Leases
@@ -406,6 +451,15 @@ class Slices:
             for other in members:
                 if other is not lease:
                     self._transitions.advance(other)
+
+    def wake_dependents(self, lease: GuestLease) -> None:
+        """A lease has come so far that those may go on which waited for it."""
+        for dependent in self._records.dependents(lease):
+            if dependent.join == mb.BLOCKED_JOIN:
+                self._transitions.join(dependent)
+                self._kernel.touch(dependent)
+            elif dependent.state == sm.TICKETED and dependent.pending == NONE:
+                self._transitions.advance(dependent)
 
     @command("slice.create")
     def _create(self, asked: CreateSlice) -> dict[str, Any]:
@@ -468,57 +522,6 @@ ONCE: Final = (
     "prepare", "exclude_sites", "resumes",
 )  # fmt: skip
 """Request properties that say how the suspended lease was to begin: its rest begins otherwise."""
-
-
-@attrs.define(eq=False)
-class Rests:
-    """What becomes of suspended leases."""
-
-    _kernel: Kernel
-    _requests: LeaseRequests
-
-    def ended(self, lease: GuestLease) -> None:
-        """Ask for what is left of a lease that was suspended, if its guest still wants it."""
-        held, asked = lease.approved, lease.first_asked
-        if (
-            not lease.suspends
-            or held is None
-            or asked is None
-            or lease.close_reason
-            or lease.closing
-            or HOLD in asked.properties
-        ):
-            return
-        begin = begin_of(decode_ticket(held.ticket).leaf)
-        stopped = max(
-            begin, min(self._kernel.now, lease.terminates_at if lease.terminates_at >= 0 else self._kernel.now)
-        )
-        left = _whole_end(lease, begin + asked.term.length) - stopped
-        if left <= 0:
-            return
-        try:
-            request = RequestLease(
-                lease.type, held.units, Term(self._kernel.now, self._kernel.now + left), lease.slice, lease.name,
-                lease.broker, lease.site, self._rest_properties(lease.id, asked, stopped - begin),
-                with_more(lease.configuration, {RESUMES: lease.id}),
-            )  # fmt: skip
-            rest = self._requests.request(request)
-        except CommandError as error:
-            self._kernel.complain(f"the rest of lease {lease.id}, which was suspended, can't be asked for: {error}")
-            return
-        rest.resumes = Resumed(lease.id, stopped)
-        self._kernel.note(lease.id, "rest", "", "", said(f"{rest.id} asks for the {left} ms that are left"))
-        self._kernel.touch(rest)
-
-    def _rest_properties(self, before: str, asked: Asked, done: Duration) -> Properties:
-        """Its window, if it had one, moves on by the time that it has run: it is to be done when it was to be done."""
-        kept = {name: value for name, value in asked.properties.items() if name not in ONCE}
-        latest = parse_options(asked.properties, asked.term).latest_start
-        if latest:
-            kept["latest_start"] = str(max(self._kernel.now, latest + done))
-        if "suspend" in kept:
-            kept["prepare"] = kept["suspend"]
-        return {**kept, "deferrable": TRUE, "resumes": before}
 
 
 def _whole_end(lease: GuestLease, asked: Instant) -> Instant:

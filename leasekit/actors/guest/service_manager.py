@@ -24,15 +24,13 @@ from leasekit.actors.guest.answers import (
 )
 from leasekit.actors.guest.leases import GuestOperations, Leases, Limits, Returns
 from leasekit.actors.guest.lifecycle import (
-    Dependents,
     Endings,
     Membership,
     Predecessors,
     Redeems,
-    SliceKeys,
     Transitions,
 )
-from leasekit.actors.guest.requests import DryRunRequests, LeaseChanges, LeaseRequests, Rests, Slices
+from leasekit.actors.guest.requests import DryRunRequests, LeaseChanges, LeaseRequests, Slices
 from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
 from leasekit.actors.kernel import Kernel, query
 from leasekit.actors.settings import GuestSettings, Peer
@@ -58,7 +56,7 @@ from leasekit.core.time import Instant
 
 @attrs.define(eq=False)
 class GuestTurns:
-    """The mapper is called when it wants to be."""
+    """The mapper is called when it wants to be, and before a blocked lease goes on."""
 
     _kernel: Kernel
     _turns: MapperTurns
@@ -85,19 +83,9 @@ class GuestTurns:
         """See :class:`Turning`."""
         self._turns.done(done)
 
-
-@attrs.define(eq=False)
-class Unblocking:
-    """What the mapper says before a blocked lease goes on."""
-
-    _kernel: Kernel
-    _turns: MapperTurns
-    _records: Leases
-    _mapper: GuestMapper
-
     def unblock(self, lease: GuestLease, predecessor: GuestLease) -> Go | Hold:
         """Ask the mapper; one that fails holds the lease for a minute, and says so."""
-        unblock: Callable[..., Go | Hold] | None = getattr(self._mapper, "unblock", None)
+        unblock: Callable[..., Go | Hold] | None = getattr(self.mapper, "unblock", None)
         if unblock is None:
             return Go()
         done = run_turn(0, lambda: [unblock(self._records.view(lease), self._records.view(predecessor))])
@@ -124,6 +112,7 @@ class ServiceManager(Actor):
     role = "guest"
     endorsable = "authority"
     first_turn = 0
+    turning: GuestTurns
 
     def __init__(
         self,
@@ -148,11 +137,9 @@ class ServiceManager(Actor):
         self.limits = limits = Limits(kernel, settings, records.slices, self._is_undecided)
         operations = GuestOperations(kernel, records, returns)
         endings = Endings(kernel, records, operations, returns, membership)
-        redeems = Redeems(kernel, operations, returns, self._advance)
-        predecessors = Predecessors(kernel, records, endings, Unblocking(kernel, self.turns, records, mapper).unblock)
-        keys = SliceKeys(kernel, records, redeems)
-        self._transitions = transitions = Transitions(limits, predecessors, redeems, membership, keys)
-        dependents = Dependents(kernel, records, transitions)
+        redeems = Redeems(kernel, records, operations, returns, self._advance)
+        predecessors = Predecessors(kernel, records, endings, lambda *leases: self.turning.unblock(*leases))
+        self._transitions = transitions = Transitions(limits, predecessors, redeems, membership)
         slices = Slices(kernel, records, endings, transitions)
         requests = LeaseRequests(kernel, keyring, settings, records, operations)
         changes = LeaseChanges(kernel, records, tickets, limits, redeems)
@@ -183,11 +170,11 @@ class ServiceManager(Actor):
         self.dispatch.connected.append(topologies.connected)
         self.dispatch.refused.insert(0, topologies.refused)
         self.dispatch.refused += [returns.refused, broker.refused, site.refused]
-        membership.all_joined.append(dependents.wake)
+        membership.all_joined.append(slices.wake_dependents)
         membership.all_left.append(endings.all_left)
         broker_answers.ticketed += [slices.settle, topologies.settle]
-        site_answers.confirmed.append(dependents.wake)
-        endings.ended += [slices.settle, topologies.settle, dependents.wake, Rests(kernel, requests).ended]
+        site_answers.confirmed.append(slices.wake_dependents)
+        endings.ended += [slices.settle, topologies.settle, slices.wake_dependents, requests.ask_for_rest]
         topologies.committed.append(transitions.advance)
         slices.closing.append(topologies.slice_closing)
         timers = LeaseTimers(kernel, records, operations, timeouts, transitions)
