@@ -5,12 +5,12 @@ is to be done. :class:`Server` is that of broker and authority, which answer req
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic
 
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Dispatch, Kernel, takes
 from leasekit.actors.peering import Calls, Keyring, Peering
-from leasekit.actors.served import Notices, Reports, Served, ServedLease
+from leasekit.actors.served import L, Notices, Reports, Served
 from leasekit.actors.settings import ActorSettings, Peer
 from leasekit.actors.turns import MapperTurns, Turning, is_inline
 from leasekit.core.claims.signed import Scheme, Signer
@@ -220,9 +220,6 @@ class Actor:
             "mapper_errors": self.errors[-5:],
             "introductions": self.peering.introductions(),
         }
-
-
-L = TypeVar("L", bound=ServedLease)
 
 
 class Server(Actor, Generic[L]):

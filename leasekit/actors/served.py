@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import attrs
 
@@ -19,7 +19,7 @@ from leasekit.actors.peering import Keyring
 from leasekit.core.claims.signed import key_tag
 from leasekit.core.commands import ListLeases, ShowLease
 from leasekit.core.errors import CommandError, RemoteError
-from leasekit.core.leases.records import Update
+from leasekit.core.leases.records import BrokerLease, SiteLease, Update
 from leasekit.core.leases.relations import Notice, Report
 from leasekit.core.properties import is_plain
 from leasekit.core.protocol.codec import encode_message
@@ -50,29 +50,9 @@ UNACKED_MAX: Final = 64
 """How many updates a lease may owe its client before new requests about it are refused."""
 
 
-class ServedLease(Protocol):
-    """What a server's lease record must have."""
-
-    id: str
-    table: ClassVar[str]
-    type: str
-    holder: str
-    key: bytes
-    number: int
-    update: int
-    unacked: list[Update]
-    ended: Instant
-    timer: Instant | None
-    send_at: Instant
-    tries: int
-
-    def row(self) -> tuple[Any, ...]: ...
-
-    def has_answered(self, number: int) -> bool:
-        """Whether an update that answers a request is out."""
-
-
-L = TypeVar("L", bound=ServedLease)
+ServedLease: TypeAlias = BrokerLease | SiteLease
+"""A server's record of a lease."""
+L = TypeVar("L", BrokerLease, SiteLease)
 
 
 @keeps(rows="leases", volatile="_to_accept", derived="_tags _sizes _kept")
@@ -84,7 +64,7 @@ class Served(Generic[L]):
     def __init__(self, kernel: Kernel, keyring: Keyring, describe: Callable[[L], dict[str, Any]]) -> None:
         self._kernel = kernel
         self._keyring = keyring
-        self._describe_lease = describe
+        self._describe_lease: Callable[[L], dict[str, Any]] = describe
         self.name = keyring.name
         """Who serves them."""
         self.leases: dict[str, L] = {}
@@ -165,7 +145,7 @@ class Served(Generic[L]):
         known = self._keyring.peers.get(peer)
         if lease.holder != peer or known is None:
             return False
-        return lease.key in (b"", known.key) or any(key == lease.key for key, _ in known.former)
+        return not lease.key or lease.key in known.keys
 
     def key_of(self, peer: str) -> bytes:
         """The key of a peer, which it holds leases by."""
@@ -206,7 +186,7 @@ class Served(Generic[L]):
     def _know_tags(self, name: str) -> None:
         known = self._keyring.peers.get(name)
         if known is not None:
-            for key in (known.key, *(key for key, _ in known.former)):
+            for key in known.keys:
                 self._tags.setdefault(key_tag(key), name)
 
     def repeat(self, lease: ServedLease, number: int) -> None:

@@ -49,6 +49,11 @@ class Peer:
     former: tuple[tuple[bytes, Instant], ...] = ()
     """Keys that it had before, and until when what they signed, or hold, is honoured."""
 
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """The key that it has, and those that it had before."""
+        return (self.key, *(key for key, _ in self.former))
+
 
 Surplus = Literal["refuse", "honour"]
 

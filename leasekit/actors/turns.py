@@ -137,18 +137,14 @@ def _names(where: str, value: Any) -> None:
         _text(where, name)
 
 
-def _grants(where: str, value: Any) -> None:
-    if not isinstance(value, tuple) or any(type(grant) is not Grant for grant in value):
-        raise MalformedError(f"{where}: found {value!r:.80}, expected a tuple of grants")
-    for number, grant in enumerate(value):
-        check_decision(grant, f"{where}[{number}].")
+def _several(kind: type[Any], words: str) -> Check:
+    def checked(where: str, value: Any) -> None:
+        if not isinstance(value, tuple) or any(type(one) is not kind for one in value):
+            raise MalformedError(f"{where}: found {value!r:.80}, expected a tuple of {words}")
+        for number, one in enumerate(value):
+            check_decision(one, f"{where}[{number}].")
 
-
-def _planned(where: str, value: Any) -> None:
-    if not isinstance(value, tuple) or any(type(part) is not PlannedPart for part in value):
-        raise MalformedError(f"{where}: found {value!r:.80}, expected a tuple of planned parts")
-    for number, part in enumerate(value):
-        check_decision(part, f"{where}[{number}].")
+    return checked
 
 
 def _topology(where: str, value: Any) -> None:
@@ -173,8 +169,8 @@ _BY_TYPE: Final[Mapping[Any, Check]] = {
     Properties: _properties,
     Properties | None: _or_none(_properties),
     tuple[str, ...]: _names,
-    tuple[Grant, ...]: _grants,
-    tuple[PlannedPart, ...]: _planned,
+    tuple[Grant, ...]: _several(Grant, "grants"),
+    tuple[PlannedPart, ...]: _several(PlannedPart, "planned parts"),
     TopologyRequest: _topology,
 }
 

@@ -88,20 +88,17 @@ class Layer:
 
     def first_at_least(self, lo: Instant, level: int) -> Instant:
         """The first instant from ``lo`` on where the value is ``level`` or more; :data:`FOREVER` if there is none."""
-        if self._own is None:
-            return self._base.first_at_least(lo, level)
-        for start, end, extra in self._own.segments(lo, FOREVER):
-            found = self._base.first_at_least(start, level - extra)
-            if found < end:
-                return found
-        return FOREVER
+        return self._first(self._base.first_at_least, lo, level)
 
     def first_below(self, lo: Instant, level: int) -> Instant:
         """The first instant from ``lo`` on where the value is less than ``level``; :data:`FOREVER` if there is none."""
+        return self._first(self._base.first_below, lo, level)
+
+    def _first(self, search: Callable[[Instant, int], Instant], lo: Instant, level: int) -> Instant:
         if self._own is None:
-            return self._base.first_below(lo, level)
+            return search(lo, level)
         for start, end, extra in self._own.segments(lo, FOREVER):
-            found = self._base.first_below(start, level - extra)
+            found = search(start, level - extra)
             if found < end:
                 return found
         return FOREVER

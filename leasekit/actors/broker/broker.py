@@ -52,35 +52,23 @@ from leasekit.core.steps import Tick, Turn, TurnDone
 from leasekit.core.time import Instant
 
 
-@attrs.define(eq=False)
-class BrokerDecisions:
-    """How each decision is carried out."""
+def decisions(queue: RequestQueue, grants: Grants, answers: Answers, preemption: Preemption) -> Carriers:
+    """How each decision is carried out, for :meth:`MapperTurns.declare`."""
 
-    _queue: RequestQueue
-    _grants: Grants
-    _answers: Answers
-    _preemption: Preemption
-
-    @property
-    def carriers(self) -> Carriers:
-        """For :meth:`MapperTurns.declare`."""
-        return {
-            Grant: lambda one: self._grants.grant((one,)),
-            GrantGroup: lambda one: self._grants.grant(one.grants),
-            Reject: self._reject,
-            Defer: self._defer,
-            Preempt: self._preempt,
-        }
-
-    def _reject(self, one: Reject) -> None:
+    def reject(one: Reject) -> None:
         fits = one.earliest if one.earliest is None or one.earliest >= 0 else None
-        self._answers.reject(self._queue.waiting(one.lease), of_mapper(one.reason, fits), fits)
+        answers.reject(queue.waiting(one.lease), of_mapper(one.reason, fits), fits)
 
-    def _defer(self, one: Defer) -> None:
-        self._queue.waiting(one.lease).defer_reason = of_mapper(one.reason) if one.reason else None
+    def defer(one: Defer) -> None:
+        queue.waiting(one.lease).defer_reason = of_mapper(one.reason) if one.reason else None
 
-    def _preempt(self, one: Preempt) -> None:
-        self._preemption.preempt(one.lease, one.at, of_mapper(one.reason), suspend=one.suspend)
+    return {
+        Grant: lambda one: grants.grant((one,)),
+        GrantGroup: lambda one: grants.grant(one.grants),
+        Reject: reject,
+        Defer: defer,
+        Preempt: lambda one: preemption.preempt(one.lease, one.at, of_mapper(one.reason), suspend=one.suspend),
+    }
 
 
 @keeps(volatile="_last")
@@ -188,8 +176,7 @@ class Broker(Server[BrokerLease]):
         quotes = Quotes(self.kernel, self.keyring, self.book, self.settings)
         self.planner = Planner(self.kernel, self.keyring, self.holds, quotes, getattr(mapper, "plan", None))
         self.dispatch.refused.insert(1, self.planner.refused)
-        carriers = BrokerDecisions(self.queue, grants, self.answers, preemption).carriers
-        self.turns.declare(carriers, self.queue.waiting_ids)
+        self.turns.declare(decisions(self.queue, grants, self.answers, preemption), self.queue.waiting_ids)
         self.turning = BrokerTurns(self.turns, self.cycles, self.dry_runs, self.planner, mapper)
         for part in (
             self.sources,

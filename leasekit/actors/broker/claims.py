@@ -152,7 +152,7 @@ class Statements:
     def _ticket_again(self, lease: BrokerLease, claim: Granted) -> bytes:
         """The ticket that was cut for ``claim``: the same bytes, since signatures are deterministic."""
         peer = self._keyring.peers.get(lease.holder)
-        for holder in (peer.key, *(key for key, _ in peer.former)) if peer is not None else ():
+        for holder in peer.keys if peer is not None else ():
             ticket = self.cut(claim, holder)
             if ticket.leaf.digest == claim.digest:
                 return ticket.encode()

@@ -475,35 +475,13 @@ class DryRuns:
             source = self._decider.try_grant(lease, decision)
             self._close(GRANTED, None, site=source.site, units=decision.units, term=decision.term)
 
-    def _close(
-        self,
-        status: str,
-        reason: Reason | None,
-        *,
-        site: str = "",
-        units: int = 0,
-        term: Term | None = None,
-        earliest: Instant = -1,
-    ) -> None:
+    def _close(self, status: str, reason: Reason | None, **more: Any) -> None:
         question = self.in_turn
         assert question is not None, "there is one to be answered"
         self.in_turn = None
         self._admission.forget(question.lease)
-        self._answer(question.peer, question.message, status, reason, site, units, term, earliest)
+        self._answer(question.peer, question.message, status, reason, **more)
 
-    def _answer(
-        self,
-        peer: str,
-        message: DryRun,
-        status: str,
-        reason: Reason | None,
-        site: str = "",
-        units: int = 0,
-        term: Term | None = None,
-        earliest: Instant = -1,
-    ) -> None:
-        answer = DryRunAnswer(
-            message.lease, message.number, status, site, units, term or message.term, reason,
-            earliest,
-        )  # fmt: skip
-        self._kernel.send(peer, answer)
+    def _answer(self, peer: str, message: DryRun, status: str, reason: Reason | None, **more: Any) -> None:
+        answer = DryRunAnswer(message.lease, message.number, status, "", 0, message.term, reason, -1)
+        self._kernel.send(peer, replace(answer, **more))

@@ -409,7 +409,7 @@ class ClaimReports:
     def tell(self, key: bytes, claim: Claim, reason: Reason, receipt: bytes = b"") -> None:
         """Tell the peer with ``key``, if it is one, what became of ``claim``."""
         brokers = (peer for peer in self._keyring.peers.values() if peer.role == "broker")
-        peer = next((one.name for one in brokers if one.key == key or key in dict(one.former)), None)
+        peer = next((one.name for one in brokers if key in one.keys), None)
         if peer is not None:
             if reason.code != Code.REPLACED and sum(n.peer == peer for n in self._notices) >= REPORTS_MAX:
                 return

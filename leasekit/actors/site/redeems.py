@@ -692,7 +692,7 @@ class EarlyEnds:
         if claim.constraints.get("preemptible") == "true":
             return
         guests = (peer for peer in self._keyring.peers.values() if peer.role == "guest")
-        of_guest = any(claim.holder == peer.key or claim.holder in dict(peer.former) for peer in guests)
+        of_guest = any(claim.holder in peer.keys for peer in guests)
         if of_guest or (known is not None and known.state == REDEEMED):
             raise TicketError(
                 Code.NOT_PREEMPTIBLE, f"claim {claim.id[:16]} does not say that its issuer may end it early"

@@ -52,7 +52,6 @@ class Outage(KeptRecord):
     state: str = STOPPED
     pending: str = volatile(NONE)
     waiting: dict[str, SiteUnit] = volatile(factory=dict)
-    timer: Instant | None = volatile()
 
     table: ClassVar[str] = "outages"
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 import attrs
 
 from leasekit.core.leases.machine import NONE, Machine
-from leasekit.core.leases.records import KeptRecord, volatile
+from leasekit.core.leases.records import KeptRecord, SentRecord, volatile
 from leasekit.core.protocol.messages import PlanPart
 from leasekit.core.reasons import Reason
 from leasekit.core.time import Instant, Term
@@ -77,13 +77,12 @@ class PlanHold(KeptRecord):
     answer: bytes = b""
     others: tuple[str, ...] = ()
     pending: str = volatile(NONE)
-    timer: Instant | None = volatile()
 
     table: ClassVar[str] = "plans"
 
 
 @attrs.define(slots=True, eq=False)
-class Topology(KeptRecord):
+class Topology(SentRecord):
     """A guest's request for a topology. Its ``state`` is
 
     - ``asking``: the broker plans, under the query ``query``, until ``deadline``;
@@ -113,10 +112,6 @@ class Topology(KeptRecord):
     reason: Reason | None = None
     earliest: Instant = -1
     ended: Instant = -1
-    pending: str = volatile(NONE)
-    timer: Instant | None = volatile()
-    send_at: Instant = volatile(0)
-    tries: int = volatile(0)
 
     table: ClassVar[str] = "plans"
     columns: ClassVar = {"peer": "broker"}

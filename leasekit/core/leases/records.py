@@ -28,16 +28,20 @@ unpack_body: Final = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
 """The fields of a body of no record: arrays in them are lists."""
 
 
+_VOLATILE: Final = {"volatile": True}
+
+
 def volatile(default: Any = None, *, factory: Callable[[], Any] | None = None) -> Any:
     """A field that need not survive a crash: after a restart all that is due is due at once."""
-    kept = {"volatile": True}
-    return attrs.field(default=default if factory is None else attrs.Factory(factory), metadata=kept)
+    return attrs.field(default=default if factory is None else attrs.Factory(factory), metadata=_VOLATILE)
 
 
+@attrs.define(slots=True, eq=False)
 class KeptRecord:
-    """A record that a store keeps, an attrs class."""
+    """A record that a store keeps. ``timer`` is when time next concerns it."""
 
-    __slots__ = ()
+    timer: Instant | None = attrs.field(default=None, init=False, metadata=_VOLATILE)
+
     table: ClassVar[str]
     columns: ClassVar[Mapping[str, str]] = {}
     """The attributes (or paths of attributes) of columns that have another name."""
@@ -51,6 +55,15 @@ class KeptRecord:
         """The record that was kept as a row."""
         made: Self = _layout(cls).record(row)
         return made
+
+
+@attrs.define(slots=True, eq=False)
+class SentRecord(KeptRecord):
+    """One of which something is sent until it is answered: again at ``send_at``, after so many ``tries``."""
+
+    pending: str = attrs.field(default=NONE, init=False, metadata=_VOLATILE)
+    send_at: Instant = attrs.field(default=0, init=False, metadata=_VOLATILE)
+    tries: int = attrs.field(default=0, init=False, metadata=_VOLATILE)
 
 
 def _same(value: Any) -> Any:
@@ -158,7 +171,6 @@ class GuestUnit(KeptRecord):
     properties: Properties = EMPTY
     reason: Reason | None = None
     unit_class: bytes = b""
-    timer: Instant | None = volatile()
 
     table: ClassVar[str] = "units"
 
@@ -255,7 +267,6 @@ class GuestLease(KeptRecord):
     before: bytes = b""
 
     units: dict[str, GuestUnit] = volatile(factory=dict)
-    timer: Instant | None = volatile()
     busy: int = volatile(0)
     ask_at: Instant = volatile(0)
     ask_tries: int = volatile(0)
@@ -328,14 +339,13 @@ class Slice(KeptRecord):
     refused: Reason | None = None
     live: bool = True
     key: str = ""
-    timer: Instant | None = volatile()
 
     table: ClassVar[str] = "slices"
     columns: ClassVar = {"name": "id"}
 
 
 @attrs.define(slots=True, eq=False)
-class Return(KeptRecord):
+class Return(SentRecord):
     """A claim on its way back (:mod:`.returns`)."""
 
     id: str
@@ -346,12 +356,8 @@ class Return(KeptRecord):
     number: int
     at: Instant
     state: str = returns.RELINQUISHING
-    pending: str = volatile(NONE)
     reason: Reason | None = volatile()
     receipt: bytes = b""
-    timer: Instant | None = volatile()
-    send_at: Instant = volatile(0)
-    tries: int = volatile(0)
 
     table: ClassVar[str] = "returns"
     columns: ClassVar = {"stage": "state"}
@@ -394,7 +400,7 @@ class Granted(NamedTuple):
 
 
 @attrs.define(slots=True, eq=False)
-class BrokerLease(KeptRecord):
+class BrokerLease(SentRecord):
     """The broker's record of a lease (:mod:`.broker`). ``request`` is the number that waits for the mapper,
     ``number`` the last seen, ``cut`` when it was preempted to end (-1: it wasn't), ``key`` that of the holder when it
     first asked. ``suspend`` is how long it takes to save it (0: it can't be), ``suspended`` whether it is
@@ -425,9 +431,6 @@ class BrokerLease(KeptRecord):
     suspended: bool = False
     looked: Instant = -1
 
-    timer: Instant | None = volatile()
-    send_at: Instant = volatile(0)
-    tries: int = volatile(0)
     defer_reason: Reason | None = volatile()
 
     table: ClassVar[str] = "leases"
@@ -479,7 +482,6 @@ class SiteUnit(KeptRecord):
     reason: Reason | None = None
     failures: int = 0
     retire: Reason | None = None
-    timer: Instant | None = volatile()
     index: int = volatile(0)
     setup: int = volatile(0)
     power: str = ON
@@ -506,7 +508,7 @@ class AcceptedChange(NamedTuple):
 
 
 @attrs.define(slots=True, eq=False)
-class SiteLease(KeptRecord):
+class SiteLease(SentRecord):
     """The authority's record of a lease (:mod:`.authority`).
 
     ``wanted`` is how many units it is to have now, ``classes`` how many of each class; ``units`` those it has, in
@@ -548,9 +550,6 @@ class SiteLease(KeptRecord):
     after: AcceptedChange | None = None
     classes: Counts = NO_UNITS
 
-    timer: Instant | None = volatile()
-    send_at: Instant = volatile(0)
-    tries: int = volatile(0)
     waiting: int = volatile(0)
 
     table: ClassVar[str] = "leases"
@@ -610,7 +609,6 @@ class SiteClaim(KeptRecord):
     honoured: bool = True
     used: bool = True
     vouched: Instant = -1
-    timer: Instant | None = volatile()
 
     table: ClassVar[str] = "claims"
     columns: ClassVar = {"term_start": "term.start", "term_end": "term.end"}

@@ -11,8 +11,7 @@ import attrs
 
 from leasekit.core.claims.claim import Claim
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.records import KeptRecord, volatile
+from leasekit.core.leases.records import KeptRecord, SentRecord
 from leasekit.core.properties import Counts, Properties, counts
 from leasekit.core.protocol.codec import UnknownKind, decode_message
 from leasekit.core.protocol.messages import Message
@@ -40,7 +39,7 @@ class Withheld(NamedTuple):
 
 
 @attrs.define(slots=True, eq=False)
-class Delegation(KeptRecord):
+class Delegation(SentRecord):
     """A delegation as its issuer or its holder keeps it (:mod:`.delegation`). ``peer`` is the other side.
 
     ``site`` names the site whose units they are, ``digest`` the claim (its leaf). A broker that gives has cut it from
@@ -65,7 +64,6 @@ class Delegation(KeptRecord):
     site: str
     digest: bytes
     state: str = deleg.OFFERING
-    pending: str = volatile(NONE)
     reason: Reason | None = None
     given: bool = False
     source: str = ""
@@ -78,9 +76,6 @@ class Delegation(KeptRecord):
     replaced: Instant = -1
     beyond: Instant = -1
     classes: tuple[Properties, ...] = ()
-    timer: Instant | None = volatile()
-    send_at: Instant = volatile(0)
-    tries: int = volatile(0)
 
     table: ClassVar[str] = "delegations"
     columns: ClassVar = {"term_start": "term.start", "term_end": "term.end"}
@@ -111,13 +106,12 @@ class DelegationOverride(KeptRecord):
     until: Instant
     site: str = ""
     anew: bool = False
-    timer: Instant | None = volatile()
 
     table: ClassVar[str] = "overrides"
 
 
 @attrs.define(slots=True, eq=False)
-class Notice(KeptRecord):
+class Notice(SentRecord):
     """A message that is due to ``peer`` until it accepts it, or until ``until`` when it is of no use any more.
 
     ``subject`` and ``number`` are those of the message, and of the ``Accepted`` that answers it.
@@ -130,9 +124,6 @@ class Notice(KeptRecord):
     until: Instant
     message: bytes
     state: str = "due"
-    timer: Instant | None = volatile()
-    send_at: Instant = volatile(0)
-    tries: int = volatile(0)
 
     table: ClassVar[str] = "notices"
 
@@ -155,7 +146,6 @@ class Report(KeptRecord):
     peer: str
     subject: str
     reason: Reason
-    timer: Instant | None = volatile()
 
     table: ClassVar[str] = "reports"
     columns: ClassVar = {"code": "reason.code"}
@@ -178,7 +168,6 @@ class PeerRecord(KeptRecord):
     removed: bool
     former: tuple[tuple[bytes, Instant], ...]
     used: Instant
-    timer: Instant | None = volatile()
 
     table: ClassVar[str] = "peers"
     columns: ClassVar = {"key": "key_hex"}
@@ -202,7 +191,6 @@ class Window(KeptRecord):
     reason: str
     close: bool
     begun: bool = False
-    timer: Instant | None = volatile()
 
     table: ClassVar[str] = "maintenance"
 
@@ -225,6 +213,5 @@ class Incident(KeptRecord):
     words: str
     body: bytes
     root: str = ""
-    timer: Instant | None = volatile()
 
     table: ClassVar[str] = "evidence"

@@ -62,7 +62,6 @@ class SavedUnit(KeptRecord):
     action: int = 0
     holder_key: bytes = b""
     reason: Reason | None = volatile()
-    timer: Instant | None = volatile()
 
     table: ClassVar[str] = "saved"
 

@@ -164,7 +164,35 @@ class MessageBase(WireStruct, frozen=True, tag_field="kind"):
     """What can travel by itself: its ``tag`` comes before its fields."""
 
 
-class RequestTicket(MessageBase, frozen=True, tag=1):
+class AboutLease(MessageBase, frozen=True):
+    """About a lease: a request has a ``number`` that grows, which answers name (0: none)."""
+
+    lease: Id
+    number: Number
+
+
+class AboutDelegation(MessageBase, frozen=True):
+    """About a delegation; an answer names the ``number``."""
+
+    delegation: Id
+    number: Number
+
+
+class AboutQuery(MessageBase, frozen=True):
+    """A question under a name of its sender's, and its answer."""
+
+    query: Id
+    number: Number
+
+
+class AboutPlan(MessageBase, frozen=True):
+    """About what is held for a plan."""
+
+    plan: Id
+    number: Number
+
+
+class RequestTicket(AboutLease, frozen=True, tag=1):
     """Ask for a ticket. ``op`` is ``new``, ``extend`` (``term`` starts where the lease ends) or ``modify`` (from
     ``term.start`` on).
 
@@ -173,8 +201,6 @@ class RequestTicket(MessageBase, frozen=True, tag=1):
     is extended or modified.
     """
 
-    lease: Id
-    number: Number
     op: Word
     slice: Name
     type: Name
@@ -185,21 +211,17 @@ class RequestTicket(MessageBase, frozen=True, tag=1):
     claim: Digest
 
 
-class Withdraw(MessageBase, frozen=True, tag=2):
+class Withdraw(AboutLease, frozen=True, tag=2):
     """Give up the unanswered request ``request``. Too late if it was granted: the ticket is then returned."""
 
-    lease: Id
-    number: Number
     request: Number
 
 
-class ReturnTicket(MessageBase, frozen=True, tag=3):
+class ReturnTicket(AboutLease, frozen=True, tag=3):
     """The site confirms that a claim is void from an instant on: ``receipt`` is its statement; the rest is the
     broker's again.
     """
 
-    lease: Id
-    number: Number
     receipt: Statement
 
 
@@ -230,7 +252,7 @@ class TicketUpdate(MessageBase, frozen=True, tag=4):
     classes: Classes = ()
 
 
-class Redeem(MessageBase, frozen=True, tag=5):
+class Redeem(AboutLease, frozen=True, tag=5):
     """Turn a ticket into a lease (``new``), continue one (``extend``), change one now (``modify``), or take back an
     extend by this ``ticket`` that has not begun (``undo``).
 
@@ -239,8 +261,6 @@ class Redeem(MessageBase, frozen=True, tag=5):
     replaces it. A modify of configuration alone has an empty ``ticket``.
     """
 
-    lease: Id
-    number: Number
     op: Word
     slice: Name
     ticket: Ticket
@@ -250,33 +270,27 @@ class Redeem(MessageBase, frozen=True, tag=5):
     truncation: Statement
 
 
-class CloseLease(MessageBase, frozen=True, tag=6):
+class CloseLease(AboutLease, frozen=True, tag=6):
     """End the lease now. ``relinquishment`` gives the rest of its claim back (empty when nothing is left). ``save``: it
     is being suspended, so that its units are saved.
     """
 
-    lease: Id
-    number: Number
     relinquishment: Statement
     save: bool = False
 
 
-class Relinquish(MessageBase, frozen=True, tag=7):
+class Relinquish(AboutLease, frozen=True, tag=7):
     """Give back a ticket that was not redeemed; works the same however often it comes."""
 
-    lease: Id
-    number: Number
     ticket: Ticket
     relinquishment: Statement
 
 
-class Relinquished(MessageBase, frozen=True, tag=8):
+class Relinquished(AboutLease, frozen=True, tag=8):
     """The site's answer to :class:`Relinquish`: its ``receipt``, or empty with the ``reason`` why the claim can't be
     given back.
     """
 
-    lease: Id
-    number: Number
     receipt: Statement
     reason: Why
 
@@ -320,25 +334,21 @@ class LeaseUpdate(MessageBase, frozen=True, tag=9):
     saved: UnitsOrUnknown = -1
 
 
-class Truncated(MessageBase, frozen=True, tag=10):
+class Truncated(AboutLease, frozen=True, tag=10):
     """An issuer ends a claim early (preemption, a delegation taken back): its signed ``truncation``, with the chain
     that ends (empty if the site has seen it). ``saving``: the lease is suspended, and in so many last milliseconds
     its units are saved (0: it is ended). ``reason`` is why, for the guest.
     """
 
-    lease: Id
-    number: Number
     ticket: Ticket
     truncation: Statement
     saving: Lasts = 0
     reason: Why = None
 
 
-class Accepted(MessageBase, frozen=True, tag=11):
+class Accepted(AboutLease, frozen=True, tag=11):
     """Request ``number`` of this lease has arrived and will be answered. ``receipt``: the site's, for a truncation."""
 
-    lease: Id
-    number: Number
     receipt: Statement = b""
 
 
@@ -366,7 +376,7 @@ def acknowledge(update: TicketUpdate | LeaseUpdate) -> Ack:
     return Ack(update.lease, update.update, sha256(signed).digest())
 
 
-class Offer(MessageBase, frozen=True, tag=13):
+class Offer(AboutDelegation, frozen=True, tag=13):
     """A site (or broker) delegates: a ticket for ``delegation``, and the resource properties of all its units; where
     these are of several classes, what each of the ``classes`` has beside that.
 
@@ -374,8 +384,6 @@ class Offer(MessageBase, frozen=True, tag=13):
     this one goes on from (empty: none, it is new).
     """
 
-    delegation: Id
-    number: Number
     ticket: Ticket
     properties: Pairs
     site: NameOrNone = ""
@@ -395,7 +403,7 @@ class HeldClaim(WireStruct, frozen=True):
 HeldClaims: TypeAlias = Annotated[tuple[HeldClaim, ...], Meta(max_length=HELD_MAX)]
 
 
-class OfferAnswer(MessageBase, frozen=True, tag=14):
+class OfferAnswer(AboutDelegation, frozen=True, tag=14):
     """The offer was taken (without ``reason``) or not; or a reclaim was heard. What was granted before, of what is
     taken back or replaced, ends at ``until`` (0: there is nothing).
 
@@ -403,44 +411,36 @@ class OfferAnswer(MessageBase, frozen=True, tag=14):
     ``beyond`` more of the line is in use than what was taken has (0: not so).
     """
 
-    delegation: Id
-    number: Number
     reason: Why
     until: At = 0
     held: HeldClaims = ()
     beyond: At = 0
 
 
-class LetGo(MessageBase, frozen=True, tag=31):
+class LetGo(AboutDelegation, frozen=True, tag=31):
     """A holder's operator has let go of ``delegation``, the claim in ``ticket``: nothing more is granted of it, and
     what was goes on ``until`` then (0: there is nothing).
     """
 
-    delegation: Id
-    number: Number
     ticket: Ticket
     until: At
 
 
-class Reclaim(MessageBase, frozen=True, tag=16):
+class Reclaim(AboutDelegation, frozen=True, tag=16):
     """An issuer takes a delegation back: ``statement`` says from when on nothing new may be granted from ``ticket``,
     and by when leases that exist are over.
     """
 
-    delegation: Id
-    number: Number
     ticket: Ticket
     statement: Statement
 
 
-class Withhold(MessageBase, frozen=True, tag=21):
+class Withhold(AboutDelegation, frozen=True, tag=21):
     """An issuer asks its holder to grant nothing of ``units`` of a delegation over ``term``, for maintenance (0: no
     more). Whoever does all the same finds the units missing at the site. ``by_class`` are those of each class of the
     delegation's claim, in its order (empty: it has one class).
     """
 
-    delegation: Id
-    number: Number
     window: Id
     units: UnitsOrNone
     term: WireTerm
@@ -496,15 +496,13 @@ class Administered(MessageBase, frozen=True, tag=20):
     error: Text
 
 
-class DryRun(MessageBase, frozen=True, tag=22):
+class DryRun(AboutLease, frozen=True, tag=22):
     """Ask what a request would be answered if it came now: nothing is booked, or kept. Sent once.
 
     ``lease`` is what the sender calls the question, no lease has that id; the others are as in :class:`RequestTicket`.
     ``of`` is the lease that would be extended or modified, empty where ``op`` is ``new``.
     """
 
-    lease: Id
-    number: Number
     type: Name
     units: Units
     term: WireTerm
@@ -514,13 +512,11 @@ class DryRun(MessageBase, frozen=True, tag=22):
     of: IdOrNone = ""
 
 
-class DryRunAnswer(MessageBase, frozen=True, tag=23):
+class DryRunAnswer(AboutLease, frozen=True, tag=23):
     """``status`` is ``granted`` (``units`` of ``site`` over ``term``), ``waits`` (in line; ``reason`` says for what)
     or ``refused``: ``reason``, and when it would fit, ``earliest`` (-1: not known).
     """
 
-    lease: Id
-    number: Number
     status: Word
     site: NameOrNone
     units: UnitsOrNone
@@ -549,28 +545,24 @@ class PlanPart(WireStruct, frozen=True):
 PlanParts: TypeAlias = Annotated[tuple[PlanPart, ...], Meta(max_length=PARTS_MAX)]
 
 
-class Plan(MessageBase, frozen=True, tag=24):
+class Plan(AboutQuery, frozen=True, tag=24):
     """Ask for a plan for a topology, ``topology`` (:mod:`leasekit.core.topology`). ``op`` is ``hold``, to have it held
     until its parts are asked for as ordinary leases, or ``try``, to hear what it would be.
 
     ``query`` is what the sender calls the question: a repeat gets the same answer while that is held.
     """
 
-    query: Id
-    number: Number
     op: Word
     topology: Request
 
 
-class Planned(MessageBase, frozen=True, tag=25):
+class Planned(AboutQuery, frozen=True, tag=25):
     """``status`` is ``held`` (under the name ``plan`` until ``expires``), ``planned`` (nothing is held) or ``refused``:
     ``reason``, and when it would fit, ``earliest`` (-1: not known).
 
     ``objective`` is the value of the plan and ``gap`` what it may be above the least one, both as decimal numbers.
     """
 
-    query: Id
-    number: Number
     status: Word
     plan: IdOrNone
     term: WireTerm
@@ -582,11 +574,9 @@ class Planned(MessageBase, frozen=True, tag=25):
     earliest: AtOrUnknown
 
 
-class Quote(MessageBase, frozen=True, tag=26):
+class Quote(AboutQuery, frozen=True, tag=26):
     """Ask another broker what it has free over ``term``: units of ``types``, and all its links."""
 
-    query: Id
-    number: Number
     term: WireTerm
     types: Names
 
@@ -608,38 +598,29 @@ class QuotedOffer(WireStruct, frozen=True):
 QuotedOffers: TypeAlias = Annotated[tuple[QuotedOffer, ...], Meta(max_length=OFFERS_MAX)]
 
 
-class Quoted(MessageBase, frozen=True, tag=27):
+class Quoted(AboutQuery, frozen=True, tag=27):
     """The answer to a :class:`Quote`. Nothing is held."""
 
-    query: Id
-    number: Number
     offers: QuotedOffers
 
 
-class HoldParts(MessageBase, frozen=True, tag=28):
+class HoldParts(AboutPlan, frozen=True, tag=28):
     """Have ``parts`` of ``plan`` held over ``term`` until ``expires``, for the guest with key ``holder``."""
 
-    plan: Id
-    number: Number
     holder: Digest
     term: WireTerm
     parts: PlanParts
     expires: At
 
 
-class PartsHeld(MessageBase, frozen=True, tag=29):
+class PartsHeld(AboutPlan, frozen=True, tag=29):
     """All parts are held (without ``reason``), or none, and why."""
 
-    plan: Id
-    number: Number
     reason: Why
 
 
-class ReleaseParts(MessageBase, frozen=True, tag=30):
+class ReleaseParts(AboutPlan, frozen=True, tag=30):
     """What is held under ``plan`` is not wanted any more."""
-
-    plan: Id
-    number: Number
 
 
 Message: TypeAlias = (
