@@ -199,10 +199,11 @@ class Kernel:
         self.dirty.pop(id(record), None)
         self.schedule(record, None)
 
-    def erase(self, record: Record) -> None:
-        """A record is no more, and its row goes from the store."""
+    def erase(self, record: Record, *, keep: bool = False) -> None:
+        """A record is no more, and its row goes from the store; ``keep``: it stays there as it is now, as history."""
         self.forget(record)
-        self.changes.append(Change(record.table, record.id, None))
+        if self.keeps_records:
+            self.changes.append(_new(Change, (record.table, record.id, record.row() if keep else None)))
 
     def fire(self, machine: Machine, record: Any, event: str, why: Reason | None = None) -> None:
         """Move ``record`` by ``event`` and write the log. Raises ``ProtocolError``, and changes nothing, if the table
@@ -240,7 +241,7 @@ class Kernel:
 
     def send(self, peer: str, message: Message) -> None:
         """Have ``message`` sent to ``peer``, once, with the next Ready."""
-        self.messages.append(Outgoing(peer, message))
+        self.messages.append(_new(Outgoing, (peer, message)))
 
     def reply(self, reply: Reply) -> None:
         """Answer an operator's command, with the next Ready."""

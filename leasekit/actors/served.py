@@ -37,7 +37,7 @@ from leasekit.core.protocol.messages import (
     acknowledge,
 )
 from leasekit.core.reasons import Code, Reason, words
-from leasekit.core.schema import Change, Row
+from leasekit.core.schema import Row
 from leasekit.core.time import SECOND, Instant
 
 Request: TypeAlias = RequestTicket | Redeem | CloseLease
@@ -252,12 +252,9 @@ class Served(Generic[L]):
         if not self._kept[lease.holder]:
             del self._kept[lease.holder]
         lease.unacked = []
-        self._kernel.forget(lease)
         self._kernel.owe_no_more(lease, lease.holder)
         was = bool(lease.type)  # else only closes were heard of it, which anybody can make up
-        self._kernel.changes.append(
-            Change(lease.table, lease.id, lease.row() if was and self._kernel.settings.keep_closed else None)
-        )
+        self._kernel.erase(lease, keep=was and self._kernel.settings.keep_closed)
 
     def awaits(self, lease: ServedLease, peer: str) -> bool:
         """Whether ``peer`` has updates of a lease to acknowledge."""

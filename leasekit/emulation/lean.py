@@ -107,8 +107,8 @@ class LeanWorld(World):
     def _start(self, node: Node, actions: Sequence[Action]) -> None:
         self.actions += len(actions)
         for action in actions:
-            latency, ok, properties, reason, blame = node.model(action)
-            done = ActionDone(action.number, action.unit, ok, properties, reason, blame)
+            latency, *how = node.model(action)
+            done = ActionDone._make((action.number, action.unit, *how))
             if latency:
                 self._push(self.now + latency, node.index, INPUTS, (node, (done,)))
             else:

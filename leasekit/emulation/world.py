@@ -58,9 +58,12 @@ Delay: TypeAlias = Callable[[str, str], Duration]
 """The network's delay for one batch of messages from one actor to another, in milliseconds."""
 
 
+AT_ONCE: Final = Outcome(0, True, {}, "")
+
+
 def instant(action: Action) -> Outcome:
     """The action model that takes no time and never fails."""
-    return Outcome(0, True, {}, "")
+    return AT_ONCE
 
 
 def no_delay(sender: str, receiver: str) -> Duration:

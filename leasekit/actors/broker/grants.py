@@ -5,10 +5,10 @@ that a mapper says can overbook.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any
+from typing import Any, overload
 
 import attrs
 
@@ -364,7 +364,33 @@ def _stays_preemptible(lease: BrokerLease) -> bool:
     return concerned(lease).preemptible and (lease.asked.op == MODIFY or "preemptible" not in lease.asked.properties)
 
 
-@keeps(derived="_shown at")
+class RequestViews(Sequence[PendingRequest]):
+    """Requests as a mapper that is called in line sees them: made when it looks at them, for many a mapper looks at the
+    last ones only.
+    """
+
+    __slots__ = ("_leases", "_view")
+
+    def __init__(self, leases: Sequence[BrokerLease], view: Callable[[BrokerLease], PendingRequest]) -> None:
+        self._leases, self._view = leases, view
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    @overload
+    def __getitem__(self, index: int) -> PendingRequest: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[PendingRequest]: ...
+    def __getitem__(self, index: int | slice) -> PendingRequest | Sequence[PendingRequest]:
+        if isinstance(index, slice):
+            return RequestViews(self._leases[index], self._view)
+        return self._view(self._leases[index])
+
+    def __iter__(self) -> Iterator[PendingRequest]:
+        return map(self._view, self._leases)
+
+
+@keeps(derived="at")
 @attrs.define(eq=False, slots=False)
 class Cycles:
     """The cycles of a mapper that is called ``inline``, or in another thread."""
@@ -374,7 +400,6 @@ class Cycles:
     _book: Book
     _views: LeaseViews
     _inline: bool
-    _shown: dict[str, PendingRequest] = attrs.field(factory=dict, init=False)
     at: Instant = attrs.field(default=0, init=False)
     """When the mapper was last shown anything."""
 
@@ -392,8 +417,8 @@ class Cycles:
         return at is not None and at <= self._kernel.now
 
     def view(self, lease: BrokerLease) -> PendingRequest:
-        """The request of ``lease`` as the mapper was shown it, or would be."""
-        return self._shown.get(lease.id) or self._views.request(lease)
+        """The request of ``lease`` as the mapper would be shown it now."""
+        return self._views.request(lease)
 
     def show_news(self) -> BrokerCycle:
         """What the mapper is shown in its own turn: until something changes there is nothing new for it."""
@@ -402,27 +427,27 @@ class Cycles:
 
     def show(self, more: Iterable[BrokerLease] = ()) -> BrokerCycle:
         """What the mapper is shown: all requests that wait, and ``more``."""
-        requests: list[PendingRequest] = []
-        views: dict[str, PendingRequest] = {}
+        alone: list[BrokerLease] = []
         members: dict[str, PendingRequest] = {}
+        offered = set(self._book.types())
         for lease in chain(self._queue.leases.values(), more):
             if lease.asked.op == NEW and HOLD in lease.asked.properties:
                 lease.defer_reason = Reason(Code.PARTS_UNASKED)
                 continue
-            if not self._book.of_type(lease.type):
+            if lease.type not in offered:
                 lease.defer_reason = Reason(Code.NOT_OFFERED, what=lease.type)
                 continue
-            view = views[lease.id] = self._views.request(lease)
             if lease.group and lease.asked.op == NEW:
-                members[lease.id] = view
+                members[lease.id] = self._views.request(lease)
             else:
-                requests.append(view)
+                alone.append(lease)
         groups = [
             tuple(members[id_] for id_ in ids) for ids in self._book.complete_groups() if all(i in members for i in ids)
         ]
         self.at = self._kernel.now
         # A mapper that is called in line sees the requests as they still are when its decisions are carried out.
-        self._shown = views if self._inline else {}
+        views = RequestViews(alone, self._views.request)
+        requests = views if self._inline else list(views)
         sources = self._book.turn_sources(snapshot=not self._inline)
         usage = self._views.usage
         return BrokerCycle(

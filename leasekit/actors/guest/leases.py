@@ -43,7 +43,7 @@ from leasekit.core.protocol.messages import (
     Withdraw,
 )
 from leasekit.core.reasons import Code, Reason, mark, said, view, words
-from leasekit.core.schema import Change, Row
+from leasekit.core.schema import Row
 from leasekit.core.time import SECOND, Instant, Term
 
 NAME_MAX = 128
@@ -149,10 +149,9 @@ class Leases:
             del self.named[lease.slice, lease.name]
         for peer in (lease.broker, lease.site):
             self._kernel.owe_no_more(lease, peer)
-        self._kernel.forget(lease)
-        row = lease.row() if self._keep_closed else None
-        self._kernel.changes.append(Change("leases", lease.id, row))
-        self._kernel.changes.extend(Change("units", unit.id, None) for unit in lease.units.values())
+        self._kernel.erase(lease, keep=self._keep_closed)
+        for unit in lease.units.values():
+            self._kernel.erase(unit)
 
     def dependents(self, lease: GuestLease) -> list[GuestLease]:
         """The leases that have ``lease`` as a predecessor."""

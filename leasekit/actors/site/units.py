@@ -681,8 +681,9 @@ class Units:
         before = unit.state
         if event:
             unit.state = au.UNIT_MACHINE.next((before, NONE), event)[0]
-            reason = Reason(Code.UNIT, unit.id).because(why)
-            self._kernel.note(unit.lease or unit.id, f"unit {event}", before, unit.state, reason)
+            if self._kernel.keeps_log:
+                reason = Reason(Code.UNIT, unit.id).because(why)
+                self._kernel.note(unit.lease or unit.id, f"unit {event}", before, unit.state, reason)
             if event == "setup" or (event == "teardown" and before == au.OUT):
                 self.holding[unit.lease] += 1
         self._kernel.touch(unit)

@@ -16,10 +16,11 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import attrs
 
+from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import AuthoritySettings, UnitGroup
 from leasekit.actors.turns import is_inline
 from leasekit.core.drivers import RESUME, SAVE
@@ -37,8 +38,8 @@ from leasekit.emulation.compare.pool import Saving
 from leasekit.emulation.compare.works import BEST_EFFORT, Work
 from leasekit.emulation.lean import BROKER, SITE, lean_world
 from leasekit.emulation.mapper_faults import MapperFaults, Tell
+from leasekit.emulation.world import AT_ONCE, few_collections
 from leasekit.emulation.world import Outcome as Ended
-from leasekit.emulation.world import few_collections
 from leasekit.policies.authority.first_fit import FirstFit
 
 NODE: Final = "node"
@@ -162,7 +163,7 @@ class _DriveRun:
 
     def _model(self, action: Action) -> Ended:
         moved = SAVE in action.properties or RESUME in action.properties
-        return Ended(self._saving.time if moved else 0, True, {}, "")
+        return AT_ONCE._replace(latency=self._saving.time) if moved else AT_ONCE
 
     def run(self) -> DriveOutcome:
         """From the first submission to the last end."""
@@ -232,11 +233,10 @@ class _DriveRun:
 
     def _begin_to_wait(self, holder: str, lease: str) -> None:
         """A guest has asked for a lease: for work that was submitted, or for the rest of what was suspended."""
-        view = self._world.query(holder, "lease", lease=lease)
-        start, end = view["requested"]["term"]
-        made = self._leases[lease] = _DrivenLease(int(view["name"]), end - start)
-        if view["resumes"] is not None:
-            before, stopped = self._leases.pop(view["resumes"]["lease"]), view["resumes"]["suspended"]
+        record = cast(ServiceManager, self._world.nodes[holder].actor).leases[lease]
+        made = self._leases[lease] = _DrivenLease(int(record.name), record.asked.term.length)
+        if record.resumes is not None:
+            before, stopped = self._leases.pop(record.resumes.lease), record.resumes.at
             made.done = before.done + stopped - before.begun
             self._stretches.setdefault(made.work, []).append(Term(before.begun, stopped))
             self._suspensions += 1
