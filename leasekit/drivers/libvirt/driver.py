@@ -34,7 +34,7 @@ from leasekit.drivers.libvirt.documents import Paths, domain_xml
 from leasekit.drivers.libvirt.domains import DomainState
 from leasekit.drivers.libvirt.examining import examine
 from leasekit.drivers.libvirt.images import checked_with
-from leasekit.drivers.libvirt.kept import DISK, Kept, KeptUnits
+from leasekit.drivers.libvirt.kept import DISK, KeptUnit, KeptUnits
 from leasekit.drivers.libvirt.migration import check_same_pool, copy_volumes, migrate
 from leasekit.drivers.libvirt.place import LibvirtPlace
 from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest, make_plan
@@ -291,7 +291,7 @@ class LibvirtDriver(SiteOnly):
         unit.log(f"is set up anew: {why}")
         return await self._make(place, plan, unit, lost=why)
 
-    async def _restored(self, kept: Kept, place: LibvirtPlace, plan: UnitPlan, unit: UnitContext) -> bool:
+    async def _restored(self, kept: KeptUnit, place: LibvirtPlace, plan: UnitPlan, unit: UnitContext) -> bool:
         """Starts the unit with what was in its memory; whether that could be done."""
         try:
             await self._kept.restore(kept, place, plan, self._resumed_record(kept, plan))
@@ -306,13 +306,13 @@ class LibvirtDriver(SiteOnly):
         unit.log(f"goes on from the memory that was saved as {kept.key}, on host {place.name}")
         return True
 
-    def _resumed_record(self, kept: Kept, plan: UnitPlan) -> LibvirtRecord:
+    def _resumed_record(self, kept: KeptUnit, plan: UnitPlan) -> LibvirtRecord:
         """The record of a guest that takes no notice of being another lease's now."""
         now = make_record(plan, kept.record.host_key, resumed=RESUMED_MEMORY)
         return attrs.evolve(now, image=kept.record.image, keys=kept.record.keys, hostname=kept.record.hostname)
 
     async def _make(
-        self, place: LibvirtPlace, plan: UnitPlan, unit: UnitContext, *, kept: Kept | None = None, lost: str = ""
+        self, place: LibvirtPlace, plan: UnitPlan, unit: UnitContext, *, kept: KeptUnit | None = None, lost: str = ""
     ) -> LibvirtRecord:
         """Volumes first, then the domain, which is whole from the moment that it is known."""
         base = place.name_of(plan.unit)
@@ -328,7 +328,9 @@ class LibvirtDriver(SiteOnly):
         await place.domains.start(base)
         return record
 
-    async def _make_volumes(self, place: LibvirtPlace, plan: UnitPlan, key: HostKey | None, kept: Kept | None) -> Paths:
+    async def _make_volumes(
+        self, place: LibvirtPlace, plan: UnitPlan, key: HostKey | None, kept: KeptUnit | None
+    ) -> Paths:
         image, network, volumes, base = plan.image, self._settings.network, place.volumes, place.name_of(plan.unit)
         disk = seed = kernel = initrd = console = ""
         if kept is not None:

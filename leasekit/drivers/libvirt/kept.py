@@ -37,7 +37,7 @@ TRIES: Final = 2
 
 
 @attrs.frozen(kw_only=True)
-class Kept:
+class KeptUnit:
     """What is kept under a ``key``, and where."""
 
     key: str
@@ -129,7 +129,7 @@ class KeptUnits:
 
     # Going on
 
-    async def find(self, key: str, home: LibvirtPlace) -> Kept | None:
+    async def find(self, key: str, home: LibvirtPlace) -> KeptUnit | None:
         """What is kept under a key, on whichever host. Raises ``DriverError`` where a host that may have it can't be
         asked.
         """
@@ -140,7 +140,7 @@ class KeptUnits:
                 state = await place.domains.find(name)
                 if state is not None and state.record is not None:
                     disk, memory = [await place.volumes.path(name + suffix) is not None for suffix in (DISK, MEMORY)]
-                    return Kept(key=key, place=place, record=state.record, disk=disk, memory=memory)
+                    return KeptUnit(key=key, place=place, record=state.record, disk=disk, memory=memory)
             except HostAbsentError:
                 continue
             except HostLostError as error:
@@ -149,7 +149,7 @@ class KeptUnits:
             raise lost
         return None
 
-    async def give(self, kept: Kept, place: LibvirtPlace, unit: str, suffix: str) -> str:
+    async def give(self, kept: KeptUnit, place: LibvirtPlace, unit: str, suffix: str) -> str:
         """Gives a unit at ``place`` a copy of one of the volumes, and returns its path. Raises ``DriverError``."""
         here, there = _name(kept.place, kept.key) + suffix, place.name_of(unit) + suffix
         if kept.place is place:
@@ -157,7 +157,7 @@ class KeptUnits:
         await stream_volume(kept.place.volumes, here, place.volumes, there)
         return await place.volumes.path(there) or ""
 
-    async def restore(self, kept: Kept, place: LibvirtPlace, plan: UnitPlan, record: LibvirtRecord) -> None:
+    async def restore(self, kept: KeptUnit, place: LibvirtPlace, plan: UnitPlan, record: LibvirtRecord) -> None:
         """Starts the unit with what was in its memory, as ``record`` says. Raises ``DriverError``."""
         image = self._settings.images.get(record.image)
         if kept.place is not place and image is not None:
@@ -172,7 +172,7 @@ class KeptUnits:
         path = await self._memory_at(kept, place)
         await place.domains.restore(path, lambda xml: resumed_xml(xml, record, plan, machine))
 
-    async def _memory_at(self, kept: Kept, place: LibvirtPlace) -> str:
+    async def _memory_at(self, kept: KeptUnit, place: LibvirtPlace) -> str:
         name = _name(place, kept.key) + MEMORY
         if kept.place is not place:
             await place.volumes.remove(name, wipe=True)
