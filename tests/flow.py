@@ -10,13 +10,15 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import leasekit
 from leasekit.core.time import HOUR, SECOND
 
+T = TypeVar("T")
 HOME = Path(leasekit.__file__).parent
 WORLD = """
 [emulation]
@@ -60,6 +62,14 @@ class Flow:
             if event == "call":
                 self.entered[name] += 1
 
+    def during(self, step: Callable[[], T]) -> T:
+        """What a step returns, whose calls are noted."""
+        sys.setprofile(self)
+        try:
+            return step()
+        finally:
+            sys.setprofile(None)
+
 
 def trace() -> Flow:
     """What one request passes through until its lease is active."""
@@ -68,13 +78,9 @@ def trace() -> Flow:
     flow = Flow()
     with tempfile.TemporaryDirectory() as folder:
         world = DeployedWorld(WORLD, Path(folder))
-        sys.setprofile(flow)
-        try:
-            lease = world.request("guest", 1, 2 * SECOND, HOUR)
-            while world.lease("guest", lease)["state"] != "active":
-                world.pass_time(SECOND)
-        finally:
-            sys.setprofile(None)
+        lease = flow.during(lambda: world.request("guest", 1, 2 * SECOND, HOUR))
+        while world.lease("guest", lease)["state"] != "active":  # to look is no part of it
+            flow.during(lambda: world.pass_time(SECOND))
     return flow
 
 

@@ -29,7 +29,7 @@ from leasekit.core.claims.signed import reclaim
 from leasekit.core.commands import GiveDelegation, ReclaimDelegation
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.relations import Delegation, DelegationOverride
+from leasekit.core.leases.records import Delegation, DelegationOverride
 from leasekit.core.properties import Counts, Properties, count_of, describe_counts
 from leasekit.core.protocol.messages import (
     ID_MAX,

@@ -36,7 +36,7 @@ from leasekit.core.claims.signed import (
 )
 from leasekit.core.commands import AddPeer, CommandPeer, ImportPeers, RemovePeer, SucceedPeer
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError, TicketError
-from leasekit.core.leases.relations import PeerRecord
+from leasekit.core.leases.records import PeerRecord
 from leasekit.core.protocol.messages import (
     TEXT_MAX,
     WORD_MAX,

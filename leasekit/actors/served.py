@@ -19,8 +19,7 @@ from leasekit.actors.peering import Keyring
 from leasekit.core.claims.signed import key_tag
 from leasekit.core.commands import ListLeases, ShowLease
 from leasekit.core.errors import CommandError, RemoteError
-from leasekit.core.leases.records import BrokerLease, SiteLease, Update
-from leasekit.core.leases.relations import Notice, Report
+from leasekit.core.leases.records import BrokerLease, Notice, Report, SiteLease, Update
 from leasekit.core.properties import is_plain
 from leasekit.core.protocol.codec import encode_message
 from leasekit.core.protocol.messages import (
@@ -145,7 +144,7 @@ class Served(Generic[L]):
         known = self._keyring.peers.get(peer)
         if lease.holder != peer or known is None:
             return False
-        return not lease.key or lease.key in known.keys
+        return lease.key in (b"", known.key) or lease.key in known.keys
 
     def key_of(self, peer: str) -> bytes:
         """The key of a peer, which it holds leases by."""

@@ -768,3 +768,30 @@ def _without(table: Timetable, key: Hashable) -> Timetable:
     view = table.overlay()
     view.release(key)
     return view
+
+
+class Ledger:
+    """Units that holders have over time, by holder and type."""
+
+    def __init__(self) -> None:
+        self._profiles: dict[tuple[str, str], Profile] = {}
+
+    def add(self, holder: str, type_: str, units: int, term: Term) -> None:
+        """Units were granted over a term; negative: they were given back."""
+        profile = self._profiles.get((holder, type_))
+        if profile is None:
+            profile = self._profiles[holder, type_] = Profile()
+        profile.add(term.start, term.end, units)
+
+    def held(self, holder: str, type_: str, window: Term) -> Iterable[tuple[Term, int]]:
+        """The stretches of ``window`` in which the holder holds units of the type, in order, and how many."""
+        profile = self._profiles.get((holder, type_))
+        if profile is not None:
+            for start, end, units in profile.segments(window.start, window.end):
+                if units > 0:
+                    yield Term(start, end), units
+
+    def forget_before(self, instant: Instant) -> None:
+        """Drop what is past."""
+        for profile in self._profiles.values():
+            profile.forget_before(instant)

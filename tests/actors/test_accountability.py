@@ -16,7 +16,7 @@ from leasekit.actors.served import REPORTS_KEPT
 from leasekit.core.claims.claim import Ticket
 from leasekit.core.claims.evidence import decode_evidence, verify_evidence
 from leasekit.core.claims.signed import CONTRACT, RELINQUISHMENT, fingerprint, state
-from leasekit.core.leases.relations import Delegation
+from leasekit.core.leases.records import Delegation
 from leasekit.core.protocol.messages import ClaimReport, Redeem, Relinquish
 from leasekit.core.reasons import Reason, read, words
 from leasekit.core.time import HOUR, MINUTE, SECOND

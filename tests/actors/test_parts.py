@@ -26,8 +26,7 @@ from leasekit.core.errors import CommandError, LeasekitError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases import membership as mb
-from leasekit.core.leases.records import Asked, BrokerLease, GuestLease
-from leasekit.core.leases.relations import Delegation, Notice
+from leasekit.core.leases.records import Asked, BrokerLease, Delegation, GuestLease, Notice
 from leasekit.core.mappers import BrokerCycle, Grant, PlanCycle, PlannedPart, Reject, TopologyPlan, Wake
 from leasekit.core.protocol.messages import (
     NEW,

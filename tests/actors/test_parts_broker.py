@@ -39,8 +39,7 @@ from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.records import Asked, BrokerLease, Granted
-from leasekit.core.leases.relations import Delegation, Notice
+from leasekit.core.leases.records import Asked, BrokerLease, Delegation, Granted, Notice
 from leasekit.core.mappers import Grant
 from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.codec import encode_message

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from leasekit.actors.issued import shares, withheld_shares
 from leasekit.actors.served import RECORD_BYTES
 from leasekit.actors.settings import BrokerSettings
-from leasekit.core.leases.relations import Delegation
+from leasekit.core.leases.records import Delegation
 from leasekit.core.protocol.messages import ErrorReply, RequestTicket, Withhold
 from leasekit.core.reasons import Code
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term

@@ -18,9 +18,8 @@ from leasekit.core.mappers import (
     Usage,
 )
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
-from leasekit.core.timetable import Timetable
+from leasekit.core.timetable import Ledger, Timetable
 from leasekit.policies.broker.fair_share import REMEMBERED, _weighed
-from leasekit.policies.broker.ledger import Ledger
 
 FAR = 1_000_000
 

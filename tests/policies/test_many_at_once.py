@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from leasekit.core.mappers import BrokerCycle, PendingRequest
 from leasekit.core.time import Term
+from leasekit.core.timetable import Ledger
 from leasekit.policies.broker import capacity
 from leasekit.policies.broker.fair_share import FairShareSettings, _ByShare
-from leasekit.policies.broker.ledger import Ledger
 from leasekit.policies.broker.turn import GrantedToo
 from leasekit.policies.registry import make_mapper
 

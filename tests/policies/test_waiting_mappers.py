@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, Grant, GrantGroup, PendingRequest, Reject, Wake
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import Instant, Term
-from leasekit.core.timetable import Timetable
+from leasekit.core.timetable import Ledger, Timetable
 from leasekit.policies.broker import waiting
 from leasekit.policies.broker.backfill import Backfill, BackfillSettings
 from leasekit.policies.broker.fair_share import FairShare, FairShareSettings
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
-from leasekit.policies.broker.ledger import Ledger
 from leasekit.policies.broker.priority import Priority, PrioritySettings
 
 MODES = ("easy", "conservative", "strict")

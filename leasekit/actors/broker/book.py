@@ -19,16 +19,14 @@ from leasekit.actors.settings import REQUEST
 from leasekit.core.claims.claim import Ticket
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.filters import FilterError, seen, takes
-from leasekit.core.leases.records import BrokerLease, Granted, pack_body, unpack_body
-from leasekit.core.leases.relations import Delegation, Withheld
+from leasekit.core.leases.records import BrokerLease, Delegation, Granted, Withheld, pack_body, unpack_body
 from leasekit.core.mappers import Source
-from leasekit.core.profile import Profile
 from leasekit.core.properties import Counts, Properties, attributes, in_common, minus
 from leasekit.core.reasons import Code, counted
 from leasekit.core.requests import Options
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import DAY, Duration, Instant, Term
-from leasekit.core.timetable import ClassedTimetable, Shortfall
+from leasekit.core.timetable import ClassedTimetable, Ledger, Shortfall
 
 KEPT: Final[Duration] = 31 * DAY
 """How far back usage is kept at least."""
@@ -53,25 +51,20 @@ class UsageBook:
 
     def __init__(self, kept: Duration = KEPT) -> None:
         self.kept = min(max(kept, KEPT), KEPT_MAX)
-        self._profiles: dict[tuple[str, str], Profile] = {}
+        self._ledger = Ledger()
         self._pages: dict[tuple[str, str], list[_Page]] = {}
         self._serial = 0
         self._changes = 0
         self._rows: dict[str, Change] = {}
 
     def held(self, holder: str, type_: str, window: Term) -> Iterable[tuple[Term, int]]:
-        """The stretches of ``window`` in which the holder holds units of the type, in order, and how many."""
-        profile = self._profiles.get((holder, type_))
-        if profile is not None:
-            for start, end, units in profile.segments(window.start, window.end):
-                if units > 0:
-                    yield Term(start, end), units
+        """See :class:`Ledger`."""
+        return self._ledger.held(holder, type_, window)
 
     def replace(
         self, holder: str, type_: str, before: Sequence[Granted], after: Sequence[Granted], now: Instant
     ) -> None:
         """A lease's claims are others than before."""
-        profile = self._profile(holder, type_)
         for claims, sign in ((before, -1), (after, 1)):
             others = after if sign < 0 else before
             for claim in claims:
@@ -79,7 +72,7 @@ class UsageBook:
                     if sign < 0 and claim.until <= now and not any(one.key == claim.key for one in after):
                         self.let_go(holder, type_, (claim,))  # it is over: it has been used
                         continue
-                    profile.add(claim.term.start, claim.until, sign * claim.units)
+                    self._ledger.add(holder, type_, sign * claim.units, Term(claim.term.start, claim.until))
         self._changes += 1
         if self._changes % TIDY_EVERY == 0:
             self._tidy(now)
@@ -113,26 +106,18 @@ class UsageBook:
         for id_, holder, type_, until, body in rows:
             (stretches,) = unpack_body(body)
             self._serial = max(self._serial, int(id_))
-            profile = self._profile(holder, type_)
             for start, end, units in stretches:
-                profile.add(start, end, units)
+                self._ledger.add(holder, type_, units, Term(start, end))
             pages = self._pages.setdefault((holder, type_), [])
             if pages:
                 pages[-1] = pages[-1]._replace(stretches=())
             pages.append(_Page(id_, until, stretches))
         self._tidy(now)
 
-    def _profile(self, holder: str, type_: str) -> Profile:
-        profile = self._profiles.get((holder, type_))
-        if profile is None:
-            profile = self._profiles[holder, type_] = Profile()
-        return profile
-
     def _tidy(self, now: Instant) -> None:
         """Let go of what is too old to count."""
         begin = now - self.kept
-        for profile in self._profiles.values():
-            profile.forget_before(begin)
+        self._ledger.forget_before(begin)
         for name, pages in list(self._pages.items()):
             for page in pages:
                 if page.until <= begin:

@@ -20,8 +20,7 @@ from leasekit.core.claims.claim import READY_AT, REDEEM_BY, REPLACES, SAVING, Ti
 from leasekit.core.claims.signed import RECEIPT, TRUNCATION, Signer, Statement, check_statement, decode_statement, state
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
-from leasekit.core.leases.records import BrokerLease, Granted, pack_body
-from leasekit.core.leases.relations import Notice
+from leasekit.core.leases.records import BrokerLease, Granted, Notice, pack_body
 from leasekit.core.mappers import Grant
 from leasekit.core.properties import Properties, saves
 from leasekit.core.protocol.messages import MODIFY, NEW, Accepted, ClaimReport, ReturnTicket, TicketUpdate, Truncated

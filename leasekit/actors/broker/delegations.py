@@ -26,7 +26,7 @@ from leasekit.core.commands import ReleaseSource
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.relations import Delegation, Notice, Withheld
+from leasekit.core.leases.records import Delegation, Notice, Withheld
 from leasekit.core.mappers import Grant
 from leasekit.core.profile import Profile
 from leasekit.core.properties import NO_UNITS, Counts, check_named, chosen, count_of, counts

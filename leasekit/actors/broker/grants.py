@@ -36,8 +36,7 @@ from leasekit.core.commands import EvictLease
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases.plans import HOLD, PlanHold
-from leasekit.core.leases.records import BrokerLease, Granted
-from leasekit.core.leases.relations import Delegation
+from leasekit.core.leases.records import BrokerLease, Delegation, Granted
 from leasekit.core.mappers import BrokerCycle, Grant, GrantedLease, PendingRequest, Usage
 from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties, chosen, first_of, fits, saves, total
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, TICKET_MAX, Introduce, TicketUpdate

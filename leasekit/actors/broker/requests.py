@@ -22,8 +22,7 @@ from leasekit.core.accounts import NOT_TAKEN
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.records import Asked, BrokerLease
-from leasekit.core.leases.relations import Delegation
+from leasekit.core.leases.records import Asked, BrokerLease, Delegation
 from leasekit.core.mappers import BrokerCycle, BrokerMapper, Defer, Grant, Reject, Wake
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, DryRun, DryRunAnswer, RequestTicket, Withdraw

@@ -18,8 +18,7 @@ from leasekit.actors.kernel import Kernel, keeps
 from leasekit.actors.site.units import Inventory, Units
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
-from leasekit.core.leases.records import SiteLease, SiteUnit
-from leasekit.core.leases.relations import Window
+from leasekit.core.leases.records import SiteLease, SiteUnit, Window
 from leasekit.core.reasons import Code, Reason, counted, mark, marked, said
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term

@@ -58,8 +58,7 @@ from leasekit.core.commands import GiveWord, ListEvidence
 from leasekit.core.errors import CommandError, LeasekitError, TicketError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.records import SiteClaim, SiteLease
-from leasekit.core.leases.relations import Delegation, Incident
+from leasekit.core.leases.records import Delegation, Incident, SiteClaim, SiteLease
 from leasekit.core.profile import FOREVER, Profile
 from leasekit.core.properties import NO_UNITS, Counts, chosen, count_of, describe_counts, in_common
 from leasekit.core.protocol.messages import ClaimReport, CloseLease

@@ -23,8 +23,7 @@ from leasekit.core.commands import AddMaintenance, EvictLease, RemoveMaintenance
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.records import SiteLease, SiteUnit
-from leasekit.core.leases.relations import Delegation, Window
+from leasekit.core.leases.records import Delegation, SiteLease, SiteUnit, Window
 from leasekit.core.properties import counts
 from leasekit.core.protocol.messages import Withhold
 from leasekit.core.reasons import Code, Reason, clip, mark

@@ -47,8 +47,7 @@ from leasekit.core.errors import RemoteError, TicketError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import AcceptedChange as Later
-from leasekit.core.leases.records import SiteClaim, SiteLease
-from leasekit.core.leases.relations import Delegation
+from leasekit.core.leases.records import Delegation, SiteClaim, SiteLease
 from leasekit.core.properties import Properties, check_plain, is_plain, minus
 from leasekit.core.protocol.messages import (
     EXTEND,

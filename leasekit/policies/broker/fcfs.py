@@ -27,9 +27,8 @@ from typing import ClassVar
 import attrs
 
 from leasekit.core.time import DAY
-from leasekit.policies.broker.booking import Booking
-from leasekit.policies.broker.placement import Balance
-from leasekit.policies.broker.standard import Rule, StandardMapper, StandardSettings
+from leasekit.policies.broker.capacity import Balance
+from leasekit.policies.broker.standard import Booking, Rule, StandardMapper, StandardSettings
 from leasekit.policies.broker.waiting import ByArrival, Waiting
 
 

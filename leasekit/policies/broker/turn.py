@@ -15,11 +15,20 @@ from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, Grant, Gra
 from leasekit.core.properties import NO_UNITS, Counts
 from leasekit.core.reasons import mark
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
+from leasekit.core.timetable import Ledger
 from leasekit.policies.broker import reasons
-from leasekit.policies.broker.capacity import CapacityView, CapacityViews, Place, Shape, shape_key
+from leasekit.policies.broker.capacity import (
+    CapacityView,
+    CapacityViews,
+    Choice,
+    Member,
+    Place,
+    Shape,
+    pick,
+    place,
+    shape_key,
+)
 from leasekit.policies.broker.constraints import PLAIN, read_constraints
-from leasekit.policies.broker.ledger import Ledger
-from leasekit.policies.broker.placement import Choice, Member, pick, place
 from leasekit.policies.broker.quotas import Limit, Quotas
 
 STARTS_MAX = 1_000

@@ -27,11 +27,10 @@ from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, PendingReq
 from leasekit.core.reasons import mark
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.policies.broker import reasons
-from leasekit.policies.broker.booking import NEW, decide, items, plain
-from leasekit.policies.broker.capacity import CapacityView, Place, shape_key
+from leasekit.policies.broker.capacity import CapacityView, Place, pick, shape_key
 from leasekit.policies.broker.constraints import PLAIN, read_constraints
 from leasekit.policies.broker.line import Key, Lane, Line, LineBucket, LineEntry
-from leasekit.policies.broker.placement import pick
+from leasekit.policies.broker.standard import NEW, decide, items, plain
 from leasekit.policies.broker.suspension import Suspender
 from leasekit.policies.broker.turn import EXPLAINED_MAX, BrokerTurn
 

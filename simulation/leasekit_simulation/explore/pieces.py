@@ -23,8 +23,16 @@ from leasekit.actors.kernel import kept_by
 from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.claims.signed import decode_statement
 from leasekit.core.claims.tree import ClaimTree
-from leasekit.core.leases.records import BrokerLease, GuestLease, KeptRecord, Return, SiteClaim, SiteLease, SiteUnit
-from leasekit.core.leases.relations import Notice
+from leasekit.core.leases.records import (
+    BrokerLease,
+    GuestLease,
+    KeptRecord,
+    Notice,
+    Return,
+    SiteClaim,
+    SiteLease,
+    SiteUnit,
+)
 from leasekit.core.protocol.messages import Ack, LeaseUpdate, Message, TicketUpdate, acknowledge
 from leasekit.core.steps import Action
 from leasekit.core.time import Instant
