@@ -84,7 +84,7 @@ class RecordKind:
     is_kept: bool = True
 
 
-class Kept(NamedTuple):
+class KeptAttributes(NamedTuple):
     """What a part keeps, by the names of its attributes.
 
     ``rows`` are its records, by id, and what else the store has of it. ``volatile`` is what no row has, though what
@@ -97,23 +97,23 @@ class Kept(NamedTuple):
     derived: tuple[str, ...] = ()
 
 
-_KEPT: Final[dict[type, Kept]] = {}
+_KEPT: Final[dict[type, KeptAttributes]] = {}
 C = TypeVar("C", bound=type)
 
 
 def keeps(*, rows: str = "", volatile: str = "", derived: str = "") -> Callable[[C], C]:
-    """Declare what a part keeps, see :class:`Kept`; names are separated by blanks."""
+    """Declare what a part keeps, see :class:`KeptAttributes`; names are separated by blanks."""
 
     def declare(part: C) -> C:
-        _KEPT[part] = Kept(tuple(rows.split()), tuple(volatile.split()), tuple(derived.split()))
+        _KEPT[part] = KeptAttributes(tuple(rows.split()), tuple(volatile.split()), tuple(derived.split()))
         return part
 
     return declare
 
 
-def kept_by(part: object) -> Kept:
+def kept_by(part: object) -> KeptAttributes:
     """What a part has declared."""
-    return _KEPT.get(type(part), Kept())
+    return _KEPT.get(type(part), KeptAttributes())
 
 
 @keeps(

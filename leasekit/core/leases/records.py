@@ -1,5 +1,5 @@
-"""The records that the actors keep, one class for each table and role: in one module of over 800 lines, so that who adds
-a field sees what others have.
+"""The records that the actors keep, one class for each table and role: in one module of over 800 lines, so that whoever
+adds a field sees what others have.
 
 A record is everything that must survive a crash, and a few fields that need not (:func:`volatile`).
 """

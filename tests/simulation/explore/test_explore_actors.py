@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from leasekit.actors import kernel
-from leasekit.actors.kernel import Kept, kept_by
+from leasekit.actors.kernel import KeptAttributes, kept_by
 from leasekit.actors.site.units import Units
 from leasekit.core.schema import TABLES
 from leasekit.core.steps import Tick
@@ -74,7 +74,7 @@ def test_frozen_actor_thaws_as_it_was(name: str) -> None:
 
 def test_what_changes_is_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part that does not declare what it keeps is named as soon as that changes."""
-    monkeypatch.setitem(kernel._KEPT, Units, Kept(("_units",), ("_free", "_tearing"), ("_ending",)))
+    monkeypatch.setitem(kernel._KEPT, Units, KeptAttributes(("_units",), ("_free", "_tearing"), ("_ending",)))
     mover = Mover(FLOWS["plain"])
     with pytest.raises(Violated, match=r"Units\.holding changes, and is not declared"):
         walk(mover, mover.begin(), 13)
