@@ -41,13 +41,13 @@ ELSEWHERE: Final = {"simulate": "leasekit-simulation, the folder simulation/ of 
 
 
 class LazyGroup(click.Group):
-    """``later`` says of each command where it is: ``module:name``. All are loaded for the group's help, and where a
-    word is none of them, to say which it is near to.
+    """``later`` says which commands a module of this package has. A module is imported when one of them is asked for;
+    all are for the group's help, and where a word is no command, to say which it is near to.
     """
 
     def __init__(self, *args: Any, later: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.later = later
+        self.later = {name: module for module, names in later.items() for name in names.split()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands."""
@@ -57,8 +57,9 @@ class LazyGroup(click.Group):
         """A command by its name, or None."""
         if cmd_name not in self.commands:
             for name in [cmd_name] if cmd_name in self.later else self.later:
-                module, _, attribute = self.later[name].partition(":")
-                self.add_command(getattr(import_module(module), attribute), name)
+                module, attribute = import_module(f"leasekit.cli.{self.later[name]}"), name.replace("-", "_")
+                # What Python has words of its own for is called so with a line at the end.
+                self.add_command(getattr(module, f"{attribute}_", None) or getattr(module, attribute), name)
         return super().get_command(ctx, cmd_name)
 
 
@@ -87,28 +88,16 @@ class CommandLine(LazyGroup):
 @click.group(
     cls=CommandLine,
     later={
-        "up": "leasekit.cli.daemons:up",
-        "down": "leasekit.cli.daemons:down",
-        "reload": "leasekit.cli.daemons:reload",
-        "status": "leasekit.cli.daemons:status",
-        "usage": "leasekit.cli.daemons:usage",
-        "clock": "leasekit.cli.daemons:clock",
-        "backup": "leasekit.cli.daemons:backup",
-        "restore": "leasekit.cli.daemons:restore",
-        "lease": "leasekit.cli.main:lease",
-        "slice": "leasekit.cli.topology:slice_",
-        "site": "leasekit.cli.site:site",
-        "broker": "leasekit.cli.broker:broker",
-        "peer": "leasekit.cli.peer:peer",
-        "ticket": "leasekit.cli.ticket:ticket",
-        "evidence": "leasekit.cli.ticket:evidence",
-        "keys": "leasekit.cli.keys:keys",
-        "config": "leasekit.cli.keys:config",
-        "emulate": "leasekit.cli.emulate:emulate",
-        "plan": "leasekit.cli.mapper:plan",
-        "mapper": "leasekit.cli.mapper:mapper",
-        "completion": "leasekit.cli.main:completion",
-        "experiment": "leasekit.cli.emulate:experiment",
+        "daemons": "up down reload status usage clock backup restore",
+        "main": "lease completion",
+        "topology": "slice",
+        "site": "site",
+        "broker": "broker",
+        "peer": "peer",
+        "ticket": "ticket evidence",
+        "keys": "keys config",
+        "emulate": "emulate experiment",
+        "mapper": "plan mapper",
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -127,20 +116,9 @@ def cli() -> None:
 @click.group(
     cls=LazyGroup,
     later={
-        "request": "leasekit.cli.lease_changes:request",
-        "extend": "leasekit.cli.lease_changes:extend",
-        "modify": "leasekit.cli.lease_changes:modify",
-        "close": "leasekit.cli.lease_changes:close",
-        "list": "leasekit.cli.lease_looks:list_",
-        "show": "leasekit.cli.lease_looks:show",
-        "history": "leasekit.cli.lease_looks:history",
-        "watch": "leasekit.cli.lease_looks:watch",
-        "logs": "leasekit.cli.lease_looks:logs",
-        "topologies": "leasekit.cli.topology:topologies",
-        "topology": "leasekit.cli.topology:topology",
-        "close-topology": "leasekit.cli.topology:close_topology",
-        "ssh": "leasekit.cli.lease_looks:ssh",
-        "console": "leasekit.cli.lease_looks:console",
+        "lease_changes": "request extend modify close",
+        "lease_looks": "list show history watch logs ssh console",
+        "topology": "topologies topology close-topology",
     },
 )
 def lease() -> None:

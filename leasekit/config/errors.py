@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import attrs
@@ -42,6 +43,15 @@ class ConfigErrors(LeasekitError):
         super().__init__("\n".join(str(error) for error in self.errors))
 
 
+class UnusableError(LeasekitError):
+    """Something that can't be used; ``found`` and ``allowed`` are the text's two halves."""
+
+    def __init__(self, found: str, allowed: str) -> None:
+        super().__init__(f"found {found}, expected {allowed}")
+        self.found = found
+        self.allowed = allowed
+
+
 class Faults:
     """Collects the faults of one file, so that one does not hide another."""
 
@@ -67,6 +77,14 @@ class Faults:
             else:
                 found, allowed = "", text or path
             self.add(f"{where}{path if text else ''}".lstrip("."), found, allowed)
+
+    @contextmanager
+    def noting(self, key: str) -> Iterator[None]:
+        """Notes an :class:`UnusableError` that is raised in it, and goes on after it."""
+        try:
+            yield
+        except UnusableError as error:
+            self.add(key, error.found, error.allowed)
 
     def attempt(self, where: str, make: Callable[[], T]) -> T | None:
         """What ``make`` returns, or None after noting the ``SettingsError`` it raised about the table ``where``."""

@@ -143,20 +143,16 @@ def _file_keys(deployment: Deployment, names: Sequence[str], faults: Faults, ask
     publics: dict[str, bytes] = {}
     former: dict[str, Sequence[Former]] = {}
     for name, spec in deployment.actors.items():
-        try:
+        with faults.noting(f"actor.{name}.key"):
             if name in names or (deployment.create_keys and not public_path(spec.key).exists()):
                 pair = _own(spec, deployment.create_keys, ask)
                 signers[name], publics[name] = pair, pair.public
                 former[name] = _former(spec, pair, ask) if name in names else ()
             else:
                 publics[name] = load_public(str(public_path(spec.key)))
-        except KeyFileError as error:
-            faults.add(f"actor.{name}.key", error.found, error.allowed)
     for name, peer in deployment.peers.items():
-        try:
+        with faults.noting(f"peer.{name}.key"):
             publics[name] = load_public(peer.key)
-        except KeyFileError as error:
-            faults.add(f"peer.{name}.key", error.found, error.allowed)
     by_key: dict[bytes, str] = {}
     for name, public in publics.items():
         if public in by_key:
@@ -217,15 +213,11 @@ def key_faults(deployment: Deployment) -> list[ConfigError]:
     if not there and not deployment.create_keys:
         return faults.errors
     for name, spec in deployment.actors.items():
-        try:
+        with faults.noting(f"actor.{name}.key"):
             _look_at(spec, deployment.create_keys)
-        except KeyFileError as error:
-            faults.add(f"actor.{name}.key", error.found, error.allowed)
     for name, peer in deployment.peers.items() if there else ():
-        try:
+        with faults.noting(f"peer.{name}.key"):
             load_public(peer.key)
-        except KeyFileError as error:
-            faults.add(f"peer.{name}.key", error.found, error.allowed)
     return faults.errors
 
 

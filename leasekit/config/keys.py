@@ -26,8 +26,9 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
+from leasekit.config.errors import UnusableError
 from leasekit.core.claims.signed import KEY_BYTES, SUCCESSION_MAX, Keypair, Succession, decode_succession, succeed
-from leasekit.core.errors import LeasekitError, TicketError
+from leasekit.core.errors import TicketError
 from leasekit.core.time import Instant
 
 SECRET_TAG: Final = "leasekit-key-1"
@@ -51,16 +52,8 @@ _HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
 _HOW: Final = "its passphrase: name a file with passphrase_file, --passphrase-file or LEASEKIT_PASSPHRASE_FILE"
 
 
-class KeyFileError(LeasekitError):
-    """A key file that is missing, unreadable, unsafe or malformed; the text names the file and what to do.
-
-    ``found`` and ``allowed`` are the text's two halves.
-    """
-
-    def __init__(self, found: str, allowed: str) -> None:
-        super().__init__(f"found {found}, expected {allowed}")
-        self.found = found
-        self.allowed = allowed
+class KeyFileError(UnusableError):
+    """A key file that is missing, unreadable, unsafe or malformed; the text names the file and what to do."""
 
 
 class KeyFileMissing(KeyFileError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ from leasekit.config.deployment import ActorSpec, Deployment, MapperSpec, for_da
 from leasekit.config.emulation import EmulationSpec, apply_changes, resolve_emulation
 from leasekit.config.errors import ConfigError, ConfigErrors, Faults, one_of
 from leasekit.config.identities import key_faults
-from leasekit.config.keys import KeyFileError, KeyFileMissing, check_key, load_public, looks_like_key
+from leasekit.config.keys import KeyFileMissing, check_key, load_public, looks_like_key
 from leasekit.config.resources import Context, check_switched, check_units, resolve_drivers, resolve_given, resolve_site
 from leasekit.config.sense import odd, senseless
 from leasekit.config.shell import TransportSettings
@@ -210,12 +211,8 @@ class Resolver:
             return self.state
         path = self.state / text
         self._use(where, str(path))
-        try:
+        with self.faults.noting(where), suppress(KeyFileMissing):  # for who starts the actor: an emulation needs none
             check_key(path)
-        except KeyFileMissing:
-            pass  # for whoever starts the actor: an emulation needs none
-        except KeyFileError as error:
-            self.faults.add(where, error.found, error.allowed)
         return path
 
     def _listen(self, where: str, table: tables.ActorTable) -> tuple[str, ...]:
@@ -319,12 +316,8 @@ class Resolver:
         where, key, address = f"peer.{name}", table.key, table.address
         if not looks_like_key(key):
             key = str(self.state / key)
-        try:
+        with self.faults.noting(f"{where}.key"), suppress(KeyFileMissing):  # for whoever starts an actor
             load_public(key)
-        except KeyFileMissing:
-            pass  # for whoever starts an actor
-        except KeyFileError as error:
-            self.faults.add(f"{where}.key", error.found, error.allowed)
         if address:
             try:
                 address = resolve_address(address, self.state, table.tls)

@@ -8,7 +8,7 @@ from typing import Any
 
 from leasekit.config import tables
 from leasekit.config.errors import Faults
-from leasekit.config.keys import KeyFileError, load_public
+from leasekit.config.keys import load_public
 from leasekit.config.load import read_document
 from leasekit.config.sockets import resolve_address
 from leasekit.core.settings import structure
@@ -39,10 +39,8 @@ def _arguments(
     spec: tables.PeerSpec, permission: tables.Permission, where: str, base: Path, faults: Faults
 ) -> dict[str, Any]:
     key = address = ""
-    try:
+    with faults.noting(f"{where}.key"):
         key = load_public(spec.key, base).hex()
-    except KeyFileError as error:
-        faults.add(f"{where}.key", error.found, error.allowed)
     try:
         address = resolve_address(spec.address, base, spec.tls) if spec.address else ""
     except ValueError as error:

@@ -30,32 +30,6 @@ from leasekit.core.settings import DurationSetting
 from leasekit.core.signals import Signal
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, WEEK, Duration, Instant, Term, format_duration
 
-__all__ = [
-    "BATCH",
-    "DATA_ENVIRONMENT",
-    "KNOWN_TRACES",
-    "WEB",
-    "Gaps",
-    "JobLoad",
-    "KnownTrace",
-    "SignalSpec",
-    "SwfJob",
-    "SyntheticSettings",
-    "TimeUnit",
-    "TraceError",
-    "TraceMissing",
-    "data_dir",
-    "known_trace",
-    "open_signal",
-    "open_signals",
-    "read_csv",
-    "swf_job_list",
-    "swf_jobs",
-    "swf_signal",
-    "synthetic",
-]
-
-
 DATA_ENVIRONMENT = "LEASEKIT_DATA"
 DATA_DEFAULT = Path("shared", "data")
 ANCESTORS_MAX = 4
@@ -409,11 +383,6 @@ def swf_jobs(path: Path) -> Iterator[SwfJob]:
             fields = row.split()
             if fields:
                 yield _swf_job(path, line, fields, origin)
-
-
-def swf_job_list(path: Path) -> list[SwfJob]:
-    """All the jobs of an SWF file, in file order; see :func:`swf_jobs`."""
-    return list(swf_jobs(path))
 
 
 def _swf_origin(path: Path, line: int, row: str, origin: Instant) -> Instant:

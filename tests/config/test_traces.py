@@ -30,7 +30,7 @@ from leasekit.config.traces import (
     open_signal,
     open_signals,
     read_csv,
-    swf_job_list,
+    swf_jobs,
     swf_signal,
     synthetic,
 )
@@ -191,7 +191,7 @@ def test_a_folder_can_not_be_read(tmp_path: Path) -> None:
 
 def test_swf_jobs_are_read_in_ms(swf_file: Written) -> None:
     """Header comments give the origin; times are ms; -1 is unknown."""
-    one, two = swf_job_list(swf_file(SWF))
+    one, two = swf_jobs(swf_file(SWF))
     assert (one.id, one.submit, one.wait, one.run, one.procs) == (1, 1_000_000_000, 100_000, 600_000, 2)
     assert (one.start, one.width, one.usable, one.procs_requested) == (1_000_100_000, 2, True, None)
     assert (two.submit, two.wait, two.start, two.procs, two.width) == (1_000_450_000, None, 1_000_450_000, None, 4)
@@ -200,7 +200,7 @@ def test_swf_jobs_are_read_in_ms(swf_file: Written) -> None:
 
 def test_swf_decimals_are_kept_to_the_ms(swf_file: Written) -> None:
     """Times may have decimals."""
-    (job,) = swf_job_list(swf_file(swf_line(1, 0, 0, "1.5", 1)))
+    (job,) = swf_jobs(swf_file(swf_line(1, 0, 0, "1.5", 1)))
     assert job.run == 1500
 
 
@@ -221,7 +221,7 @@ def test_malformed_swf_lines_are_named(swf_file: Written, line: str, found: str,
     """One error with file, line, what was found and what is allowed."""
     path = swf_file(swf_line(1, 0, 0, 5, 1) + line)
     with pytest.raises(TraceError) as caught:
-        swf_job_list(path)
+        list(swf_jobs(path))
     message = str(caught.value)
     assert message.startswith(f"{path}, line 2: found {found}")
     assert allowed in message.split("allowed is", 1)[1]
@@ -229,7 +229,7 @@ def test_malformed_swf_lines_are_named(swf_file: Written, line: str, found: str,
 
 def test_swf_signal_by_hand(swf_file: Written) -> None:
     """Bins of five minutes from the first submission's to the last's; unknown waits count as none."""
-    jobs = swf_job_list(swf_file(SWF))
+    jobs = list(swf_jobs(swf_file(SWF)))
     low = 1_000_000_000 // 300_000 * 300_000
     assert jobs[0].submit - low == 100_000
     wanted = swf_signal(jobs, "wanted_procs")
@@ -280,7 +280,7 @@ def test_swf_bins_are_their_definition(jobs: list[SwfJob], interval: int, load: 
 def test_swf_agrees_with_the_derived_trace() -> None:
     """Our bins of the LPC-EGEE log are those of the published derivation, to its two decimals, in every bin."""
     csv = data_file("lpc-egee/LPC-EGEE-2004-1.2-cln-5min.csv.gz")
-    jobs = swf_job_list(data_file("lpc-egee/LPC-EGEE-2004-1.2-cln.swf.gz"))
+    jobs = list(swf_jobs(data_file("lpc-egee/LPC-EGEE-2004-1.2-cln.swf.gz")))
     assert len(jobs) == 234_889
     loads: tuple[JobLoad, ...] = ("wanted_procs", "running_procs")
     for load in loads:
