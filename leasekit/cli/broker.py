@@ -6,7 +6,6 @@ The pictures are in :mod:`.pictures`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -264,112 +263,59 @@ def _axis(window: Term, margin: int, width: int) -> None:
     click.echo(f"{indent}{left}{column.center(gap)}{right}" if gap > len(column) else f"{indent}{left} .. {right}")
 
 
-class Hosting(NamedTuple):
-    """Units of a type at a site."""
-
-    site: str
-    type: str
-    units: int
-    free: int
-
-
-class NetworkWire(NamedTuple):
-    """A link; bandwidths in Mbit/s. ``site`` is who leases it."""
-
-    type: str
-    site: str
-    ends: LinkEnds
-    units: int
-    free: int
-
-    @property
-    def capacity(self) -> Fraction:
-        """All of its bandwidth."""
-        return self.ends.granule * self.units
-
-    @property
-    def available(self) -> Fraction:
-        """What is free now."""
-        return self.ends.granule * self.free
-
-
-class NetworkTopology(NamedTuple):
-    """Sites' units, the names of exchange points, links, and what is wrong with links that can't be read."""
-
-    hostings: tuple[Hosting, ...]
-    exchanges: tuple[str, ...]
-    wires: tuple[NetworkWire, ...]
-    faults: tuple[str, ...]
-
-    @property
-    def sites(self) -> list[str]:
-        """Names of sites, in order."""
-        return sorted({hosting.site for hosting in self.hostings})
-
-    def data(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "sites": [
-                {"site": site, "types": [_hosting(each) for each in self.hostings if each.site == site]}
-                for site in self.sites
-            ],
-            "exchange_points": list(self.exchanges),
-            "links": [_wire(wire) for wire in self.wires],
-            "faults": list(self.faults),
-        }
-
-
-def _hosting(hosting: Hosting) -> dict[str, Any]:
-    return {"type": hosting.type, "units": hosting.units, "free_now": hosting.free}
-
-
-def _wire(wire: NetworkWire) -> dict[str, Any]:
-    return {
-        "link": wire.type,
-        "site": wire.site,
-        "a": wire.ends.a,
-        "b": wire.ends.b,
-        "capacity_mbps": float(wire.capacity),
-        "free_now_mbps": float(wire.available),
-        "granule_mbps": float(wire.ends.granule),
-        "latency_ms": float(wire.ends.latency),
-        "value": float(wire.ends.value),
-    }
-
-
-def topology_of(sources: Iterable[Mapping[str, Any]]) -> NetworkTopology:
-    """The network of a broker's ``sources``; several delegations of one type and site count as one."""
-    hostings: dict[tuple[str, str], Hosting] = {}
-    wires: dict[tuple[str, str], NetworkWire] = {}
+def topology_of(sources: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The network of a broker's ``sources`` as plain data: sites' units, the names of exchange points, links (with
+    bandwidths in Mbit/s; ``site`` is who leases one), and what is wrong with links that can't be read. Several
+    delegations of one type and site count as one.
+    """
+    counts: dict[tuple[str, str], tuple[int, int]] = {}
+    links: dict[tuple[str, str], LinkEnds] = {}
+    sites: dict[str, list[dict[str, Any]]] = {}
     faults = []
     for source in sources:
-        key = (source["site"], source["type"])
-        units, free = source["units"], source["free_now"]
+        key = source["type"], source["site"]
         try:
             ends = read_link(source["properties"])
         except ValueError as error:
             faults.append(f"link {source['type']} of {source['site']}: {error}")
             continue
-        if ends is None:
-            before = hostings.get(key, Hosting(*key, 0, 0))
-            hostings[key] = Hosting(*key, before.units + units, before.free + free)
-        else:
-            known = wires.get(key, NetworkWire(source["type"], source["site"], ends, 0, 0))
-            wires[key] = known._replace(units=known.units + units, free=known.free + free)
-    sites = {site for site, _ in hostings}
-    ends_of = {end for wire in wires.values() for end in (wire.ends.a, wire.ends.b)}
-    return NetworkTopology(
-        tuple(hostings[key] for key in sorted(hostings)),
-        tuple(sorted(ends_of - sites)),
-        tuple(wires[key] for key in sorted(wires, key=lambda one: (one[1], one[0]))),
-        tuple(faults),
-    )
+        units, free = counts.get(key, (0, 0))
+        counts[key] = units + source["units"], free + source["free_now"]
+        if ends is not None:
+            links.setdefault(key, ends)
+    for type_, site in sorted(counts.keys() - links.keys()):
+        units, free = counts[type_, site]
+        sites.setdefault(site, []).append({"type": type_, "units": units, "free_now": free})
+    joined = {end for ends in links.values() for end in (ends.a, ends.b)}
+    return {
+        "sites": [{"site": site, "types": sites[site]} for site in sorted(sites)],
+        "exchange_points": sorted(joined - sites.keys()),
+        "links": [_link(*key, links[key], *counts[key]) for key in sorted(links)],
+        "faults": faults,
+    }
+
+
+def _link(name: str, site: str, ends: LinkEnds, units: int, free: int) -> dict[str, Any]:
+    return {
+        "link": name,
+        "site": site,
+        "a": ends.a,
+        "b": ends.b,
+        "capacity_mbps": float(ends.granule * units),
+        "free_now_mbps": float(ends.granule * free),
+        "granule_mbps": float(ends.granule),
+        "latency_ms": float(ends.latency),
+        "value": float(ends.value),
+    }
 
 
 def _number(key: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda link: f"{link[key]:g}"
 
 
+HOSTS: Final = listing(
+    "site", "type", "units", ("free now", "free_now"), empty="no site has delegated units", right=("units", "free now")
+)
 LINKS: Final = listing(
     "link", "a", "b", ("Mbit/s", _number("capacity_mbps")), ("free now", _number("free_now_mbps")),
     ("latency ms", _number("latency_ms")), ("value", _number("value")), ("leased by", "site"),
@@ -377,16 +323,14 @@ LINKS: Final = listing(
 )  # fmt: skip
 
 
-def print_topology(found: NetworkTopology) -> None:
+def print_topology(found: Mapping[str, Any]) -> None:
     """For a person: three tables."""
-    rows = [(each.site, each.type, each.units, each.free) for each in found.hostings]
-    print_table(
-        ("site", "type", "units", "free now"), rows, empty="no site has delegated units", right=("units", "free now")
-    )
-    if found.exchanges:
-        print_table(("exchange point",), [(name,) for name in found.exchanges], empty="")
-    LINKS(map(_wire, found.wires))
-    for fault in found.faults:
+    units = [{"site": one["site"], **type_} for one in found["sites"] for type_ in one["types"]]
+    HOSTS(units)
+    if found["exchange_points"]:
+        print_table(("exchange point",), [(name,) for name in found["exchange_points"]], empty="")
+    LINKS(found["links"])
+    for fault in found["faults"]:
         note(fault)
 
 
@@ -543,7 +487,7 @@ def topology(
         from leasekit.cli.pictures import draw_topology
 
         draw_topology(found, out)
-    return found.data(), (lambda _: print_topology(found)) if out is None else f"written to {out}"
+    return found, print_topology if out is None else f"written to {out}"
 
 
 def _check_picture(out: Path | None) -> None:

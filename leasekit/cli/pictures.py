@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from leasekit.cli.broker import GONE, OTHERS, Calendar, NetworkTopology, NetworkWire, Step, taken
+from leasekit.cli.broker import GONE, OTHERS, Calendar, Step, taken
 from leasekit.cli.times import to_second
 from leasekit.config.instants import CALENDAR_END
 from leasekit.core.errors import LeasekitError
@@ -150,7 +150,7 @@ NAMES_MAX: Final = 60
 """Beyond so many places only their names are written, not what is free."""
 
 
-def draw_topology(found: NetworkTopology, file: Path) -> None:
+def draw_topology(found: Mapping[str, Any], file: Path) -> None:
     """Draw it into ``file``, whose name ends in .png or .svg. Raises ``LeasekitError`` where that can't be."""
     places = layout(found)
     with mpl.rc_context():
@@ -161,9 +161,9 @@ def draw_topology(found: NetworkTopology, file: Path) -> None:
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.set_axis_off()
         axes.set(xlim=(-REACH, REACH), ylim=(-REACH, REACH))
-        most = max((float(wire.capacity) for wire in found.wires), default=1.0)
-        for wire, curve in curves(found, places):
-            _line(axes, wire, curve, most, words=len(places) <= NAMES_MAX)
+        most = max((link["capacity_mbps"] for link in found["links"]), default=1.0)
+        for link, curve in curves(found, places):
+            _line(axes, link, curve, most, words=len(places) <= NAMES_MAX)
         _sites(axes, found, places)
         _exchanges(axes, found, places)
         try:
@@ -172,22 +172,23 @@ def draw_topology(found: NetworkTopology, file: Path) -> None:
             raise LeasekitError(f"can't write {file}: {error.strerror or error}") from error
 
 
-def layout(found: NetworkTopology) -> Mapping[str, Place]:
+def layout(found: Mapping[str, Any]) -> Mapping[str, Place]:
     """Where everything is drawn: the same for the same network.
 
     Sites stand on a circle, those of one exchange point beside each other; each exchange point settles in the middle of
     what it is joined with, pushed off from others that come to the same spot.
     """
-    joined: dict[str, list[str]] = {name: [] for name in (*found.sites, *found.exchanges)}
-    for wire in found.wires:
-        joined[wire.ends.a].append(wire.ends.b)
-        joined[wire.ends.b].append(wire.ends.a)
-    inner = set(found.exchanges)
-    order = sorted(found.sites, key=lambda site: (min((n for n in joined[site] if n in inner), default=""), site))
+    sites, exchanges = [one["site"] for one in found["sites"]], found["exchange_points"]
+    joined: dict[str, list[str]] = {name: [] for name in (*sites, *exchanges)}
+    for link in found["links"]:
+        joined[link["a"]].append(link["b"])
+        joined[link["b"]].append(link["a"])
+    inner = set(exchanges)
+    order = sorted(sites, key=lambda site: (min((n for n in joined[site] if n in inner), default=""), site))
     places = {name: _on_circle(number, len(order), 1.0) for number, name in enumerate(order)}
-    places |= {name: _on_circle(number, len(inner), 0.3) for number, name in enumerate(found.exchanges)}
+    places |= {name: _on_circle(number, len(inner), 0.3) for number, name in enumerate(exchanges)}
     for _ in range(ROUNDS):
-        for name in found.exchanges:
+        for name in exchanges:
             near = [places[other] for other in joined[name]]
             pull = [sum(axis) / len(near) for axis in zip(*near, strict=True)] if near else [0.0, 0.0]
             push = _push(name, places, inner)
@@ -212,42 +213,42 @@ def _push(name: str, places: Mapping[str, Place], inner: set[str]) -> Place:
     return total[0], total[1]
 
 
-def curves(found: NetworkTopology, places: Mapping[str, Place]) -> Iterator[tuple[NetworkWire, list[Place]]]:
+def curves(found: Mapping[str, Any], places: Mapping[str, Place]) -> Iterator[tuple[Mapping[str, Any], list[Place]]]:
     """Each link with its line; further links between the same two ends pass beside the first."""
     beside: Counter[frozenset[str]] = Counter()
-    for wire in found.wires:
-        pair = frozenset((wire.ends.a, wire.ends.b))
-        yield wire, bend(wire, places, beside[pair])
+    for link in found["links"]:
+        pair = frozenset((link["a"], link["b"]))
+        yield link, bend(link, places, beside[pair])
         beside[pair] += 1
 
 
-def _line(axes: Axes, wire: NetworkWire, curve: Sequence[Place], most: float, *, words: bool) -> None:
-    capacity, free = float(wire.capacity), float(wire.available)
+def _line(axes: Axes, link: Mapping[str, Any], curve: Sequence[Place], most: float, *, words: bool) -> None:
+    capacity, free = link["capacity_mbps"], link["free_now_mbps"]
     share = free / capacity if capacity else 0.0
     colour = GREEN if share > 0.5 else ORANGE if share > 0 else VERMILION
     width = THINNEST + (WIDEST - THINNEST) * (capacity / most if most else 0.0)
     xs, ys = zip(*curve, strict=True)
     axes.plot(xs, ys, color=colour, linewidth=width, alpha=0.6, zorder=1, solid_capstyle="round")
     if words:
-        text = f"{wire.type}\n{free:g} of {capacity:g} Mbit/s"
+        text = f"{link['link']}\n{free:g} of {capacity:g} Mbit/s"
         axes.text(*curve[len(curve) // 2], text, ha="center", va="center", fontsize=8, zorder=3, bbox=_BOX)
 
 
-def bend(wire: NetworkWire, places: Mapping[str, Place], beside: int = 0) -> list[Place]:
+def bend(link: Mapping[str, Any], places: Mapping[str, Place], beside: int = 0) -> list[Place]:
     """The points of a link's line: straight, or round whatever place else it would lead through, and the further out
     the more links it passes ``beside``.
     """
-    (x0, y0), (x1, y1) = places[wire.ends.a], places[wire.ends.b]
+    (x0, y0), (x1, y1) = places[link["a"]], places[link["b"]]
     dx, dy = x1 - x0, y1 - y0
     length = max(math.hypot(dx, dy), 1e-9)
     aside = 0.0
     for name, (x, y) in places.items():
         along = ((x - x0) * dx + (y - y0) * dy) / length**2
         across = ((y - y0) * dx - (x - x0) * dy) / length
-        if name not in (wire.ends.a, wire.ends.b) and 0 < along < 1 and abs(across) < NEAR:
+        if name not in (link["a"], link["b"]) and 0 < along < 1 and abs(across) < NEAR:
             aside = BEND * length if across <= 0 else -BEND * length
     # Whichever of its ends comes first, it turns to the same side.
-    turn = 1 if wire.ends.a < wire.ends.b else -1
+    turn = 1 if link["a"] < link["b"] else -1
     aside += math.copysign(beside * BEND * length, aside or turn)
     points = []
     for step in range(STEPS + 1):
@@ -260,22 +261,22 @@ def bend(wire: NetworkWire, places: Mapping[str, Place], beside: int = 0) -> lis
 _BOX: Final[dict[str, Any]] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.0}
 
 
-def _sites(axes: Axes, found: NetworkTopology, places: Mapping[str, Place]) -> None:
+def _sites(axes: Axes, found: Mapping[str, Any], places: Mapping[str, Place]) -> None:
     words = len(places) <= NAMES_MAX
-    for site in found.sites:
-        x, y = places[site]
+    for one in found["sites"]:
+        x, y = places[one["site"]]
         axes.plot([x], [y], marker="s", markersize=16, color=BLUE, zorder=2)
-        lines = [site]
+        lines = [one["site"]]
         if words:
-            lines += [f"{each.free} of {each.units} {each.type}" for each in found.hostings if each.site == site]
+            lines += [f"{each['free_now']} of {each['units']} {each['type']}" for each in one["types"]]
         axes.annotate(
             "\n".join(lines), (x, y), xytext=(0, -14), textcoords="offset points", ha="center", va="top", zorder=4,
             fontsize=9, bbox=_BOX,
         )  # fmt: skip
 
 
-def _exchanges(axes: Axes, found: NetworkTopology, places: Mapping[str, Place]) -> None:
-    for name in found.exchanges:
+def _exchanges(axes: Axes, found: Mapping[str, Any], places: Mapping[str, Place]) -> None:
+    for name in found["exchange_points"]:
         x, y = places[name]
         axes.plot([x], [y], marker="o", markersize=12, color="black", zorder=2)
         axes.annotate(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasekit.cli.broker import NetworkTopology, print_topology, topology_of
+from leasekit.cli.broker import print_topology, topology_of
 from leasekit.cli.pictures import bend, curves, draw_topology, layout
 from leasekit.core.errors import LeasekitError
 
@@ -33,7 +33,7 @@ SOURCES = [
 
 def test_sources_become_a_network() -> None:
     """Sites are where units are, exchange points where only links lead; delegations of one kind add up."""
-    found = topology_of(SOURCES).data()
+    found = topology_of(SOURCES)
     assert found["sites"] == [
         {
             "site": "north",
@@ -53,7 +53,7 @@ def test_sources_become_a_network() -> None:
 def test_a_link_that_can_t_be_read_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """Its properties are named, and the rest of the network is shown."""
     found = topology_of([*SOURCES, source("net", "odd", 1, 1, a="north", b="X1", granule_mbps="lots")])
-    assert len(found.wires) == 2
+    assert len(found["links"]) == 2
     print_topology(found)
     out, err = capsys.readouterr()
     assert "link odd of net: link.granule_mbps: found 'lots'" in err
@@ -95,12 +95,13 @@ def test_places_are_apart_and_the_same_each_time(pairs: list[tuple[int, int]], b
     """Sites stand on a circle, no two of them in one spot; exchange points stay within; nothing is drawn at random."""
     sites = [source(f"s{number}", "vm", 1, 1) for number in range(10)]
     links = [source("net", f"l{a}-{b}", 1, 1, a=_name(a), b=_name(b)) for a, b in {*pairs, *between} if a != b]
-    found: NetworkTopology = topology_of([*sites, *links])
+    found = topology_of([*sites, *links])
     places = layout(found)
+    names = [one["site"] for one in found["sites"]]
     assert layout(found) == places
-    assert {round(math.hypot(*places[site]), 6) for site in found.sites} == {1.0}
-    assert len({(round(x, 3), round(y, 3)) for site, (x, y) in places.items() if site in found.sites}) == 10
-    assert all(math.hypot(*places[name]) < 1.5 for name in found.exchanges)
+    assert {round(math.hypot(*places[site]), 6) for site in names} == {1.0}
+    assert len({(round(x, 3), round(y, 3)) for site, (x, y) in places.items() if site in names}) == 10
+    assert all(math.hypot(*places[name]) < 1.5 for name in found["exchange_points"])
 
 
 def _name(number: int) -> str:
@@ -113,7 +114,7 @@ def test_a_line_goes_round_what_it_does_not_join() -> None:
     links = [source("net", f"l{number}", 1, 1, a=a, b=b) for number, (a, b) in enumerate(ends)]
     found = topology_of([source("north", "vm", 1, 1), source("south", "vm", 1, 1), *links])
     places = layout(found)
-    *straight, direct = (bend(wire, places) for wire in found.wires)
+    *straight, direct = (bend(link, places) for link in found["links"])
     assert min(math.dist(point, places["X1"]) for point in direct) > 0.2
     assert (direct[0], direct[-1]) == (places["north"], places["south"])
     for line in straight:
