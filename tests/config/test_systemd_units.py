@@ -58,7 +58,7 @@ def test_a_reload_is_of_that_actor(tmp_path: Path) -> None:
     found = main.cli.get_command(click.Context(main.cli), command)
     assert found is not None, command
     context = found.make_context(command, arguments)
-    assert context.params["actors"] == ("site",)
+    assert context.params["words"] == ("site",)
     assert (context.params["file"], context.params["state"]) == (QUICKSTART, tmp_path)
 
 
