@@ -102,9 +102,9 @@ class DeployedWorld(World):
         """Let ``length`` milliseconds pass."""
         self.run_until(self.now + length)
 
-    def request(self, guest: str, units: int, start: Instant, end: Instant, **more: Any) -> str:
+    def request(self, guest: str, units: int, start: Instant, end: Instant, type: str = "vm", **more: Any) -> str:
         """Have a guest ask for a lease of that many units; returns its id."""
-        reply = self.command(guest, "lease.request", type="vm", units=units, term=[start, end], **more)
+        reply = self.command(guest, "lease.request", type=type, units=units, term=[start, end], **more)
         assert not reply.error, reply.error
         return str(reply.result["lease"] if "lease" in reply.result else reply.result["id"])
 

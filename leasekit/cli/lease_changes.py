@@ -16,13 +16,15 @@ from leasekit.cli.lease_looks import last_end, show_lease
 from leasekit.cli.options import FILE_OR_INPUT, Shown, argument, command, gathered, option
 from leasekit.cli.output import listing, note, print_lines
 from leasekit.cli.places import GUEST, DeployPlace
-from leasekit.cli.times import TERM, WHEN, Count, now, on_clock, parse_clock, to_second, weekday, zone_of
+from leasekit.cli.times import NEEDS, TERM, WHEN, Count, now, on_clock, parse_clock, to_second, weekday, zone_of
 from leasekit.cli.topology import request_topology
 from leasekit.cli.watching import ACTIVE, GRANTED, Following, WatchOutcome, followed
 from leasekit.config.instants import CALENDAR_END, dated, shown
 from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import Code, counted
 from leasekit.core.time import DAY, MINUTE, SECOND, Duration, Instant, format_duration
+from leasekit.core.vectors import NEEDS as PREFIX
+from leasekit.core.vectors import Vector, as_properties
 
 if TYPE_CHECKING:
     from leasekit.runtime.client import ControlClient
@@ -257,6 +259,9 @@ def request(
     properties: Sequence[tuple[str, str]] = option("Request property, told to the broker (repeat it).", "--property"),
     configuration: Sequence[tuple[str, str]] = CONFIGURATION,
     filter_: str | None = option("Only units with such attributes: `rack == b`.", metavar="EXPRESSION"),
+    needs: Vector | None = option(
+        "Machines on hosts, each with so much: `cpu=2,memory=4GiB` [whole hosts].", type=NEEDS
+    ),
     elastic: int | None = option("Fewer units will do, down to MIN.", type=Count(min=1), metavar="MIN"),
     deferrable_until: Instant | None = option("A later start will do, up to then."),
     timeout: Duration | None = option(f"How long an answer is of use [{format_duration(ANSWER_WITHIN)}]."),
@@ -290,6 +295,7 @@ def request(
       leasekit lease request vm 8 --for 12h --start 2027-03-01T08:00Z --elastic 4
       leasekit lease request vm 8 --for 12h --start +1d --dry-run
       leasekit lease request vm 3 --for 2h --filter 'rack == b and memory_gb >= 64'
+      leasekit lease request node 3 --for 2h --needs cpu=2,memory=4GiB
       leasekit lease request vm 2 --for 8h --start 'monday 9:00' --zone Europe/Berlin --wait-for granted
       leasekit lease request vm 4 --every mon-fri --from 9:00 --to 17:00 --until 2027-06-30 --name lab
       leasekit lease request --topology topology.toml --dry-run
@@ -308,6 +314,7 @@ def request(
     requested = dict(properties)
     if filter_ is not None:
         requested["filter"] = filter_
+    requested |= as_properties(needs or (), PREFIX)
     if elastic is not None:
         if elastic > units:
             raise click.UsageError(f"--elastic: found {elastic}, expected at most the {counted(units)} asked for")
@@ -374,8 +381,9 @@ _WITH_TOPOLOGY: Final = {
 
 
 _WITH_SERIES: Final = {
-    "type_", "units", "start", "slice_", "name", "site", "broker", "properties", "configuration", "elastic", "timeout",
-    "dry_run", "days", "begin", "end", "last", "each", "zone", "as_json", "file", "state", "actor", "control",
+    "type_", "units", "start", "slice_", "name", "site", "broker", "properties", "configuration", "elastic", "needs",
+    "timeout", "dry_run", "days", "begin", "end", "last", "each", "zone", "as_json", "file", "state", "actor",
+    "control",
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import click
 
 from leasekit.config.instants import parse_instant, shown
 from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant, format_duration, parse_duration
+from leasekit.core.vectors import Vector, read_amount
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,40}")
 COUNT_MAX: Final = 2**53 - 1
@@ -100,6 +101,23 @@ class _Zone(click.ParamType[tzinfo]):
             self.fail(f"found {value!s:.40}, expected a name of the time zone database, such as Europe/Berlin", param)
 
 
+class _Needs(click.ParamType[Vector]):
+    name = "resource=amount,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Vector:
+        if isinstance(value, tuple):
+            return value
+        pairs = [entry.partition("=") for entry in str(value).split(",")]
+        try:
+            found = {name.strip(): read_amount(name.strip(), much) for name, _, much in pairs}
+        except ValueError as error:
+            self.fail(f"{error} (as in cpu=2,memory=4GiB)", param, ctx)
+        if len(found) < len(pairs):
+            self.fail(f"found {value!r}, expected each resource once", param, ctx)
+        return tuple(sorted(found.items()))
+
+
+NEEDS = _Needs()
 WHEN = _When()
 SPAN = _Span()
 PAIR = _Pair()

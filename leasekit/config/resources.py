@@ -17,9 +17,10 @@ from leasekit.config.errors import Faults, one_of
 from leasekit.config.tables import DriverSpec
 from leasekit.core.claims.claim import DEGREE_ONE
 from leasekit.core.leases.power import power_driver
-from leasekit.core.properties import SAVES
+from leasekit.core.properties import CAPS, MIGRATES, SAVES
 from leasekit.core.settings import setting_fields, structure
 from leasekit.core.time import format_duration
+from leasekit.core.vectors import CAPACITY, LEAST_YIELD, THOUSAND, as_properties, read_amount
 from leasekit.drivers.names import UNIT_ID
 from leasekit.drivers.null import NullSettings
 from leasekit.drivers.registry import TIMEOUT, action_timeout, capabilities, driver_names, only_units
@@ -94,8 +95,11 @@ def resolve_site(
             context.faults.add(f"{key}.unit_properties", f"{both[0]!r}, which properties has too", "it in one of them")
         if SAVES in entry.properties:
             context.faults.add(f"{key}.properties.{SAVES}", "a property", "save = true at the driver, which sets it")
-        own, power = dict(entry.unit_properties), entry.type in _powered(table)
-        properties = {**entry.properties, SAVES: "true"} if _is_saved(table, entry) else dict(entry.properties)
+        if earlier is not None and bool(earlier.capacity) != bool(entry.capacity):
+            allowed = "capacity for all units of a type, or for none"
+            context.faults.add(f"{key}.capacity", "units with and without it", allowed)
+        own, power = {**entry.unit_properties, **_capacity(entry)}, entry.type in _powered(table)
+        properties = {**entry.properties, **_abilities(table, entry)}
         groups.append(UnitGroup(type=entry.type, names=names, properties=properties, own=own, power=power))
     units = {group.type: sum(len(other.names) for other in groups if other.type == group.type) for group in groups}
     return tuple(groups), resolve_given(context, name, table.delegation, units)
@@ -107,12 +111,32 @@ def _powered(table: tables.AuthorityTable) -> set[str]:
     return {type_ for powers in named if isinstance(powers, list | tuple) for type_ in powers if isinstance(type_, str)}
 
 
-def _is_saved(table: tables.AuthorityTable, entry: tables.InventoryTable) -> bool:
-    """Whether the driver of a type is told to save units, as far as the tables can be read."""
+def _capacity(entry: tables.InventoryTable) -> dict[str, str]:
+    """What hosts have, as attributes."""
+    has = tuple(sorted((name, read_amount(name, much)) for name, much in entry.capacity.items()))
+    least = round(entry.least_yield * THOUSAND)
+    return {**as_properties(has, CAPACITY), **({LEAST_YIELD: str(least)} if has and least < THOUSAND else {})}
+
+
+def _abilities(table: tables.AuthorityTable, entry: tables.InventoryTable) -> dict[str, str]:
+    """What the driver of a type is told to do, or can do, as resource properties: to save units; of hosts, to cap and
+    to migrate machines.
+    """
+    driver = _driver_of(table, entry)
+    found = {SAVES: "true"} if driver.get("save") is True else {}
+    kind = driver.get("kind", NULL)
+    if entry.capacity and kind in driver_names():
+        able = capabilities(kind, "")
+        found |= {key: "true" for name, key in (("cap", CAPS), ("migrate", MIGRATES)) if name in able}
+    return found
+
+
+def _driver_of(table: tables.AuthorityTable, entry: tables.InventoryTable) -> Mapping[str, Any]:
+    """The driver of a type, as far as the tables can be read."""
     named = entry.driver or next((name for name, one in table.driver.items() if entry.type in _named(one, "types")), "")
     rest = [name for name, one in table.driver.items() if not _named(one, "types") and not _named(one, "powers")]
     driver = named or (rest[0] if len(rest) == 1 else "")
-    return table.driver.get(driver, {}).get("save") is True
+    return table.driver.get(driver, {})
 
 
 def _named(driver: Mapping[str, Any], key: str) -> list[Any]:

@@ -20,6 +20,7 @@ from leasekit.core.claims.claim import TYPE_MAX
 from leasekit.core.properties import check_plain, check_properties
 from leasekit.core.settings import DurationSetting, resolved
 from leasekit.core.time import DAY, HOUR
+from leasekit.core.vectors import CORE, RESOURCES_MAX, read_amount
 from leasekit.drivers.null import NullSettings
 from leasekit.drivers.registry import TIMEOUT
 
@@ -136,12 +137,27 @@ class ActorTable:
     permissions: Mapping[str, Permission] = attrs.Factory(dict)
 
 
+def _capacity(table: object, field: attrs.Attribute[Any], value: Mapping[str, Any]) -> None:
+    """What a host has: each amount is as a person writes it. Raises ``ValueError``."""
+    for resource, much in value.items():
+        if not re.fullmatch("[a-z][a-z0-9_]{0,31}", resource):
+            raise ValueError(f"found the resource {resource!r:.40}, names have small letters, digits and _")
+        read_amount(resource, much)
+    if value and not value.keys() - {CORE}:
+        raise ValueError("found core only, expected what the host has in all: cpu, memory, ...")
+    if len(value) > RESOURCES_MAX:
+        raise ValueError(f"found {len(value)} resources, at most {RESOURCES_MAX} are allowed")
+
+
 @attrs.frozen(kw_only=True)
 class InventoryTable:
     """``[[actor.SITE.inventory]]``: units of one type, counted or named.
 
     All units of a type have the same ``properties``, which brokers and tickets speak of; ``unit_properties`` are those
-    of these units alone: the site's mapper may choose by them, and drivers are told.
+    of these units alone: the site's mapper may choose by them, and drivers are told. Units with ``capacity`` are hosts,
+    which are leased whole or by parts (:mod:`leasekit.core.vectors`): ``cpu`` in cores, ``memory`` such as ``64GiB``,
+    ``core`` what one core gives, others by number. ``least_yield`` is which share of the CPU that machines need they
+    get at least.
     """
 
     type: str = attrs.field(validator=_type)
@@ -153,6 +169,8 @@ class InventoryTable:
     names: tuple[str, ...] = ()
     properties: Mapping[str, str] = attrs.field(factory=dict, validator=_properties)
     unit_properties: Mapping[str, str] = attrs.field(factory=dict, validator=_properties)
+    capacity: Mapping[str, Any] = attrs.field(factory=dict, validator=_capacity)
+    least_yield: float = attrs.field(default=1.0, validator=[attrs.validators.gt(0), attrs.validators.le(1)])
     driver: str = ""
 
 

@@ -19,6 +19,7 @@ from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Timetable
 from leasekit.core.topology import TopologyRequest
+from leasekit.core.vectors import WHOLE, Sizes, Vector
 
 VERSION: Final = 1
 EMPTY_CLASSES: Final[Mapping[bytes, Properties]] = MappingProxyType({})
@@ -41,6 +42,7 @@ class PendingRequest(NamedTuple):
     one. ``held`` is what the lease holds, up to ``held_until`` (0 where it holds nothing): a modify gives that up
     from ``term.start`` on, though ``Source.free`` still counts it; what it leaves of that stays booked until the
     site has confirmed the modify. ``classes`` says how many units of each class it holds; it goes on with these.
+    ``needs`` is what each machine needs of a host (:data:`~leasekit.core.vectors.WHOLE`: whole units are asked for).
     ``deadline`` is the last instant at which an answer is of use. ``priority`` is the class of the holder and the
     request's own priority, added up.
     """
@@ -65,6 +67,7 @@ class PendingRequest(NamedTuple):
     properties: Properties
     held_until: Instant = 0
     classes: Counts = NO_UNITS
+    needs: Vector = WHOLE
 
 
 class Source(NamedTuple):
@@ -75,7 +78,8 @@ class Source(NamedTuple):
 
     ``properties`` is what all its units have. ``classes`` says of each class of them, by its name, what these have;
     where there are several, ``free`` is their :class:`~leasekit.core.timetable.ClassedTimetable`, whose ``of`` looks at
-    some of them: those that the filter of a request takes.
+    some of them: those that the filter of a request takes. Of a divided type it is a
+    :class:`~leasekit.core.divided.DividedTimetable` in whole hosts, whose ``needing`` looks at machines.
     """
 
     id: str
@@ -285,6 +289,7 @@ class UnitView(NamedTuple):
     properties: Properties
     power: str = "on"
     classes: tuple[bytes, ...] = ()
+    host: str = ""
 
     @property
     def attributes(self) -> Properties:
@@ -294,6 +299,40 @@ class UnitView(NamedTuple):
         return {**self.properties, "unit": self.id, "type": self.type}
 
 
+class MachineView(NamedTuple):
+    """A machine on a host: what was asked for it (``needs``), what it takes of the host at least (``size``), and how
+    much CPU it gets at most, in millicores (``cap``, -1: as much as there is). ``used`` is what it was last seen to use
+    of CPU, in millicores (-1: nobody has said). Its lease's ``properties`` are those of its configuration.
+    """
+
+    id: str
+    lease: str
+    state: str
+    size: Vector
+    needs: Vector
+    cap: int
+    used: int
+    properties: Properties
+
+
+class HostView(NamedTuple):
+    """A host of a divided type: what it has, in all and at one core, the least yield of its CPU in thousandths, and the
+    machines on it, those that leave it among them. ``state`` is that of a unit; one that is not ``free`` is leased
+    whole. ``able`` is what its driver can do to machines: ``cap``, ``migrate``.
+    """
+
+    id: str
+    type: str
+    host_class: bytes
+    state: str
+    capacity: Vector
+    core: int
+    least_yield: int
+    machines: tuple[MachineView, ...]
+    able: frozenset[str]
+    properties: Properties
+
+
 class Demand(NamedTuple):
     """What one lease needs of its site now.
 
@@ -301,6 +340,10 @@ class Demand(NamedTuple):
     which), negative when it shrinks without having named all its victims. ``held`` are the units that it has.
     ``wanted`` names units that the ticket ties it to. ``classes`` says of which classes the units are that it gets, or
     gives up: those of another class won't do, unless ``op`` is ``replace`` and there are none (empty: any will do).
+
+    Of a divided type, ``sizes`` is what one unit of each of these classes takes, ``needs`` what was asked for a machine
+    (:data:`~leasekit.core.vectors.WHOLE`: for whole hosts), and ``places`` the hosts on which the units that are
+    missing have their places; when it shrinks, those of the units that it keeps.
     """
 
     lease: str
@@ -313,6 +356,9 @@ class Demand(NamedTuple):
     term: Term
     properties: Properties
     classes: Counts = NO_UNITS
+    sizes: Sizes = ()
+    needs: Vector = WHOLE
+    places: tuple[str, ...] = ()
 
 
 def _no_units(type_: str, filter: str = "", /) -> Sequence[UnitView]:
@@ -321,6 +367,14 @@ def _no_units(type_: str, filter: str = "", /) -> Sequence[UnitView]:
 
 def _no_demands(type_: str) -> Sequence[Demand]:
     return ()
+
+
+def _no_hosts(type_: str) -> Sequence[HostView]:
+    return ()
+
+
+def _no_room(host: str, size: Vector, term: Term) -> int:
+    return 0
 
 
 class FreeUnits(Protocol):
@@ -345,6 +399,9 @@ class AuthorityCycle(NamedTuple):
     will need, by tickets that were redeemed before their term (``new`` or ``grow``), in order of the start of ``term``;
     among them, where ``demands`` are those of shrinking leases alone, the demands of the next turn.
     Such a mapper is called at once, and whenever it asked for that by :class:`Wake`, also when no lease needs anything.
+
+    ``hosts(type)`` are the hosts of a divided type, ``room(host, size, term)`` how many more units of a size have a
+    place on a host throughout a term.
     """
 
     now: Instant
@@ -353,6 +410,8 @@ class AuthorityCycle(NamedTuple):
     unit: Callable[[str], UnitView]
     units: AllUnits = _no_units
     booked: Callable[[str], Sequence[Demand]] = _no_demands
+    hosts: Callable[[str], Sequence[HostView]] = _no_hosts
+    room: Callable[[str, Vector, Term], int] = _no_room
 
 
 class Assign(NamedTuple):
@@ -367,6 +426,29 @@ class Release(NamedTuple):
 
     lease: str
     units: tuple[str, ...]
+
+
+class Place(NamedTuple):
+    """Give ``lease`` a unit on each of these hosts, as often as they are named: a machine, or the whole host."""
+
+    lease: str
+    hosts: tuple[str, ...]
+
+
+class Migrate(NamedTuple):
+    """Move a machine that is up to another host of its class."""
+
+    unit: str
+    host: str
+    reason: str = ""
+
+
+class Cap(NamedTuple):
+    """Let a machine have so much CPU at most, in millicores: no less than its size, which is guaranteed."""
+
+    unit: str
+    cpu: int
+    reason: str = ""
 
 
 class Refuse(NamedTuple):
@@ -386,7 +468,7 @@ class Power(NamedTuple):
     reason: str = ""
 
 
-AuthorityDecision: TypeAlias = Assign | Release | Refuse | Power | Wake
+AuthorityDecision: TypeAlias = Assign | Place | Release | Refuse | Migrate | Cap | Power | Wake
 
 
 class AuthorityMapper(Protocol):

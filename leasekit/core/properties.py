@@ -215,6 +215,10 @@ def check_named(counted: Counts, shared: Properties, each: Sequence[Properties])
 
 SAVES: Final = "driver.save"
 """The resource property by which a site says (``true``) that units of a type are saved when a lease is suspended."""
+CAPS: Final = "driver.cap"
+"""The one by which it says that machines on hosts of a type can be given less CPU, or more, while they are up."""
+MIGRATES: Final = "driver.migrate"
+"""The one by which it says that they can be moved to another host."""
 
 
 def saves(resource: Properties) -> bool:

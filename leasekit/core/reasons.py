@@ -180,6 +180,7 @@ class Code(StrEnum):
     EXISTS = "exists"
     EXPIRED = "expired"
     FORBIDDEN = "forbidden"
+    FRAGMENTED = "fragmented"
     FUTURE = "future"
     GUILTY_ISSUER = "guilty_issuer"
     INSUFFICIENT = "insufficient"

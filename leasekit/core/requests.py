@@ -18,6 +18,7 @@ filter             which units will do, by their attributes and their site (:mod
 keep               of a lease that names its victims, and has units of several classes: which it goes on with, as
                    ``CLASS:UNITS``, the class in hex, separated by commas
 exclude_sites      names of sites that won't do, separated by commas
+needs.RESOURCE     what each machine needs of a host (:mod:`leasekit.core.vectors`); without, whole units are meant
 =================  =====================================================================================
 
 Anything else passes through untouched.
@@ -30,6 +31,7 @@ from typing import Final, NamedTuple
 from leasekit.core.errors import CommandError
 from leasekit.core.properties import NO_UNITS, Counts, Properties, counts
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term, parse_duration
+from leasekit.core.vectors import WHOLE, Vector, needs_of
 
 TRUE, FALSE = "true", "false"
 KEEP: Final = "keep"
@@ -53,6 +55,7 @@ class Options(NamedTuple):
     suspend: Duration = 0
     filter: str = ""
     keep: Counts = NO_UNITS
+    needs: Vector = WHOLE
 
 
 _PLAIN = Options(False, 0, False, 0, 0, "", 0, 0, False, frozenset())
@@ -94,6 +97,7 @@ def parse_options(properties: Properties, term: Term) -> Options:
         suspend=max(1, _duration(properties, "suspend")) if "suspend" in properties else 0,
         filter=properties.get("filter", ""),
         keep=_counts(properties.get(KEEP, "")),
+        needs=_needs(properties),
     )
 
 
@@ -102,6 +106,13 @@ def _flag(properties: Properties, name: str) -> bool:
     if value not in (TRUE, FALSE):
         raise CommandError(f"properties.{name}: found {value!r:.80}, allowed are 'true' and 'false'")
     return value == TRUE
+
+
+def _needs(properties: Properties) -> Vector:
+    try:
+        return needs_of(properties)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
 
 
 def _duration(properties: Properties, name: str) -> Duration:

@@ -157,7 +157,7 @@ class NullDriver:
     """A :class:`~leasekit.core.drivers.Driver` of units that are only imagined, at the pace of its model."""
 
     Settings: ClassVar[type] = NullSettings
-    capabilities: frozenset[str] = frozenset({"power", "suspend", "save"})
+    capabilities: frozenset[str] = frozenset({"power", "suspend", "save", "cap", "migrate"})
     operations: frozenset[str] = OPERATIONS | {"status", DROP}
 
     def __init__(self, settings: NullSettings) -> None:

@@ -11,6 +11,7 @@ from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Notices, Reports, Served
 from leasekit.actors.settings import ActorSettings, AuthoritySettings, DelegationSpec, Peer, UnitGroup
+from leasekit.actors.site.assignment import Assignment
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.claims import (
     Accusations,
@@ -21,12 +22,12 @@ from leasekit.actors.site.claims import (
     SiteDelegations,
 )
 from leasekit.actors.site.failures import Replacements, SiteOutages, UnitCommands, UnitEnds, UnitFailures
+from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.leases import (
     GROW,
     NEW,
     REPLACE,
     SHRINK,
-    Assignment,
     DemandQueue,
     LeaseEnds,
     LeaseTimes,
@@ -48,7 +49,7 @@ from leasekit.actors.site.redeems import (
     TicketChecks,
 )
 from leasekit.actors.site.saved import SiteSaved
-from leasekit.actors.site.units import Inventory, Units
+from leasekit.actors.site.units import Units
 from leasekit.core.claims.claim import Ticket, delegate, delegate_root
 from leasekit.core.claims.signed import ED25519, RELINQUISHMENT, TRUNCATION, Keypair, key_tag, state
 from leasekit.core.commands import AddMaintenance, DisableUnit, EnableUnit, FailUnit, RemoveMaintenance

@@ -8,7 +8,7 @@ import pytest
 from cli_daemons import site_and_broker
 from system.system_waits import wait_until
 
-from leasekit.actors.site.units import ASKING, READING, SLICE
+from leasekit.actors.site.inventory import ASKING, READING, SLICE
 from leasekit.config.load import load
 from leasekit.core.filters import COMPARISONS_MAX
 from leasekit.core.time import HOUR

@@ -48,7 +48,6 @@ from leasekit.actors.site.redeems import (
     EarlyEnds,
     RedeemedTickets,
     Redemptions,
-    TicketAdmission,
     TicketChecks,
 )
 from leasekit.actors.site.saved import SiteSaved
@@ -291,7 +290,7 @@ BUGS: Final[dict[str, Bug]] = {
         TicketCutter, "reserve", "table.replace(concerned(lease).key, key, ", "table.reserve(key, "
     ),
     "a site keeps what a modify replaced": Bug(
-        TicketAdmission, "replace", "table.replace(old, leaf.digest, ", "table.reserve(leaf.digest, "
+        Calendars, "replace", ".replace(lease.claim, leaf.digest, ", ".reserve(leaf.digest, "
     ),
     "a site keeps the time of a lease that was closed early": Bug(
         SiteLeases, "end", "self._calendars.end(lease, self._kernel.now)", NOTHING
@@ -379,7 +378,7 @@ BUGS: Final[dict[str, Bug]] = {
         Calendars, "_dip", "if more and start < window.end:", "if False:"
     ),
     "units do not come back after maintenance": Bug(
-        Calendars, "end_window", "self._units.bring_back(unit.id)", NOTHING
+        Calendars, "end_window", "self.units.bring_back(unit.id)", NOTHING
     ),
     "a lease runs on in a window that closes it": Bug(Maintenance, "_add", "if window.close:", "if False:"),
     "a lease runs on after its broker has ended it early": Bug(

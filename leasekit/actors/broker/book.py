@@ -16,7 +16,8 @@ import attrs
 from leasekit.actors.kernel import keeps, shown
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import REQUEST
-from leasekit.core.claims.claim import Ticket
+from leasekit.core.claims.claim import Ticket, sizes_of
+from leasekit.core.divided import DividedTimetable
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.filters import FilterError, seen, takes
 from leasekit.core.leases.records import BrokerLease, Delegation, Granted, Withheld, pack_body, unpack_body
@@ -27,6 +28,7 @@ from leasekit.core.requests import Options
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import DAY, Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Ledger, Shortfall
+from leasekit.core.vectors import WHOLE, HostClasses, Vector, weigh
 
 KEPT: Final[Duration] = 31 * DAY
 """How far back usage is kept at least."""
@@ -209,7 +211,11 @@ class _Group:
         self.members: dict[str, None] = {}
 
 
-@keeps(rows="_sources", volatile="_tables has_news", derived="_attributes _lines _tickets _by_type _groups _group_of")
+@keeps(
+    rows="_sources",
+    volatile="_tables has_news",
+    derived="_attributes _hosts _lines _tickets _by_type _groups _group_of",
+)
 class Book:
     """Delegations by id and by type, their timetables, and request groups scoped to their holder."""
 
@@ -217,6 +223,7 @@ class Book:
         self._sources: dict[str, Delegation] = {}
         self._tables: dict[str, ClassedTimetable] = {}
         self._attributes: dict[bytes, Properties] = {}
+        self._hosts: dict[str, HostClasses] = {}
         self._lines: dict[str, list[Delegation]] = {}
         self._tickets: dict[str, Ticket] = {}
         self._by_type: dict[str, list[Delegation]] = {}
@@ -247,6 +254,7 @@ class Book:
         self._sources[source.id], self._tables[source.id], self._tickets[source.id] = source, table, ticket
         self._attributes.update(attributes(source.properties, source.classes))
         self._count(source, 1)
+        self._hosts[source.base] = self._hosts_in(source.base)
         table.sort(ticket.leaf.classes)
         self._by_type.setdefault(source.type, []).append(source)
         self._by_type[source.type].sort(key=lambda s: s.id)
@@ -255,7 +263,9 @@ class Book:
         """Leave units out of what can be granted over a maintenance window (``sign`` 1), or put them back (-1)."""
         start, end = max(window.term.start, source.term.start), min(window.term.end, source.grants_until)
         if start < end:
-            self.table(source.id).add_capacity(Term(start, end), window.of(self.ticket(source.id).leaf), -sign)
+            leaf = self.ticket(source.id).leaf
+            units = window.of(leaf)
+            self.table(source.id).add_capacity(Term(start, end), weigh(units, sizes_of(leaf, units)), -sign)
 
     @contextmanager
     def changing(self, source: Delegation, now: Instant) -> Iterator[None]:
@@ -291,7 +301,8 @@ class Book:
             del self._lines[source.base]
         table = self._tables[id_]
         del self._sources[id_], self._tables[id_], self._tickets[id_]
-        table.close({class_ for other in line for class_, _ in self._tickets[other.id].leaf.classes})
+        self._hosts[source.base] = self._hosts_in(source.base)
+        table.close({name for other in line for name, _ in self._tickets[other.id].leaf.weights})
         known = {class_ for table in self._tables.values() for class_ in table.tables}
         # One of which nothing more is granted may be of classes that have nothing in its line's timetable.
         known.update(class_ for ticket in self._tickets.values() for class_, _ in ticket.leaf.classes)
@@ -334,6 +345,33 @@ class Book:
         """The timetable of a line. Raises ``KeyError``."""
         return self._tables[self._lines[base][0].id]
 
+    def asked(self, base: str, needs: Vector = WHOLE) -> ClassedTimetable:
+        """The timetable of a line, by class, as who has these needs sees it. Raises ``KeyError``, and ``CommandError``
+        for needs of machines where units are not divided.
+        """
+        return self._seen(base, self.table_of(base), needs)
+
+    def _seen(self, base: str, table: ClassedTimetable, needs: Vector) -> ClassedTimetable:
+        hosts = self._hosts[base]
+        if hosts:
+            return DividedTimetable(table, hosts, needs)
+        if needs:
+            raise CommandError(f"properties.needs.*: units of {self._lines[base][0].type!r} are not divided")
+        return table
+
+    def hosts(self, base: str) -> HostClasses:
+        """What hosts of a line have, by class: none, where units are not divided."""
+        return self._hosts.get(base) or HostClasses()
+
+    def _hosts_in(self, base: str) -> HostClasses:
+        """The host classes of a line, those with most hosts first."""
+        counted: dict[bytes, int] = {}
+        for source in self._lines.get(base, ()):
+            for class_, units in self._tickets[source.id].leaf.classes:
+                counted[class_] = max(units, counted.get(class_, 0))
+        order = sorted(counted, key=lambda class_: (-counted[class_], class_))
+        return HostClasses.of({class_: self._attributes[class_] for class_ in order})
+
     def table_or_none(self, id_: str) -> ClassedTimetable | None:
         """The timetable of a delegation, None if it is over."""
         return self._tables.get(id_)
@@ -368,10 +406,13 @@ class Book:
         return sources
 
     def _views(self, type_: str, scratch: Callable[[ClassedTimetable], ClassedTimetable]) -> list[Source]:
-        return [self._view(*run, scratch(self._tables[run[0].id])) for run in self._runs(type_)]
+        return [
+            self._view(*run, self._seen(run[0].base, scratch(self._tables[run[0].id]), WHOLE))
+            for run in self._runs(type_)
+        ]
 
     def _view(self, first: Delegation, units: int, term: Term, free: ClassedTimetable) -> Source:
-        if len(free.tables) == 1:  # which is what most are, and costs nothing more
+        if len(free.tables) == 1 and not self._hosts[first.base]:  # which is what most are, and costs nothing more
             ((class_, only),) = free.tables.items()
             classes = {class_: self._attributes[class_]}
             return Source(first.base, first.site, first.type, units, term, classes[class_], only, classes)
@@ -384,9 +425,9 @@ class Book:
         """What units of these classes all have, and what each class has beside that."""
         return in_common([self._attributes[class_] for class_, _ in classes])
 
-    def accepted(self, base: str, text: str) -> ClassedTimetable:
+    def accepted(self, base: str, text: str, needs: Vector = WHOLE) -> ClassedTimetable:
         """The timetable of a line, of those classes that a filter takes. Raises ``CommandError`` for what is none."""
-        table, first = self.table_of(base), self._lines[base][0]
+        table, first = self.asked(base, needs), self._lines[base][0]
         if not text:
             return table
         try:
@@ -417,7 +458,7 @@ class Book:
         )  # fmt: skip
         rows = []
         for source in self._sources.values():
-            table = self._tables[source.id]
+            table = self.asked(source.base)
             until = source.grants_until
             day = Term(now, min(now + DAY, until)) if now < until else source.term
             begun = source.term.start <= now < until
@@ -426,7 +467,7 @@ class Book:
                     **shown(source, *fields, source="id", issuer="peer", line="base"),
                     "free_now": table.free_at(now) if begun else 0,
                     "free_for_a_day": table.available(day) if begun else 0,
-                    "reservations": len(table),
+                    "reservations": len(self._tables[source.id]),
                     "classes": self._describe_classes(source, table, now if begun else None),
                     "withheld": [
                         shown(one, "window", "units", "term", "reason")
@@ -471,7 +512,7 @@ class Book:
             if claim.key in table:
                 table.change(claim.key, term=term, force=force)
             else:
-                table.reserve(claim.key, claim.classes, term, force=force)
+                table.reserve(claim.key, claim.weights, term, force=force)
         except Shortfall:
             return False
         return True
@@ -482,7 +523,7 @@ class Book:
         """
         table = self._tables.get(claim.source)
         if table is not None and claim.until > claim.term.start:
-            table.reserve(claim.key, claim.classes, Term(claim.term.start, claim.until), force=True)
+            table.reserve(claim.key, claim.weights, Term(claim.term.start, claim.until), force=True)
 
     def hold_rest(self, old: Granted, new: Granted) -> None:
         """Keep booked what ``new``, which replaces the rest of ``old``, leaves of it: until the site has confirmed that
@@ -573,8 +614,8 @@ def rest_of(old: Granted, new: Granted) -> list[tuple[str, Counts, Term]]:
     shared = Term(start, min(end, new.term.end))
     units, time = _rest_keys(old)
     pieces = []
-    if left := minus(old.classes, new.classes):
+    if left := minus(old.weights, new.weights):
         pieces.append((units, left, shared))
     if new.term.end < end:
-        pieces.append((time, old.classes, Term(new.term.end, end)))
+        pieces.append((time, old.weights, Term(new.term.end, end)))
     return pieces

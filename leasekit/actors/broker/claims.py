@@ -28,6 +28,7 @@ from leasekit.core.reasons import Code, Reason, mark
 from leasekit.core.requests import Options
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Duration, Instant, Term, format_duration
+from leasekit.core.vectors import NEEDS, as_properties
 
 SUSPEND = "suspend"
 TRUNCATE = "truncate:"
@@ -79,7 +80,7 @@ def _constraints_of(claim: Granted) -> Properties:
         said[REDEEM_BY] = str(claim.redeem_by)
     if claim.prepare:
         said[READY_AT] = str(claim.term.start + claim.prepare)
-    return said
+    return {**said, **as_properties(claim.needs, NEEDS)}
 
 
 def keep_receipt(
@@ -115,7 +116,7 @@ class Statements:
         return delegate(
             self._book.ticket(claim.source), self._signer_from(claim.source), holder=holder,
             units=claim.classes, term=claim.term, serial=claim.serial,
-            constraints=_constraints_of(claim),
+            constraints=_constraints_of(claim), sizes=claim.sizes,
         )  # fmt: skip
 
     def cut_for(self, claim: Granted, holder: str) -> Ticket:

@@ -131,7 +131,7 @@ class Subdelegation:
         """
         for window in source.withheld:
             self._book.withhold(source, window, -1)
-        free = [(class_, table.available(term)) for class_, table in self._book.table(source.id).tables.items()]
+        free = [(class_, table.available(term)) for class_, table in self._book.asked(source.base).tables.items()]
         for window in source.withheld:
             self._book.withhold(source, window, 1)
         # What is given counts with its degree, rounded down.
@@ -146,7 +146,7 @@ class Subdelegation:
                 max(window.term.start, record.term.start, self._kernel.now),
                 min(window.term.end, record.term.end),
             )
-            lacking = self._book.table(record.source).lacking(Term(begin, end)) if begin < end else NO_UNITS
+            lacking = self._book.asked(source.base).lacking(Term(begin, end)) if source and begin < end else NO_UNITS
             claim = decode_ticket(record.ticket).leaf
             each = tuple(min(count_of(lacking, class_), units) for class_, units in claim.classes)
             if any(each) and window.units:
@@ -248,13 +248,13 @@ class SourceDependents:
             claims = lease.claims if lease.id != but else ()
             for one in claims:
                 if one.source == source.id:
-                    yield one.classes, one.term.start, one.until
+                    yield one.weights, one.term.start, one.until
             for old, new in pairwise(claims):
                 if old.held and old.source == source.id:
                     yield from ((units, *term) for _, units, term in rest_of(old, new))
         for given in self._issued:
             if given.source == source.id:
-                units = decode_ticket(given.ticket).leaf.classes
+                units = decode_ticket(given.ticket).leaf.weights
                 yield units, given.term.start, given.term.end if given.freed < 0 else given.freed
 
     def busy_until(self, source: Delegation) -> Instant:
@@ -567,7 +567,7 @@ class Withholding:
         rest = Term(max(message.term.start, min(self._kernel.now, message.term.end - 1)), message.term.end)
         told: dict[str, list[tuple[bytes, int]]] = {}
         for class_, units in window.of(self._book.ticket(source.id).leaf):
-            spare = self._book.table(source.id).open(class_).available
+            spare = self._book.asked(source.base).open(class_).available
             for name, part in withheld_shares(units, rest, spare, units_of_class(holders, class_)).items():
                 told.setdefault(name, []).append((class_, part))
         self._book.withhold(source, window, 1)

@@ -44,6 +44,7 @@ from leasekit.core.reasons import Code, Reason, clip, mark, marked
 from leasekit.core.requests import Options
 from leasekit.core.time import DAY, Instant, Term
 from leasekit.core.timetable import Shortfall, Timetable
+from leasekit.core.vectors import WHOLE, Portion, Vector
 
 
 @keeps(volatile="_told _endorsements")
@@ -348,6 +349,7 @@ class LeaseViews:
             properties=asked.properties,
             held_until=last.until if last is not None else 0,
             classes=_goes_on_with(last, options) if last is not None else NO_UNITS,
+            needs=last.needs if last is not None and asked.op != NEW else options.needs,
         )
 
 
@@ -474,9 +476,9 @@ class GrantChecks:
     _cycles: Cycles
     _dependents: SourceDependents
 
-    def check_own(self, grant: Grant, units: Counts) -> None:
-        """Raises ``CommandError`` if more of a delegation is in use than it has, and ``units`` are too many then."""
-        self._dependents.check_own(self._book.cover(grant.source, grant.booked), grant, units)
+    def check_own(self, grant: Grant, portion: Portion) -> None:
+        """Raises ``CommandError`` if more of a delegation is in use than it has, and this is too much then."""
+        self._dependents.check_own(self._book.cover(grant.source, grant.booked), grant, portion.weights)
 
     def check(self, lease: BrokerLease, options: Options, grant: Grant) -> None:
         """Raises ``CommandError`` if ``grant`` can't be carried out, units apart."""
@@ -510,18 +512,24 @@ class GrantChecks:
             )
         self._check_covered(source, grant)
 
-    def choose(self, lease: BrokerLease, options: Options, grant: Grant) -> Counts:
+    def choose(self, lease: BrokerLease, options: Options, grant: Grant) -> Portion:
         """The units of a grant by class: of those classes that the request's filter takes. A lease goes on with the
         units that it has. Raises ``CommandError``, or ``Shortfall`` if there are not so many.
         """
-        table = self._book.accepted(grant.source, options.filter)
+        needs = options.needs if lease.asked.op == NEW else concerned(lease).needs
+        units = self._units(lease, options, grant, needs)
+        return self._book.hosts(grant.source).portion(units, needs)
+
+    def _units(self, lease: BrokerLease, options: Options, grant: Grant, needs: Vector) -> Counts:
+        table = self._book.accepted(grant.source, options.filter, needs)
         if lease.asked.op == NEW:
             return table.pick(grant.units, grant.booked)
         old = concerned(lease)
         held = old.classes
         named = total(options.keep) == grant.units and fits(options.keep, held)
         kept = options.keep if named else first_of(held, grant.units)
-        whole, but = self._book.table_of(grant.source), old.key if lease.asked.op == MODIFY else None
+        whole = self._book.asked(grant.source, needs)
+        but = old.key if lease.asked.op == MODIFY else None
         if grant.units == total(kept):
             return kept
         more = chosen(
@@ -570,11 +578,11 @@ class TicketCutter:
         # Not by the request's number: one whose record is long forgotten may come again.
         return f"{lease.id}#{self._kernel.next('serial')}"
 
-    def reserve(self, lease: BrokerLease, grant: Grant, units: Counts) -> str:
+    def reserve(self, lease: BrokerLease, grant: Grant, portion: Portion) -> str:
         """Book the grant of these units, that of a modify in place of the rest of the claim it replaces. Raises
         ``Shortfall`` with nothing changed.
         """
-        table = self._book.table_of(grant.source)
+        table, units = self._book.table_of(grant.source), portion.weights
         key = self.new_key(lease)
         if lease.asked.op == MODIFY:
             table.replace(concerned(lease).key, key, units, grant.booked)
@@ -582,18 +590,18 @@ class TicketCutter:
             table.reserve(key, units, grant.booked)
         return key
 
-    def try_reserve(self, lease: BrokerLease, grant: Grant, units: Counts) -> None:
+    def try_reserve(self, lease: BrokerLease, grant: Grant, portion: Portion) -> None:
         """Raises ``Shortfall`` if these units could not be booked. Nothing is changed."""
-        table = self._book.table_of(grant.source).overlay()
+        table, units = self._book.table_of(grant.source).overlay(), portion.weights
         if lease.asked.op == MODIFY:
             table.replace(concerned(lease).key, "", units, grant.booked)
         else:
             table.reserve("", units, grant.booked)
 
-    def cut(self, lease: BrokerLease, grant: Grant, options: Options, key: str) -> None:
-        """Cut the tickets of a grant, which is reserved under ``key``, and answer with them."""
+    def cut(self, lease: BrokerLease, grant: Grant, options: Options, key: str, portion: Portion) -> None:
+        """Cut the tickets of a grant of these units, which is reserved under ``key``, and answer with them."""
         note_suspend(lease, grant, options)
-        parts = self._cut_claims(lease, grant, options, key)
+        parts = self._cut_claims(lease, grant, options, key, portion)
         first, continuations = parts[0][0], join_tickets([ticket.encode() for ticket, _ in parts[1:]])
         cut_at = grant.booked.start if lease.asked.op == MODIFY else -1
         place = place_of(lease, lease.asked.op, lease.asked.term)
@@ -615,11 +623,12 @@ class TicketCutter:
             continuations=continuations,
         )
 
-    def _cut_claims(self, lease: BrokerLease, grant: Grant, options: Options, key: str) -> list[tuple[Ticket, Granted]]:
+    def _cut_claims(
+        self, lease: BrokerLease, grant: Grant, options: Options, key: str, portion: Portion
+    ) -> list[tuple[Ticket, Granted]]:
         """The claims of a grant, which is reserved under ``key``: one for each delegation that its term lies in."""
         parts = self._book.cover(grant.source, grant.booked)
         table = self._book.table_of(grant.source)
-        units = table.booked(key)
         if len(parts) > 1:
             table.release(key)
         made: list[tuple[Ticket, Granted]] = []
@@ -629,10 +638,11 @@ class TicketCutter:
             part_key, serial = f"{key}.{number}" if number else key, self._kernel.next("serial")
             replaces = concerned(lease).digest.hex() if lease.asked.op == MODIFY and number == 0 else ""
             if len(parts) > 1:
-                table.reserve(part_key, units, term, force=True)
+                table.reserve(part_key, portion.weights, term, force=True)
             claim = Granted(
                 b"", source.id, part_key, grant.units, term, term.end, False, serial, grant.preemptible, prepare,
-                saving, replaces, units, self._statements.redeem_by(term, prepare),
+                saving, replaces, portion.classes, self._statements.redeem_by(term, prepare), portion.sizes,
+                portion.needs,
             )  # fmt: skip
             ticket = self._statements.cut_for(claim, lease.holder)
             made.append((ticket, claim._replace(digest=ticket.leaf.digest)))
@@ -655,26 +665,27 @@ class Grants:
         self._check_group(leases, grants)
         for lease, grant in zip(leases, grants, strict=True):
             self._checks.check(lease, self._queue.options[lease.id], grant)
-        reserved: list[tuple[BrokerLease, Grant, str]] = []
+        reserved: list[tuple[BrokerLease, Grant, str, Portion]] = []
         try:
             # Who takes any class of units leaves to the others of its group what these need.
             pairs = zip(leases, grants, strict=True)
             for lease, grant in sorted(pairs, key=self._pickiness) if len(grants) > 1 else pairs:
                 units = self._checks.choose(lease, self._queue.options[lease.id], grant)
                 self._checks.check_own(grant, units)
-                reserved.append((lease, grant, self._cutter.reserve(lease, grant, units)))
+                reserved.append((lease, grant, self._cutter.reserve(lease, grant, units), units))
         except (CommandError, Shortfall) as error:
-            for _, grant, key in reserved:
+            for _, grant, key, _ in reserved:
                 self._book.table_of(grant.source).release(key)
             if isinstance(error, CommandError):
                 raise
             raise CommandError(f"it would overbook: {error.free} units are free over {marked(error.term)}") from error
-        for lease, grant, key in reserved:
-            self._cutter.cut(lease, grant, self._queue.options[lease.id], key)
+        for lease, grant, key, units in reserved:
+            self._cutter.cut(lease, grant, self._queue.options[lease.id], key, units)
 
     def _pickiness(self, pair: tuple[BrokerLease, Grant]) -> int:
         lease, grant = pair
-        return len(self._book.accepted(grant.source, self._queue.options[lease.id].filter).tables)
+        options = self._queue.options[lease.id]
+        return len(self._book.accepted(grant.source, options.filter, options.needs).tables)
 
     def _check_group(self, leases: Sequence[BrokerLease], grants: Sequence[Grant]) -> None:
         group = {lease.group for lease in leases if lease.asked.op == NEW}
@@ -731,5 +742,6 @@ class HeldParts:
             key = self._cutter.new_key(member)
             self.holds.reserve(hold, part, key)
             grant = Grant(member.id, part.source, part.units, hold.term)
-            self._cutter.cut(member, grant, self._queue.options[member.id], key)
+            portion = self._book.hosts(part.source).portion(self._book.asked(part.source).booked(key), WHOLE)
+            self._cutter.cut(member, grant, self._queue.options[member.id], key, portion)
         self.holds.use(hold, lease.holder)

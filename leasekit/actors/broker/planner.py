@@ -109,7 +109,7 @@ class Holds:
         try:
             for part in hold.parts:
                 self.check_part(part, hold.term)
-                self._book.table_of(part.source).reserve(_key(hold.id, part.part), part.units, hold.term)
+                self._book.asked(part.source).reserve(_key(hold.id, part.part), part.units, hold.term)
                 booked.append(part)
         except (CommandError, Shortfall) as error:
             for part in booked:
@@ -199,7 +199,7 @@ class Holds:
             self.check_part(part, term)
             wanted[part.source] = wanted.get(part.source, 0) + part.units
         for source, units in wanted.items():
-            free = self._book.table_of(source).available(term)
+            free = self._book.asked(source).available(term)
             if free < units:
                 raise CommandError(f"{units} units of {source} are wanted, {free} are free")
 
@@ -272,7 +272,7 @@ class Holds:
             if hold.state == HELD:
                 for part in hold.parts:
                     if self._book.line(part.source):
-                        table = self._book.table_of(part.source)
+                        table = self._book.asked(part.source)
                         table.reserve(_key(hold.id, part.part), part.units, hold.term, force=True)
             self._kernel.schedule(hold, hold.expires)
 

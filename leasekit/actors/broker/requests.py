@@ -30,6 +30,7 @@ from leasekit.core.reasons import Code, Reason, mark, of_mapper
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.steps import TurnDone
 from leasekit.core.time import INSTANT_MAX, MINUTE, Duration, Instant, Term
+from leasekit.core.vectors import Vector, written
 
 
 @attrs.define(eq=False, slots=False)
@@ -98,9 +99,17 @@ class Admission:
 
     def check_size(self, type_: str, units: int, options: Options) -> None:
         """Raises ``RemoteError`` for more units than any site has, unless fewer will do."""
-        most = max((source.units for source in self._book.of_type(type_)), default=units)
+        each = (self._most_of(source, options.needs) for source in self._book.of_type(type_))
+        most = max(each, default=units)
         if units > most and not options.elastic:
-            raise RemoteError(Code.TOO_LARGE, f"units: found {units}, no site here has more than {most} of {type_!r}")
+            size = f" that need {written(options.needs)} each" if options.needs else ""
+            text = f"units: found {units}{size}, no site here has more than {most} of {type_!r}"
+            raise RemoteError(Code.TOO_LARGE, text)
+
+    def _most_of(self, source: Delegation, needs: Vector) -> int:
+        """How many units with these needs a delegation has at most."""
+        hosts = self._book.hosts(source.base)
+        return hosts.most(self._book.ticket(source.id).leaf.classes, needs) if hosts and needs else source.units
 
     def deadline(self, options: Options, end: Instant, *, whole: bool) -> Instant:
         """Until when a request for a term that ends at ``end`` waits.

@@ -12,6 +12,7 @@ from leasekit.actors.base import Server
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import query, shown
 from leasekit.actors.settings import AuthoritySettings, Peer
+from leasekit.actors.site.assignment import Assignment
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.claims import (
     Accusations,
@@ -22,8 +23,8 @@ from leasekit.actors.site.claims import (
     SiteDelegations,
 )
 from leasekit.actors.site.failures import Replacements, SiteOutages, UnitCommands, UnitEnds, UnitFailures
+from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.leases import (
-    Assignment,
     DemandQueue,
     LeaseEnds,
     LeaseTimes,
@@ -45,7 +46,7 @@ from leasekit.actors.site.redeems import (
     TicketChecks,
 )
 from leasekit.actors.site.saved import SiteSaved
-from leasekit.actors.site.units import Inventory, Units, summary
+from leasekit.actors.site.units import Units, summary
 from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.leases.outage import Outage
 from leasekit.core.leases.records import SiteLease, SiteUnit
@@ -104,7 +105,7 @@ class Authority(Server[SiteLease]):
         failures = UnitFailures(leases, units, calendars, outages, replacements)
         self._unit_ends = UnitEnds(kernel, leases, units, demands, failures)
         self.turns.declare(Assignment(kernel, leases, units, demands, calendars).carriers, demands.waiting)
-        self.turning = SiteTurns(kernel, self.turns, mapper, demands, units)
+        self.turning = SiteTurns(kernel, self.turns, mapper, demands, calendars)
         withheld = WithheldShares(kernel, inventory, calendars, issued, self.notices)
 
         # What guests and brokers send.

@@ -15,14 +15,17 @@ from typing import Any, Final
 import attrs
 
 from leasekit.actors.kernel import Kernel, keeps
-from leasekit.actors.site.units import Inventory, Units
+from leasekit.actors.site.hosts import Places
+from leasekit.actors.site.inventory import Inventory
+from leasekit.actors.site.units import Units
+from leasekit.core.claims.claim import Claim
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import SiteLease, SiteUnit, Window
 from leasekit.core.reasons import Code, Reason, counted, mark, marked, said
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term
-from leasekit.core.timetable import ClassedTimetable, Timetable
+from leasekit.core.timetable import ClassedTimetable, Shortfall, Timetable
 
 TIDY_EVERY: Final = 256
 """After how many leases that are over calendars forget what is past."""
@@ -37,9 +40,11 @@ class Calendars:
 
     _kernel: Kernel
     _inventory: Inventory
-    _units: Units
+    units: Units
     _mark_dirty: Callable[[], None]
     """Have the mapper see that units are there again."""
+    places: Places = attrs.field(init=False)
+    """Of divided types, on which hosts units are spoken for."""
     _tables: dict[str, ClassedTimetable] = attrs.field(factory=dict, init=False)
     windows: dict[str, Window] = attrs.field(factory=dict, init=False)
     _dips: dict[tuple[str, str, bytes], int] = attrs.field(factory=dict, init=False)
@@ -47,14 +52,26 @@ class Calendars:
 
     def __attrs_post_init__(self) -> None:
         self._kernel.register(Window, due_at=_due_at, on_due=self._due)
+        self.places = Places(self._inventory, self.units, self._is_out)
         self.reset()
 
     def reset(self) -> None:
         """Begin with the units that are in service, of all types that the settings name."""
+        self.places.reset()
         for type_ in self._inventory.types:
-            there = self._units.in_service(type_)
-            classes = dict.fromkeys((*self._inventory.counts(type_), *there))
+            there = self._weigh(type_, self.units.in_service(type_))
+            classes = dict.fromkeys((*self._weigh(type_, self._inventory.counts(type_)), *there))
             self._tables[type_] = ClassedTimetable({class_: Timetable(there[class_]) for class_ in classes})
+
+    def _weigh(self, type_: str, units: Counter[bytes]) -> Counter[bytes]:
+        return self._inventory.weigh(type_, units)
+
+    def _is_out(self, unit: SiteUnit, term: Term) -> bool:
+        """Whether a unit is out of service for a maintenance window at some time of a term."""
+        return any(
+            unit.id in window.units and Term(window.start, window.end).overlaps(term)
+            for window in self.windows.values()
+        )
 
     def of(self, type_: str) -> ClassedTimetable:
         """How many units of a type are spoken for."""
@@ -62,22 +79,63 @@ class Calendars:
 
     # -- leases ------------------------------------------------------------------------------------------------
 
+    def book(self, leaf: Claim, term: Term, near: Sequence[str] = ()) -> None:
+        """Book a claim over a term: its places on the hosts ``near``, as far as they are there. Raises ``Shortfall``,
+        with nothing changed.
+        """
+        table = self.of(leaf.type)
+        table.reserve(leaf.digest, leaf.weights, term)
+        self._plan(leaf, term, near)
+
+    def _plan(self, leaf: Claim, term: Term, near: Sequence[str]) -> None:
+        try:
+            self.places.book(leaf.digest, leaf.classes, leaf.sizes, term, near)
+        except Shortfall:
+            self.of(leaf.type).release(leaf.digest)
+            raise
+
+    def replace(self, lease: SiteLease, leaf: Claim, term: Term, near: Sequence[str] = ()) -> None:
+        """Book a claim in place of the rest of the lease's own. Raises ``Shortfall``, with nothing changed."""
+        self.of(lease.type).replace(lease.claim, leaf.digest, leaf.weights, term)
+        self.places.end(lease.claim, term.start)
+        try:
+            self._plan(leaf, term, near)
+        except Shortfall:
+            self.book_again(lease)
+            raise
+
+    def kept_places(self, lease: SiteLease, victims: Sequence[str]) -> list[str]:
+        """The hosts on which a lease goes on that gives up some of its units."""
+        places = list(lease.places)
+        for name in victims:
+            host = self.units[name].host or name if name in self.units else ""
+            if host in places:
+                places.remove(host)
+        return places
+
     def end(self, lease: SiteLease, at: Instant) -> None:
         """Free the lease's current claim from ``at`` on."""
-        self.of(lease.type).end(lease.claim, at)
+        self.end_claim(lease.type, lease.claim, at)
+
+    def end_claim(self, type_: str, claim: bytes, at: Instant) -> None:
+        """Free a claim from ``at`` on."""
+        self.of(type_).end(claim, at)
+        self.places.end(claim, at)
 
     def release(self, lease: SiteLease, claim: bytes) -> None:
         """Free all of a claim of the lease."""
         table = self.of(lease.type)
         if claim in table:
             table.release(claim)
+        self.places.release(claim)
 
     def stand_in(self, unit: SiteUnit) -> None:
         """A unit of one class is given as one of another, of which there was none: its own class lacks it."""
         table, key = self.of(unit.type), f"for {unit.id}"
         if key in table:
             table.release(key)
-        table.reserve(key, ((unit.classes[0], 1),), Term(self._kernel.now, INSTANT_MAX), force=True)
+        lacks = tuple(self._weigh(unit.type, Counter({unit.classes[0]: 1})).items())
+        table.reserve(key, lacks, Term(self._kernel.now, INSTANT_MAX), force=True)
 
     def unit_moved(self, unit: SiteUnit, *_: object) -> None:
         """A unit that has left its lease stands in for none."""
@@ -90,6 +148,7 @@ class Calendars:
         if self._endings % TIDY_EVERY == 0:
             for table in self._tables.values():
                 table.forget_before(self._kernel.now)
+            self.places.forget_before(self._kernel.now)
 
     def book_again(self, lease: SiteLease) -> None:
         """A modify of it is refused after all: its claim is booked as it was."""
@@ -98,23 +157,27 @@ class Calendars:
         if end > max(self._kernel.now, lease.term.start):
             if lease.claim in table:
                 table.release(lease.claim)
-            table.reserve(lease.claim, lease.classes, Term(lease.term.start, end), force=True)
+            table.reserve(lease.claim, lease.weights, Term(lease.term.start, end), force=True)
+            self.places.release(lease.claim)
+            self.places.restore(lease.claim, lease.places, lease.classes, lease.sizes, Term(lease.term.start, end))
 
     def restore(self, lease: SiteLease) -> None:
         """Book what a lease had before a restart."""
         if lease.pending == au.CLOSING or not lease.type:
             return
-        table, units = self.of(lease.type), [self._units[name] for name in lease.units]
+        table, units = self.of(lease.type), [self.units[name] for name in lease.units]
         for unit in units:
             if unit.given_as not in unit.classes:
                 self.stand_in(unit)
-        table.reserve(lease.claim, lease.classes, lease.term, force=True)
+        table.reserve(lease.claim, lease.weights, lease.term, force=True)
+        self.places.restore(lease.claim, lease.places, lease.classes, lease.sizes, lease.term)
         for later in lease.accepted:
             if later.term.start < lease.term.end:
-                table.change(lease.claim, term=Term(lease.term.start, later.term.start))
-            table.reserve(later.claim, later.classes, later.term, force=True)
+                self.end(lease, later.term.start)
+            table.reserve(later.claim, later.weights, later.term, force=True)
+            self.places.restore(later.claim, later.places, later.classes, later.sizes, later.term)
         for claim in (lease.claim, *(later.claim for later in lease.accepted)) if lease.terminates_at >= 0 else ():
-            table.end(claim, lease.terminates_at)
+            self.end_claim(lease.type, claim, lease.terminates_at)
 
     # -- units, and windows ------------------------------------------------------------------------------------
 
@@ -123,8 +186,8 @@ class Calendars:
         time of a window its units are missing: those that would be there without it.
         """
         for window in self.windows.values():
-            self._dip(window, type_, self._taken_by(window, type_))
-        table, there = self.of(type_), self._units.in_service(type_)
+            self._dip(window, type_, self._weigh(type_, self._taken_by(window, type_)))
+        table, there = self.of(type_), self._weigh(type_, self.units.in_service(type_))
         there.update(self._missing(type_))
         for class_ in {*table.tables, *there}:
             of_class = table.open(class_)
@@ -147,10 +210,10 @@ class Calendars:
 
     def classes_of(self, type_: str) -> Counter[bytes]:
         """How many units of each class of a type there are, in service or not."""
-        return _classes(unit for unit in self._units if unit.type == type_)
+        return _classes(unit for unit in self.units if unit.type == type_)
 
     def _units_of(self, window: Window) -> list[SiteUnit]:
-        return [self._units[name] for name in window.units if name in self._units]
+        return [self.units[name] for name in window.units if name in self.units]
 
     def _dip(self, window: Window, type_: str, missing: Counter[bytes]) -> None:
         """Have units missing in the calendar over what is left of the window."""
@@ -172,7 +235,8 @@ class Calendars:
         that are out of service come back at the end of a window, until which they are missing in the calendar.
         """
         windows = {retired_for(window) for window in self.windows.values() if window.begun}
-        found = _classes(unit for unit in self._units if unit.type == type_ and unit.retire in windows)
+        out = _classes(unit for unit in self.units if unit.type == type_ and unit.retire in windows)
+        found = self._weigh(type_, out)
         for window in self.windows.values():
             if window.start <= self._kernel.now < window.end:
                 classes = self.of(type_).tables
@@ -198,8 +262,8 @@ class Calendars:
         if type_ and type_ not in self._inventory.types:
             raise CommandError(f"type: found {type_!r}, there are {', '.join(self._inventory.types)}")
         for name in names:
-            self._units.find(name)
-        chosen = [u.id for u in self._units if (not names or u.id in names) and (not type_ or u.type == type_)]
+            self.units.find(name)
+        chosen = [u.id for u in self.units if (not names or u.id in names) and (not type_ or u.type == type_)]
         if not chosen:
             raise CommandError(f"units: none of {', '.join(names)} is of type {type_!r}")
         return tuple(chosen)
@@ -231,7 +295,7 @@ class Calendars:
         window.begun = True
         for unit in self._units_of(window):
             if unit.state != au.OUT and not unit.retire:
-                self._units.retire(unit.id, retired_for(window))
+                self.units.retire(unit.id, retired_for(window))
         self.count_all(window)
         self._kernel.touch(window)
 
@@ -239,10 +303,10 @@ class Calendars:
         """Its units come back, but for those that another window has by now."""
         for unit in self._units_of(window) if window.begun else ():
             if unit.retire == retired_for(window):
-                self._units.bring_back(unit.id)
+                self.units.bring_back(unit.id)
                 for other in self.windows.values():
                     if other.begun and other is not window and unit.id in other.units:  # it begins as this one ends
-                        self._units.retire(unit.id, retired_for(other))
+                        self.units.retire(unit.id, retired_for(other))
         for type_ in self.units_in(window):
             self._dip(window, type_, Counter())
             for class_ in self.of(type_).tables:

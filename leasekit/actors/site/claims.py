@@ -21,6 +21,7 @@ from leasekit.actors.kernel import Kernel, command, keeps, query, shown
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Notices, Reports
 from leasekit.actors.settings import AuthoritySettings, DelegationSpec
+from leasekit.actors.site.hosts import FragmentedError
 from leasekit.actors.site.units import Units
 from leasekit.core.accounts import INVENTORY
 from leasekit.core.claims.claim import (
@@ -66,6 +67,7 @@ from leasekit.core.reasons import Code, Reason, mark, marked
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
+from leasekit.core.vectors import WHOLE
 
 REDEEMED, VOID, SEEN, HEARD = "redeemed", "void", "seen", "heard"
 """What is known of a claim: ``heard`` is one of which only its early end was told, never shown by who holds it."""
@@ -421,6 +423,13 @@ class ClaimReports:
     def no_room(self, ticket: Ticket, short: Shortfall) -> TicketError:
         """Why the units aren't there: somebody was allowed to promise more than there is, or they are out of order."""
         leaf = ticket.leaf
+        if isinstance(short, FragmentedError):
+            return TicketError(
+                Code.FRAGMENTED,
+                f"{leaf.units} units of {leaf.type!r} were wanted, {short.free} of them have a place on a host of "
+                f"{self._keyring.name} over {marked(short.term)}: what is free beside them is in pieces",
+                units=short.free, of=leaf.units,
+            )  # fmt: skip
         text = (
             f"{leaf.units} units of {leaf.type!r} were wanted, {max(short.free, 0)} are free at {self._keyring.name} "
             f"over {marked(short.term)}"
@@ -590,6 +599,7 @@ class SiteDelegations:
             term=Term(start, end),
             serial=self._kernel.next("serial"),
             degree=spec.degree,
+            sizes=self._units.inventory.hosts(spec.type).sizes(units, WHOLE),
         )
         attributes = (self._units.inventory.attributes_of(class_, spec.type) for class_, _ in units)
         self.issued.offer(id_, spec.broker, ticket, *in_common(list(attributes)), line=self.issued.line_name(spec))
@@ -658,7 +668,7 @@ class DelegationLimits:
         given = [decode_ticket(one.ticket).leaf.capacities for one in claims.values()]
         there = [lease for lease in self._leases.values() if lease.ended < 0 and lease.pending != au.CLOSING]
         held = [each for lease in there if lease.origin in claims for each in _held_by(lease)]
-        for class_, units in leaf.classes:
+        for class_, units in leaf.weights:
             most, used = max(count_of(each, class_) for each in given), Profile(0, self._kernel.now)
             for classes, start, end in held:
                 if max(start, self._kernel.now) < end:
@@ -681,6 +691,6 @@ def _held_by(lease: SiteLease) -> list[tuple[Counts, Instant, Instant]]:
     """How many units a lease has when: of each class, from, until."""
     last = FOREVER if lease.terminates_at < 0 else lease.terminates_at
     starts = [one.term.start for one in lease.accepted]
-    own = (lease.classes, lease.term.start, min(lease.term.end, last, *starts))
-    later = ((one.classes, one.term.start, min(one.term.end, last)) for one in lease.accepted)
+    own = (lease.weights, lease.term.start, min(lease.term.end, last, *starts))
+    later = ((one.weights, one.term.start, min(one.term.end, last)) for one in lease.accepted)
     return [own, *later]

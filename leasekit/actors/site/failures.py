@@ -266,6 +266,11 @@ class UnitFailures:
     def out(self, unit: SiteUnit) -> None:
         """A unit is out of service: a lease that was to get it gets another."""
         self._calendars.count(unit.type)
+        for machine in self._units.machines_on(unit.id):
+            lease = self._leases.by_id.get(machine.promised)
+            if machine.state == au.FREE and lease is not None:
+                self._units.take(machine, lease.id)
+                self._replacements.replace(lease, machine)
         if unit.promised:
             promised, unit.promised = self._leases.by_id.get(unit.promised), ""
             self._calendars.unit_moved(unit)
@@ -278,6 +283,8 @@ class UnitFailures:
         still that one's, from that setup; without, an operator says so, and it stays out until it is enabled.
         """
         unit = self._units.find(asked.unit)
+        if asked.setup is None and self._units.machines_on(unit.id):
+            return self._fail_host(unit, _reason(asked.reason, Code.DOWN))
         name, lease = unit.id, unit.lease if asked.lease is None else asked.lease
         if unit.state != au.UP:
             raise CommandError(f"unit {name} is {unit.state}: only one that is {au.UP} can be said to have failed")
@@ -291,6 +298,23 @@ class UnitFailures:
             self._calendars.count(unit.type)
         self._replacements.go_on_without(self._leases.by_id[lease], unit)
         return {"unit": name, "state": unit.state, **view(unit.reason)}
+
+    def _fail_host(self, host: SiteUnit, why: Reason) -> dict[str, Any]:
+        """A host is down, and all machines on it: their leases get others in their place."""
+        if not host.retire:
+            self._units.retire(host.id, why)
+        self._calendars.count(host.type)
+        for machine in self._units.machines_on(host.id):
+            lease = self._leases.by_id.get(machine.lease or machine.promised)
+            if lease is None or machine.id not in lease.units:
+                continue
+            if machine.state == au.UP:
+                self._units.lose(machine, why, SITE)
+                self._replacements.go_on_without(lease, machine)
+            elif machine.promised:
+                self._units.take(machine, lease.id)
+                self._replacements.replace(lease, machine)
+        return {"unit": host.id, "state": host.state, **view(host.reason or host.retire)}
 
     @command("unit.move")
     def _move_unit(self, asked: MoveUnit) -> dict[str, Any]:
@@ -333,6 +357,8 @@ class UnitEnds:
             self._failures.failed(lease, unit, done.blame)
         elif what != "again":
             lease.waiting -= 1
+            if unit.host:
+                self._leases.settle_places(lease)
             self._leases.check_primed(lease)
 
     def _down(self, unit: SiteUnit, lease: SiteLease | None) -> None:

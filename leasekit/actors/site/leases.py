@@ -10,29 +10,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
 from leasekit.actors.kernel import Kernel, earliest, keeps
 from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars
+from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.saved import SiteSaved
-from leasekit.actors.site.units import Inventory, Units
+from leasekit.actors.site.units import Units
 from leasekit.actors.turns import MapperTurns, is_inline
 from leasekit.core.claims.signed import CONTRACT, Signer, Statement, state
-from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.leases.saved import RESUMES
-from leasekit.core.mappers import Assign, AuthorityCycle, AuthorityMapper, Demand, Power, Refuse, Release
-from leasekit.core.properties import Counts, count_of, counts, minus, saves, total
+from leasekit.core.mappers import (
+    AuthorityCycle,
+    AuthorityMapper,
+    Demand,
+)
+from leasekit.core.properties import Counts, Properties, count_of, counts, minus, saves, total
 from leasekit.core.protocol.messages import EXTEND, LeaseUpdate, UnitState
-from leasekit.core.reasons import Code, Reason, all_of, counted, of_mapper, said
+from leasekit.core.reasons import Code, Reason, all_of, said
 from leasekit.core.schema import Row
 from leasekit.core.steps import Turn, TurnDone
 from leasekit.core.time import Duration, Instant, Term
+from leasekit.core.vectors import WHOLE, Vector
 
 SHRINK, GROW, REPLACE, NEW = "shrink", "grow", "replace", "new"
 HELD: Final = "held"
@@ -120,10 +125,38 @@ def held_classes(lease: SiteLease, units: Units) -> Counts:
 def demand_of(lease: SiteLease, op: str, units: Units) -> Demand:
     """What a lease lacks now, or has too many of."""
     has, wants = held_classes(lease, units), lease.classes
+    classes = minus(has, wants) if op == SHRINK else minus(wants, has)
     return Demand(
         lease.id, lease.holder, op, lease.type, lease.wanted - len(lease.units), tuple(lease.units), (), lease.term,
-        lease.properties, minus(has, wants) if op == SHRINK else minus(wants, has),
+        lease.properties, classes, tuple(size_of(lease, class_) for class_, _ in classes if lease.sizes), lease.needs,
+        lease.places if op == SHRINK else missing_places(lease, units),
     )  # fmt: skip
+
+
+def size_of(lease: SiteLease, class_: bytes) -> Vector:
+    """What a unit of a class takes for a lease."""
+    return next((size for (own, _), size in zip(lease.classes, lease.sizes, strict=True) if own == class_), WHOLE)
+
+
+def host_of(unit: SiteUnit) -> str:
+    """Where a unit is: a machine on its host, a host in its own place."""
+    return unit.host or unit.id
+
+
+def missing_places(lease: SiteLease, units: Units) -> tuple[str, ...]:
+    """The hosts on which a lease has a place, and no unit yet."""
+    left = list(lease.places)
+    for name in lease.units:
+        _taken(left, host_of(units[name]))
+    return tuple(left)
+
+
+def _taken(places: list[str], host: str) -> bool:
+    """Take a host out of ``places``, once; whether it was there."""
+    there = host in places
+    if there:
+        places.remove(host)
+    return there
 
 
 def booked(queue: DemandQueue, shown: Container[str], units: Units) -> dict[str, list[Demand]]:
@@ -183,11 +216,13 @@ class SiteTurns:
     _turns: MapperTurns
     mapper: AuthorityMapper
     _queue: DemandQueue
-    _units: Units
+    _calendars: Calendars
+    _units: Units = attrs.field(init=False)
     _inline: bool = attrs.field(init=False)
     _filtered_by: str = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._units = self._calendars.units
         self._inline = is_inline(self.mapper)
         self._filtered_by = str(getattr(self.mapper, "filtered_by", "")) if self._inline else ""
 
@@ -223,8 +258,9 @@ class SiteTurns:
         # Looked up once a turn, and only if the mapper watches.
         later = booked(queue, {lease.id for lease, _ in shown}, units) if queue.watches else {}
         cycle = AuthorityCycle(
-            self._kernel.now, demands, seen.free, seen.view, seen.all, lambda type_: later.get(type_, ())
-        )
+            self._kernel.now, demands, seen.free, seen.view, seen.all, lambda type_: later.get(type_, ()), seen.hosts,
+            self._calendars.places.room,
+        )  # fmt: skip
         return self._turns.begin(lambda: self.mapper.assign(cycle))._replace(yields=queue.is_more_to_show())
 
     def _few(self, ordered: list[tuple[SiteLease, str]]) -> list[tuple[SiteLease, str]]:
@@ -264,7 +300,7 @@ class LeaseUpdates:
         if word in ("active", "waiting", "told"):
             held = [self._units[name] for name in lease.units]
             up = [unit for unit in held if unit.state in (au.UP, au.CHANGE)]
-            units = tuple(UnitState(unit.id, "active", unit.given, unit.reason, unit.given_as) for unit in up)
+            units = tuple(UnitState(unit.id, "active", _told(unit), unit.reason, unit.given_as) for unit in up)
             if word == "active" and lease.properties.get(RESUMES):
                 anew = (Reason(Code.UNIT, unit.id).because(unit.reason) for unit in held if unit.reason)
                 reason = all_of(reason or lease.reason, *anew)
@@ -284,6 +320,11 @@ class LeaseUpdates:
         return state(
             self._signer_of(lease.claim), CONTRACT, lease.claim, self._kernel.now if at is None else at, detail
         )
+
+
+def _told(unit: SiteUnit) -> Properties:
+    """What a guest is told of a unit that is up: what its driver says, and where a machine is."""
+    return {**unit.given, "unit.host": unit.host} if unit.host else unit.given
 
 
 def _promised(lease: SiteLease, word: str) -> Term:
@@ -311,6 +352,28 @@ class SiteLeases:
         """All leases that the site remembers."""
         return self._demands.leases
 
+    def settle_places(self, lease: SiteLease) -> None:
+        """Units of a lease that a move has left on other hosts than were planned have their places there."""
+        over = list(lease.places)
+        others = [host for name in lease.units if not _taken(over, host := host_of(self._units[name]))]
+        for start, to in zip(over, others, strict=False):
+            self.change_place(lease, start, to)
+
+    def claims_of(self, lease: SiteLease) -> dict[bytes, Term]:
+        """The claims by which a lease goes on, and what is left of their terms."""
+        now, first = self._kernel.now, lease.accepted[0].term.start if lease.accepted else lease.term.end
+        own = {lease.claim: Term(now, first)} if now < first else {}
+        return {**own, **{one.claim: one.term for one in lease.accepted if one.claim != lease.claim}}
+
+    def change_place(self, lease: SiteLease, start: str, to: str) -> None:
+        """A unit of a lease has its place on another host from now on."""
+        self._calendars.places.move(self.claims_of(lease), start, to)
+        lease.places = _with(lease.places, start, to)
+        lease.next = lease.next and lease.next._replace(places=_with(lease.next.places, start, to))
+        lease.after = lease.after and lease.after._replace(places=_with(lease.after.places, start, to))
+        self._kernel.note(lease.id, "place", "", "", said(f"{to}, not {start}"))
+        self._kernel.touch(lease)
+
     def start(self, lease: SiteLease) -> None:
         """Its term has started: it needs units."""
         self._demands.put(lease, NEW)
@@ -334,7 +397,7 @@ class SiteLeases:
         if not modified:
             self._calendars.end(lease, later.term.start)
         lease.claim, lease.wanted, lease.settles = later.claim, later.units, later.number
-        lease.classes = later.classes
+        lease.classes, lease.sizes, lease.places = later.classes, later.sizes, later.places
         lease.term = Term(lease.term.start, later.term.end)
         changed = later.properties != lease.properties
         lease.properties = later.properties
@@ -398,7 +461,7 @@ class SiteLeases:
         lease.terminates_at, lease.notice = at, why
         self._calendars.end(lease, at)
         for one in lease.accepted:
-            self._calendars.of(lease.type).end(one.claim, at)
+            self._calendars.end_claim(lease.type, one.claim, at)
         self._kernel.note(lease.id, "notice", "", "", Reason(Code.ENDS_AT, at=at).because(why))
         if lease.pending == au.REDEEMING and lease.id not in self._demands.ops and lease.term.start >= at:
             self._kernel.fire(au.MACHINE, lease, "refuse", why)
@@ -580,105 +643,7 @@ class LeaseTimes:
             self._kernel.schedule(lease, self._kernel.now if lease.unacked else self._due_at(lease))
 
 
-@attrs.define(eq=False)
-class Assignment:
-    """What the mapper decides for leases that wait."""
-
-    _kernel: Kernel
-    _leases: SiteLeases
-    _units: Units
-    _demands: DemandQueue
-    _calendars: Calendars
-
-    @property
-    def carriers(self) -> dict[type, Callable[[Any], None]]:
-        """How each decision is carried out."""
-        return {
-            Assign: lambda one: self._assign(*self._waiting(one.lease), one.units),
-            Release: lambda one: self._release(*self._waiting(one.lease), one.units),
-            Refuse: lambda one: self._refuse(*self._waiting(one.lease), of_mapper(one.reason)),
-            Power: lambda one: self._units.switch(one.unit, one.to, of_mapper(one.reason) if one.reason else None),
-        }
-
-    def _waiting(self, id_: str) -> tuple[SiteLease, str]:
-        lease, op = self._leases.by_id.get(id_), self._demands.ops.get(id_)
-        if lease is None or op is None:
-            raise CommandError(f"lease {id_!r} waits for nothing (any more)")
-        return lease, op
-
-    def _assign(self, lease: SiteLease, op: str, names: Sequence[str]) -> None:
-        if op == SHRINK:
-            raise CommandError(f"lease {lease.id} shrinks: it is to give up units, not to get any")
-        if not names or len(set(names)) != len(names) or len(names) > lease.wanted - len(lease.units):
-            raise CommandError(
-                f"lease {lease.id} needs {lease.wanted - len(lease.units)} units, each once; got {names!r:.120}"
-            )
-        for name in names:
-            is_of_type = name in self._units and self._units[name].type == lease.type
-            if not is_of_type or not self._units.is_available(self._units[name]):
-                raise CommandError(f"unit {name!r} is not a free unit of type {lease.type!r}")
-        given_as = self._given_as(lease, op, names)
-        self._demands.remove(lease)
-        missing = lease.wanted - len(lease.units)
-        if missing > self._demands.shown_units(lease, missing):  # more have failed than the mapper knew of
-            self._demands.put(lease, REPLACE if op == NEW else op)
-        elif len(names) < missing:
-            lease.reason = lease.reason or Reason(Code.FEWER_FREE, units=len(names))
-        if op == NEW:
-            self._kernel.fire(au.MACHINE, lease, "assign", said(counted(len(names))))
-        for name, class_ in zip(names, given_as, strict=True):
-            unit = self._units[name]
-            lease.units.append(name)
-            lease.waiting += 1
-            self._units.give(unit, lease.id, class_)
-            if class_ not in unit.classes:
-                self._calendars.stand_in(unit)
-        self._kernel.touch(lease)
-
-    def _given_as(self, lease: SiteLease, op: str, names: Sequence[str]) -> list[bytes]:
-        """The class that each unit is to count as. One of another class may stand in for a unit that failed, if there
-        is none of its own. Raises ``CommandError``.
-        """
-        lacking = Counter(dict(minus(lease.classes, held_classes(lease, self._units))))
-        found: list[bytes] = []
-        for name in names:
-            fitting = next((class_ for class_ in self._units[name].classes if lacking[class_] > 0), None)
-            if fitting is None and op == REPLACE:
-                fitting = next((class_ for class_ in +lacking if not self._has_free(lease.type, class_, names)), None)
-            if fitting is None:
-                raise CommandError(f"unit {name!r} is of another class than those that lease {lease.id} needs")
-            lacking[fitting] -= 1
-            found.append(fitting)
-        return found
-
-    def _has_free(self, type_: str, class_: bytes, but: Sequence[str]) -> bool:
-        return any(class_ in view.classes and view.id not in but for view in self._units.free(type_))
-
-    def _release(self, lease: SiteLease, op: str, names: tuple[str, ...]) -> None:
-        if op != SHRINK or len(set(names)) != len(names) or len(names) != len(lease.units) - lease.wanted:
-            raise CommandError(
-                f"lease {lease.id} is to give up {len(lease.units) - lease.wanted} units; got {names!r:.120}"
-            )
-        for name in names:
-            if name not in lease.units:
-                raise CommandError(f"unit {name!r} is not one of lease {lease.id}")
-        gone = counts(Counter(self._units[name].given_as for name in names))
-        if gone != minus(held_classes(lease, self._units), lease.classes):
-            raise CommandError(f"units of other classes are to be given up by lease {lease.id}: got {names!r:.120}")
-        self._demands.remove(lease)
-        for name in names:
-            self._leases.take(lease, name)
-        self._leases.check_primed(lease)
-
-    def _refuse(self, lease: SiteLease, op: str, reason: Reason) -> None:
-        if op == SHRINK:
-            raise CommandError(f"lease {lease.id} must give up units: that can't be refused")
-        if self._demands.stale:
-            return  # by what there is now it may be another matter
-        self._demands.remove(lease)
-        lease.reason = lease.reason or reason
-        if op == NEW:
-            self._leases.fail(lease, "refuse", reason)
-        else:
-            self._kernel.touch(lease)
-            self._leases.check_primed(lease)
+def _with(places: Sequence[str], start: str, to: str) -> tuple[str, ...]:
+    """Places of which one is another now."""
+    at = places.index(start) if start in places else -1
+    return tuple(to if number == at else host for number, host in enumerate(places))

@@ -16,8 +16,9 @@ from leasekit.actors.issued import Issued, in_order, units_of_class, withheld_sh
 from leasekit.actors.kernel import Kernel, command, query, shown
 from leasekit.actors.served import Notices
 from leasekit.actors.site.calendars import Calendars, retired_for
+from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.leases import SiteLeases
-from leasekit.actors.site.units import GONE, Inventory, Units
+from leasekit.actors.site.units import GONE, Units
 from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.commands import AddMaintenance, EvictLease, RemoveMaintenance
 from leasekit.core.errors import CommandError

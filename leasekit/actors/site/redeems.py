@@ -28,8 +28,8 @@ from leasekit.actors.site.claims import (
     DelegationLimits,
     SiteClaims,
 )
+from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.leases import LeaseEnds, LeaseUpdates, SiteLeases
-from leasekit.actors.site.units import Inventory
 from leasekit.core.claims.claim import REPLACES, Claim, Ticket, decode_claim, decode_ticket, redeem_by, saving_of
 from leasekit.core.claims.evidence import in_words
 from leasekit.core.claims.signed import (
@@ -65,6 +65,7 @@ from leasekit.core.protocol.messages import (
 from leasekit.core.reasons import Code, Reason, counted, mark, said
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
+from leasekit.core.vectors import needs_of
 
 
 @attrs.define(eq=False)
@@ -175,57 +176,65 @@ class TicketAdmission:
     _accounts: ClaimAccounts
     _told: ClaimReports
 
-    def admit(self, ticket: Ticket, *, booked: bool = False) -> Instant:
+    def admit(
+        self, ticket: Ticket, lease: SiteLease | None = None, victims: Sequence[str] = (), *, booked: bool = False
+    ) -> Instant:
         """Count the ticket's claims in the tree and its units in the calendar: both, or neither, with a reason; in the
-        tree only if they are ``booked`` already.
+        tree only if they are ``booked`` already. Its units have their places where those of ``lease`` are, but for
+        ``victims``, as far as they can.
 
         Returns when it ends, which is before its term does if a claim in the chain was ended early. Raises
         ``TicketError``.
         """
         leaf = ticket.leaf
         until = self._accounts.count(ticket, booked=booked)
-        table = self._calendars.of(leaf.type)
         try:
             if booked:
-                table.end(leaf.digest, until)
+                self._calendars.end_claim(leaf.type, leaf.digest, until)
             else:
-                table.reserve(leaf.digest, leaf.classes, self._rest(leaf, until))
+                near = self._calendars.kept_places(lease, victims) if lease is not None else ()
+                self._calendars.book(leaf, self._rest(leaf, until), near)
         except Shortfall as short:
             self._claims.tree.withdraw(leaf.digest)
             raise self._told.no_room(ticket, short) from short
         self._accounts.honour(ticket)
         return until
 
-    def replace(self, lease: SiteLease, ticket: Ticket) -> Instant:
+    def replace(self, lease: SiteLease, ticket: Ticket, victims: Sequence[str] = ()) -> Instant:
         """End the lease's claim where the ticket starts, and admit the ticket in its place; all or nothing.
 
         Returns when it ends, as :meth:`admit` does. Raises ``TicketError``.
         """
-        leaf, table, old = ticket.leaf, self._calendars.of(lease.type), lease.claim
+        leaf, old = ticket.leaf, lease.claim
         standing = self._claims.tree.standing(old)
         try:  # before the tree hears of it: units that are missing are nobody's guilt
-            table.replace(old, leaf.digest, leaf.classes, self._rest(leaf, leaf.term.end))
+            near = self._calendars.kept_places(lease, victims)
+            self._calendars.replace(lease, leaf, self._rest(leaf, leaf.term.end), near)
         except Shortfall as short:
             raise self._told.no_room(ticket, short) from short
         try:
             self._claims.tree.end_early(old, leaf.term.start)
             until = self.admit(ticket, booked=True)
         except TicketError:
-            table.release(leaf.digest)
+            self._calendars.release(lease, leaf.digest)
             self._calendars.book_again(lease)
             if standing is not None:
                 self._claims.tree.reopen(old, standing.until, leaf.digest)
             raise
         if lease.terminates_at >= 0:
-            table.end(leaf.digest, lease.terminates_at)
+            self._calendars.end_claim(lease.type, leaf.digest, lease.terminates_at)
         self._claims.refresh(old)
-        if minus(lease.classes, leaf.classes) or leaf.term.end < lease.term.end:
+        if minus(lease.weights, leaf.weights) or leaf.term.end < lease.term.end:
             record = self._claims.get(old)
             if record is not None:
                 claim = decode_claim(record.body, record.signature)
                 receipt = self._claims.receipt(old, self._claims.dated(record, leaf.term.start), lease.id)
                 self._told.tell(claim.issuer, claim, Reason(Code.REPLACED, at=leaf.term.start), receipt)
         return until
+
+    def places(self, leaf: Claim) -> tuple[str, ...]:
+        """The hosts on which a claim's units have their places."""
+        return self._calendars.places.of(leaf.digest)
 
     def _rest(self, leaf: Claim, until: Instant) -> Term:
         """A ticket that comes late takes nothing of what is past, where others may have had the units."""
@@ -300,11 +309,13 @@ class AcceptedTerms:
             self._claims.disuse(digest)
         self._updates.publish(lease, "undone", message.number)
 
-    def accept(self, lease: SiteLease, message: Redeem, leaf: Claim, until: Instant) -> None:
+    def accept(
+        self, lease: SiteLease, message: Redeem, leaf: Claim, until: Instant, places: tuple[str, ...] = ()
+    ) -> None:
         """The extend or modify of ``message`` is good, up to ``until``: it is applied when its term begins."""
         later = Later(
             message.op, message.number, leaf.digest, leaf.units, leaf.term, message.victims, message.properties,
-            leaf.classes,
+            leaf.classes, leaf.sizes, places,
         )  # fmt: skip
         self._take(lease, later, f"{counted(leaf.units)} to {mark(leaf.term.end)}")
         self._claims.remember(leaf, lease.id, REDEEMED, self._kernel.now)
@@ -315,7 +326,10 @@ class AcceptedTerms:
     def accept_configuration(self, lease: SiteLease, message: Redeem) -> None:
         """A modify without a ticket: only the configuration changes, now."""
         term = Term(self._kernel.now, lease.term.end) if lease.term.end > self._kernel.now else lease.term
-        later = Later(MODIFY, message.number, lease.claim, lease.wanted, term, (), message.properties, lease.classes)
+        later = Later(
+            MODIFY, message.number, lease.claim, lease.wanted, term, (), message.properties, lease.classes,
+            lease.sizes, lease.places,
+        )  # fmt: skip
         self._take(lease, later, "configuration")
         self._leases.apply_next(lease)
 
@@ -355,7 +369,8 @@ class RedeemedTickets:
             message.lease, peer, message.slice, leaf.type, au.TICKETED, au.REDEEMING, leaf.digest, leaf.term,
             leaf.units, message.number, message.resource, message.properties, settles=message.number,
             root=leaf.issuer, preemptible=leaf.constraints.get("preemptible") == "true", origin=ticket.root.digest,
-            key=self._keyring.key_of(peer), classes=leaf.classes,
+            key=self._keyring.key_of(peer), classes=leaf.classes, sizes=leaf.sizes,
+            needs=needs_of(leaf.constraints), places=self._admission.places(leaf),
         )  # fmt: skip
         return lease, leaf, until
 
@@ -370,8 +385,8 @@ class RedeemedTickets:
         if leaf.type != lease.type or leaf.term.start != lease.term.end:
             ends, starts = mark(lease.term.end), mark(leaf.term.start)
             raise TicketError(Code.WRONG_TERM, f"lease {lease.id} ends at {ends}, the claim starts at {starts}")
-        until = self._admission.admit(ticket)
-        self._terms.accept(lease, message, leaf, until)
+        until = self._admission.admit(ticket, lease, message.victims)
+        self._terms.accept(lease, message, leaf, until, self._admission.places(leaf))
 
     def modify(self, lease: SiteLease, peer: str, message: Redeem) -> None:
         """The lease changes in mid-term. Raises ``TicketError``."""
@@ -397,7 +412,8 @@ class RedeemedTickets:
         if later is not None and leaf.term.end != later.term.start:
             text = f"{who} goes on from {mark(later.term.start)}: the claim ends at {ends}"
             raise TicketError(Code.WRONG_TERM, text)
-        self._terms.accept(lease, message, leaf, self._admission.replace(lease, ticket))
+        until = self._admission.replace(lease, ticket, message.victims)
+        self._terms.accept(lease, message, leaf, until, self._admission.places(leaf))
 
 
 @attrs.define(eq=False)

@@ -17,7 +17,7 @@ import attrs
 from leasekit.actors.kernel import Kernel, keeps, query, shown
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import AuthoritySettings
-from leasekit.actors.site.units import Inventory
+from leasekit.actors.site.inventory import Inventory
 from leasekit.core.drivers import DROP, NOT_RESUMED, NOT_SAVED, RESUME, SAVE, UNIT
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import saved as sv
@@ -28,6 +28,7 @@ from leasekit.core.reasons import Code, Reason, all_of, said
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import HOUR, Duration
+from leasekit.core.vectors import NEEDS, as_properties
 
 TRIES_MAX: Final = 2
 """How many setups may fail that went on from the same saved unit."""
@@ -107,8 +108,14 @@ class SiteSaved:
         """What the site says of a unit: nothing of it is a guest's, which has a place of its own. With the key under
         which a unit is saved, or from which it goes on: that is the site's to give, and no guest names one.
         """
-        properties = self._inventory.properties_of(unit.id, unit.type)
+        properties = self._inventory.properties_of(unit.host or unit.id, unit.type)
         context = {**properties, **unit.given, "unit.name": unit.id, "site.name": self._keyring.name}
+        if unit.host:
+            context |= {"unit.host": unit.host, **as_properties(unit.needs, NEEDS)}
+            if unit.cap >= 0:
+                context["unit.cap"] = str(unit.cap)
+            if unit.leaves:
+                context["unit.leaves"] = unit.leaves
         for name in (SAVE, RESUME):
             context.pop(name, None)
         if lease is not None:

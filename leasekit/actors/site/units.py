@@ -11,255 +11,27 @@ long as a lease waits with it. Asking goes on in slices, whose cost is counted, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, count
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
 from sortedcontainers import SortedList
 
 from leasekit.actors.kernel import Kernel, keeps, shown
-from leasekit.actors.settings import UnitGroup
+from leasekit.actors.site.inventory import Inventory, Kinds
 from leasekit.core.drivers import SITE, UNIT, Blame
-from leasekit.core.errors import CommandError, LeasekitError
-from leasekit.core.filters import Filter, FilterError, parse_filter
+from leasekit.core.errors import CommandError
+from leasekit.core.filters import parse_filter
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import power as pw
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteUnit
-from leasekit.core.mappers import UnitView
-from leasekit.core.properties import CLASSES_MAX, EMPTY, Properties, digest_properties
+from leasekit.core.mappers import HostView, MachineView, UnitView
+from leasekit.core.properties import CAPS, EMPTY, MIGRATES
 from leasekit.core.reasons import Code, Reason, clip, view, words
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
-
-SLICE: Final = 10_000
-"""The comparisons of one slice: some milliseconds."""
-READING: Final = 2
-"""What reading a character of a filter costs, in comparisons."""
-ASKING: Final = 16
-"""What it costs to ask a filter anything, in comparisons."""
-KEPT: Final = 64
-"""Beyond so many filters those go that nobody waits with."""
-
-
-@attrs.define(eq=False)
-class UnitKind:
-    """Units of one type that are alike."""
-
-    type: str
-    properties: Properties
-    units: dict[str, None] = attrs.field(factory=dict)
-
-
-@attrs.define(eq=False)
-class _Answers:
-    """What one filter has said of the units of a type: of the kinds, or units, that came up to ``seen``."""
-
-    filter: Filter
-    names_units: bool
-    """Whether it is asked for each unit."""
-    accepted: set[UnitKind | str] = attrs.field(factory=set)
-    seen: int = -1
-    pending: Iterator[tuple[UnitKind | str, int]] = attrs.field(factory=lambda: iter(()))
-
-
-@keeps(derived="_of _known _came _number _answers asked slices largest")
-class Kinds:
-    """The kinds of a site's units, and what filters say of them."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, UnitKind] = {}
-        self._known: dict[tuple[str, frozenset[tuple[str, str]]], UnitKind] = {}
-        # By type, in the order in which they came, with a number that grows: kinds, and units.
-        self._came: dict[tuple[str, bool], dict[UnitKind | str, int]] = {}
-        self._number = count()
-        self._answers: dict[tuple[str, str], _Answers | FilterError] = {}
-        self.asked = self.slices = self.largest = 0
-        """How often a filter was asked, in how many slices, and the most that one of these has cost, in comparisons."""
-
-    def put(self, unit: str, type_: str, properties: Properties) -> None:
-        """A unit has these properties from now on."""
-        label = (type_, frozenset(properties.items()))
-        kind, old = self._known.get(label), self._of.get(unit)
-        if kind is None:
-            kind = self._known[label] = UnitKind(type_, properties)
-            self._came.setdefault((type_, False), {})[kind] = next(self._number)
-        if kind is old:
-            return
-        self._of[unit] = kind
-        kind.units[unit] = None
-        units = self._came.setdefault((type_, True), {})
-        units.pop(unit, None)
-        units[unit] = next(self._number)
-        if old is not None:
-            del old.units[unit]
-            if not old.units:
-                self._forget(old)
-
-    def _forget(self, kind: UnitKind) -> None:
-        del self._known[kind.type, frozenset(kind.properties.items())]
-        del self._came[kind.type, False][kind]
-        for answers in self._answers.values():
-            if isinstance(answers, _Answers):
-                answers.accepted.discard(kind)
-
-    def properties(self, unit: str) -> Properties:
-        """A unit's properties. Raises ``KeyError``."""
-        return self._of[unit].properties
-
-    def counts(self) -> dict[str, int]:
-        """What filters have cost since the start, for an operator."""
-        return {"asked": self.asked, "slices": self.slices, "largest_slice": self.largest}
-
-    # -- asking ------------------------------------------------------------------------------------------------
-
-    def ask(self, filters: Mapping[tuple[str, str], None]) -> bool:
-        """Ask filters (each a type and a text) what they have not been asked yet, up to a slice. Returns whether all is
-        asked.
-        """
-        if len(self._answers) > KEPT:
-            self._answers = {key: found for key, found in self._answers.items() if key in filters}
-        spent = 0
-        for type_, text in filters:
-            while spent < SLICE and (more := self._ask_once(type_, text)):
-                spent += more
-            if spent >= SLICE:
-                break
-        if spent:
-            self.slices += 1
-            self.largest = max(self.largest, spent)
-        return spent < SLICE
-
-    def accepts(self, type_: str, text: str) -> Callable[[str], bool]:
-        """What says of a unit of the type whether a filter accepts it; none accepts all. Raises ``FilterError``."""
-        if not text:
-            return self._of.__contains__
-        answers, of = self._asked(type_, text), self._of
-        accepted = answers.accepted
-        return accepted.__contains__ if answers.names_units else lambda unit: of[unit] in accepted
-
-    def accepted(self, type_: str, text: str) -> Iterator[str]:
-        """The units of the type that a filter accepts, in no order. Raises ``FilterError``."""
-        found = self._asked(type_, text).accepted
-        return chain.from_iterable(one.units if isinstance(one, UnitKind) else (one,) for one in found)
-
-    def _asked(self, type_: str, text: str) -> _Answers:
-        while self._ask_once(type_, text):
-            pass
-        answers = self._answers[type_, text]
-        if isinstance(answers, FilterError):
-            raise answers.with_traceback(None)
-        return answers
-
-    def _ask_once(self, type_: str, text: str) -> int:
-        """Read a filter, or ask it once; what that cost, 0 where nothing is left to be asked."""
-        answers = self._answers.get((type_, text))
-        if answers is None:
-            try:
-                found = parse_filter(text)
-                self._answers[type_, text] = _Answers(found, "unit" in found.names)
-            except FilterError as error:
-                self._answers[type_, text] = error
-            return 1 + READING * len(text)
-        if isinstance(answers, FilterError):
-            return 0
-        return self._ask_next(type_, answers)
-
-    def _ask_next(self, type_: str, answers: _Answers) -> int:
-        came = self._came.get((type_, answers.names_units), {})
-        following = next(answers.pending, None)
-        if following is None:
-            if not came or next(reversed(came.values())) <= answers.seen:
-                return 0
-            answers.pending = iter([item for item in came.items() if item[1] > answers.seen])
-            following = next(answers.pending)
-        subject, answers.seen = following
-        if came.get(subject) != answers.seen:
-            return ASKING  # it went, or has become another, since the list was made
-        if isinstance(subject, UnitKind):
-            accepted = answers.filter({**subject.properties, "type": type_})
-        else:
-            accepted = answers.filter({**self.properties(subject), "unit": subject, "type": type_})
-        (answers.accepted.add if accepted else answers.accepted.discard)(subject)
-        self.asked += 1
-        return ASKING + answers.filter.cost
-
-
-@attrs.define(eq=False, slots=False)
-class Inventory:
-    """The units that the settings name, in groups. Raises ``LeasekitError`` for a name used twice."""
-
-    groups: Sequence[UnitGroup]
-    types: dict[str, Properties] = attrs.field(factory=dict, init=False)
-    """The resource properties of each type."""
-    _of: dict[str, tuple[str, Properties]] = attrs.field(factory=dict, init=False)
-    _count: dict[str, Counter[bytes]] = attrs.field(factory=dict, init=False)
-    attributes: dict[bytes, Properties] = attrs.field(factory=dict, init=False)
-    """What the units of each class have."""
-    _classes: dict[str, bytes] = attrs.field(factory=dict, init=False)
-    switched: frozenset[str] = attrs.field(init=False)
-    """The types of units that a driver can switch on and off."""
-
-    def __attrs_post_init__(self) -> None:
-        self.switched = frozenset(group.type for group in self.groups if group.power)
-        for group in self.groups:
-            self.types[group.type] = group.properties
-            all_ = {**group.properties, **group.own} if group.own else group.properties
-            for name in group.names:
-                self.check(name, self._of.get(name, (group.type,))[0], group.type)
-                self._of[name] = (group.type, all_)
-        for type_, properties in self.types.items():
-            self._count[type_] = self._sort(type_, properties)
-
-    def _sort(self, type_: str, properties: Properties) -> Counter[bytes]:
-        """Put the units of a type in classes. Where too many of them differ, all are of one, whatever else they have:
-        claims can't tell them apart then.
-        """
-        each = {name: all_ for name, (of, all_) in self._of.items() if of == type_}
-        found = {name: digest_properties(all_) for name, all_ in each.items()}
-        if len(set(found.values())) > CLASSES_MAX:
-            each, found = dict.fromkeys(each, properties), dict.fromkeys(found, digest_properties(properties))
-        self._classes.update(found)
-        self.attributes.update((class_, each[name]) for name, class_ in found.items())
-        return Counter(found.values())
-
-    @staticmethod
-    def check(name: str, known: str, type_: str) -> None:
-        """Raises ``LeasekitError`` for a unit that is known as of another type."""
-        if known != type_:
-            raise LeasekitError(
-                f"unit {name!r} is of type {known!r} and of type {type_!r}: unit names are unique at a site"
-            )
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._of
-
-    def properties(self, type_: str) -> Properties:
-        """The resource properties of a type."""
-        return self.types.get(type_, EMPTY)
-
-    def properties_of(self, unit: str, type_: str) -> Properties:
-        """Those of its type, and a unit's own. One that is not named any more has those of its type."""
-        found = self._of.get(unit)
-        return self.properties(type_) if found is None else found[1]
-
-    def class_of(self, unit: str, type_: str) -> bytes:
-        """The class of a unit."""
-        return self._classes.get(unit) or digest_properties(self.properties(type_))
-
-    def attributes_of(self, class_: bytes, type_: str) -> Properties:
-        """What units of a class have; what all of their type have, if there is no such class any more."""
-        return self.attributes.get(class_, self.properties(type_))
-
-    def total(self, type_: str) -> int:
-        """How many units of the type there are, in service or not."""
-        return self.counts(type_).total()
-
-    def counts(self, type_: str) -> Counter[bytes]:
-        """How many units of each class of the type there are, in service or not, in the order of the inventory."""
-        return self._count.get(type_, Counter())
-
+from leasekit.core.vectors import Vector, amount
 
 FAILED: Final = "failed"
 SWITCHES: Final = ("on", "off", "suspend")
@@ -278,7 +50,7 @@ Moved = Callable[[SiteUnit, str, str, Reason | None, ActionDone | None], None]
 """What is told of a unit: its event (empty: only its record changed), its state before, why, and which action ended."""
 
 
-@keeps(rows="_units", volatile="_free _tearing holding", derived="_ending")
+@keeps(rows="_units", volatile="_free _tearing holding", derived="_ending _machines")
 @attrs.define(eq=False, slots=False)
 class Units:
     """All units of a site, by id and by type; free ones in the order in which they are best given out."""
@@ -298,6 +70,7 @@ class Units:
     _units: dict[str, SiteUnit] = attrs.field(init=False)
     _free: dict[str, SortedList] = attrs.field(init=False)
     _tearing: dict[str, dict[str, SiteUnit]] = attrs.field(init=False)
+    _machines: dict[str, dict[str, SiteUnit]] = attrs.field(init=False)
     _ending: ActionDone | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -307,6 +80,7 @@ class Units:
 
     def _reset(self) -> None:
         self._units, self._free, self._tearing, self.holding, self.kinds = {}, {}, {}, Counter(), Kinds()
+        self._machines = {}
 
     # -- inventory ---------------------------------------------------------------------------------------------
 
@@ -336,6 +110,11 @@ class Units:
             unit = SiteUnit.from_row(row)
             unit.index = len(self._units)
             self._units[unit.id] = unit
+            if unit.lease:
+                self.holding[unit.lease] += 1
+            if unit.host:
+                self._put_on(unit, unit.host)
+                continue
             self._free.setdefault(unit.type, SortedList())
             self._tearing.setdefault(unit.type, {})
             self._sort(unit)
@@ -343,8 +122,6 @@ class Units:
                 self._put_free(unit)
             elif unit.state == au.TEARDOWN and not unit.promised:
                 self._tearing[unit.type][unit.id] = unit
-            if unit.lease:
-                self.holding[unit.lease] += 1
         for unit in self._declare():
             self._kernel.touch(unit)
 
@@ -353,7 +130,7 @@ class Units:
         which it is news.
         """
         changed = []
-        for unit in list(self._units.values()):
+        for unit in list(self):
             gone = unit.id not in self.inventory
             if gone != (unit.retire == GONE):
                 changed.append(unit)
@@ -373,13 +150,23 @@ class Units:
         return self._units[name]
 
     def __iter__(self) -> Iterator[SiteUnit]:
-        return iter(self._units.values())
+        """The units of the inventory: machines are not among them."""
+        return (unit for unit in self._units.values() if not unit.host)
+
+    @property
+    def machines(self) -> list[SiteUnit]:
+        """All machines."""
+        return [unit for unit in self._units.values() if unit.host]
+
+    def machines_on(self, host: str) -> list[SiteUnit]:
+        """The machines on a host, those that leave it among them."""
+        return list(self._machines.get(host, {}).values())
 
     def in_service(self, type_: str) -> Counter[bytes]:
         """How many units of the type aren't out of service, by class: one counts as each that it may be given as."""
         return Counter(
             class_
-            for unit in self._units.values()
+            for unit in self
             if unit.type == type_ and unit.state != au.OUT and not unit.retire
             for class_ in unit.classes
         )
@@ -403,8 +190,9 @@ class Units:
 
     def _view(self, unit: SiteUnit) -> UnitView:
         return UnitView(
-            unit.id, unit.type, unit.state, unit.lease or unit.promised, unit.failures, self.kinds.properties(unit.id),
-            self.power(unit), unit.classes if self.is_available(unit) else (unit.given_as,),
+            unit.id, unit.type, unit.state, unit.lease or unit.promised, unit.failures,
+            self.kinds.properties(unit.host or unit.id), self.power(unit),
+            unit.classes if self.is_available(unit) else (unit.given_as,), unit.host,
         )  # fmt: skip
 
     def _sort(self, unit: SiteUnit) -> None:
@@ -426,7 +214,7 @@ class Units:
     def _offer(self, type_: str, accepts: Callable[[str], bool]) -> Iterator[UnitView]:
         dark = []
         for rank, _, _, name in self._free.get(type_, ()):
-            if not accepts(name):
+            if not accepts(name) or not self.is_available(self._units[name]):
                 continue
             if rank:
                 dark.append(name)
@@ -441,7 +229,7 @@ class Units:
     def all(self, type_: str, filter: str = "", /) -> list[UnitView]:
         """All units of a type that a filter accepts, in the order of the inventory. Raises ``FilterError``."""
         if not filter:
-            return [self._view(unit) for unit in self._units.values() if unit.type == type_]
+            return [self._view(unit) for unit in self if unit.type == type_]
         units = map(self._units.__getitem__, self.kinds.accepted(type_, filter))
         return [self._view(unit) for unit in sorted(units, key=lambda unit: unit.index)]
 
@@ -449,11 +237,16 @@ class Units:
         """The same views, which hold still while the units go on."""
         free = {type_: list(self.free(type_)) for type_ in self.inventory.types}
         views = {name: self.view(name) for name in self._units}
-        return UnitsSnapshot(free, views)
+        return UnitsSnapshot(free, views, {type_: self.hosts(type_) for type_ in self.inventory.types})
 
     def is_available(self, unit: SiteUnit) -> bool:
-        """Whether the unit can be given out now."""
-        return not unit.promised and (unit.state == au.FREE or (unit.state == au.TEARDOWN and not unit.retire))
+        """Whether the unit can be given out now: a host, if all that is on it goes."""
+        if unit.promised or unit.host or unit.state not in (au.FREE, au.TEARDOWN):
+            return False
+        there = self._machines.get(unit.id)
+        if there:
+            return not unit.retire and all(one.state == au.TEARDOWN for one in there.values())
+        return unit.state == au.FREE or not unit.retire
 
     # -- what happens to units ---------------------------------------------------------------------------------
 
@@ -463,7 +256,8 @@ class Units:
         """
         unit.given_as = class_
         if unit.state == au.FREE:
-            self._take_free(unit)
+            if not unit.host:
+                self._take_free(unit)
             unit.promised = lease
             self.prepare(unit)
         else:
@@ -475,8 +269,11 @@ class Units:
         """Set up a unit that is clean for the lease that it is promised to: now, when it is on, or when it needs to
         wait no longer.
         """
-        if self._waits(unit):
+        if self._waits(unit) or not self._has_room(unit):
             self._fire(unit, "down" if unit.state == au.TEARDOWN else "", None)
+        elif unit.host and self.power(self._units[unit.host]) != pw.ON:
+            self._wake_host(self._units[unit.host], Reason(Code.FOR_LEASE, unit.promised))
+            self._fire_nothing(unit)
         elif self.power(unit) == pw.ON:
             unit.lease, unit.promised = unit.promised, ""
             self._begin(unit, "setup")
@@ -491,6 +288,9 @@ class Units:
             unit.promised = ""
             if unit.state != au.FREE:
                 self._tearing[unit.type][unit.id] = unit
+            elif unit.host:
+                self._remove(unit)
+                return
             elif unit.retire:
                 unit.reason = unit.retire
                 self._fire(unit, "out", unit.retire)
@@ -547,6 +347,7 @@ class Units:
             if done.ok and done.properties:
                 unit.given = done.properties
             why = None if done.ok else Reason(Code.MODIFY_FAILED, detail=done.reason)
+            self._moved(unit, done.ok)
             return self._is_up(unit, "changed", why), unit, lease
         return self._went_down(unit, done, lease)
 
@@ -557,7 +358,7 @@ class Units:
 
     def _tear_down(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
         self._fire(unit, event, why)
-        if not unit.promised:
+        if not unit.promised and not unit.host:
             self._tearing[unit.type][unit.id] = unit
         self._act(unit, "teardown", 0)
 
@@ -576,7 +377,10 @@ class Units:
         else:
             unit.left, unit.retire = lease, Reason(Code.TEARDOWN_FAILED, detail=done.reason)
         unit.lease = ""
-        if unit.retire:
+        if unit.host and not unit.left and not unit.promised:
+            self._fire(unit, "down", None)
+            self._remove(unit)
+        elif unit.retire:
             unit.reason = unit.retire
             self._fire(unit, "out", unit.retire)
         elif unit.promised:
@@ -584,6 +388,7 @@ class Units:
         else:
             self._fire(unit, "down", None)
             self._put_free(unit)
+            self._let_in(unit.id)
         self.holding[lease] -= 1
         if self.holding[lease] <= 0:
             del self.holding[lease]
@@ -632,7 +437,7 @@ class Units:
         unit = self._units[name]
         if unit.type not in self.inventory.switched:
             raise CommandError(f"unit {name}: no driver switches units of type {unit.type!r}")
-        if unit.state != au.FREE or unit.promised:
+        if unit.state != au.FREE or unit.promised or self._machines.get(unit.id):
             holder = unit.lease or unit.promised
             raise CommandError(f"unit {name} is {unit.state}{f', for lease {holder}' if holder else ''}: it stays on")
         if not pw.MACHINE.allows((unit.power, NONE), to):
@@ -660,6 +465,7 @@ class Units:
             return "down", unit, ""
         if free:
             self._put_free(unit)
+            self._let_in(unit.id)
         elif unit.promised and power == pw.ON:
             self.prepare(unit)
         self._fire_nothing(unit)
@@ -694,6 +500,100 @@ class Units:
         """The unit's row changes, its state doesn't."""
         self._fire(unit, "", None)
 
+    # -- machines ----------------------------------------------------------------------------------------------
+
+    def hosts(self, type_: str) -> list[HostView]:
+        """The hosts of a divided type that are in service."""
+        classes = self.inventory.hosts(type_)
+        if not classes:
+            return []
+        there = self.inventory.properties(type_)
+        able = frozenset(name for name, key in (("cap", CAPS), ("migrate", MIGRATES)) if there.get(key) == "true")
+        return [
+            HostView(
+                unit.id, type_, unit.classes[0], unit.state if not unit.promised else au.SETUP, one.capacity, one.core,
+                one.least_yield, tuple(map(_machine_view, self.machines_on(unit.id))), able,
+                self.kinds.properties(unit.id),
+            )
+            for unit in self
+            if unit.type == type_ and unit.state != au.OUT and not unit.retire
+            for one in (classes[unit.classes[0]],)
+        ]  # fmt: skip
+
+    def add_machine(self, host: str, size: Vector, needs: Vector) -> SiteUnit:
+        """A machine on a host, which nobody has yet: :meth:`give` it at once."""
+        on = self._units[host]
+        name = f"{host}.{self._kernel.next('serial')}"
+        unit = SiteUnit(name, on.type, classes=(on.classes[0],), host=host, size=size, needs=needs)
+        self._units[name] = unit
+        self._put_on(unit, host)
+        return unit
+
+    def _put_on(self, unit: SiteUnit, host: str) -> None:
+        for name in (host, unit.leaves) if unit.leaves else (host,):
+            self._machines.setdefault(name, {})[unit.id] = unit
+
+    def _wake_host(self, host: SiteUnit, why: Reason) -> None:
+        """Have a host switched on for a machine."""
+        if host.power not in (pw.STARTING, pw.RESUMING):
+            self._take_free(host)
+            self._switch(host, "on", why)
+            self._put_free(host)
+
+    def _take_off(self, unit: SiteUnit, host: str) -> None:
+        there = self._machines.get(host, {})
+        there.pop(unit.id, None)
+        if not there:
+            self._machines.pop(host, None)
+        self._let_in(host)
+
+    def _remove(self, unit: SiteUnit) -> None:
+        del self._units[unit.id]
+        self._kernel.erase(unit)
+        for host in filter(None, (unit.host, unit.leaves)):
+            self._take_off(unit, host)
+
+    def has_place(self, host: str, size: Vector, but: SiteUnit | None = None) -> bool:
+        """Whether a host has as much left beside all that is on it now, in whatever state."""
+        on = self._units[host]
+        capacity = self.inventory.hosts(on.type)[on.classes[0]].capacity if on.classes else ()
+        there = [one for one in self._machines.get(host, {}).values() if one.state != au.FREE and one is not but]
+        if on.state != au.FREE:
+            return False
+        return all(much + sum(amount(one.size, name) for one in there) <= amount(capacity, name) for name, much in size)
+
+    def _has_room(self, unit: SiteUnit) -> bool:
+        """Whether a unit can be set up beside what is on its host: what is being torn down there is waited for."""
+        if unit.host:
+            return self.has_place(unit.host, unit.size, unit)
+        return all(one.state == au.FREE for one in self._machines.get(unit.id, {}).values())
+
+    def _let_in(self, host: str) -> None:
+        """Something has left a host: what waited for that is set up; a host that is empty may go out of service."""
+        unit = self._units.get(host)
+        if unit is None:
+            return
+        for waiting in (unit, *self.machines_on(host)):
+            if waiting.promised and waiting.state == au.FREE:
+                self.prepare(waiting)
+        if unit.retire and unit.state == au.FREE and not unit.promised and not self._machines.get(host):
+            self._take_free(unit)
+            unit.reason = unit.retire
+            self._fire(unit, "out", unit.retire)
+
+    def move(self, unit: SiteUnit, host: str) -> None:
+        """Have a machine that is up moved to another host: it takes its size on both until that has ended."""
+        unit.leaves, unit.host = unit.host, host
+        self._put_on(unit, host)
+        self._begin(unit, "modify")
+
+    def _moved(self, unit: SiteUnit, ok: bool) -> None:
+        """A move has ended: where it failed the machine is where it was."""
+        if unit.leaves:
+            gone = unit.leaves if ok else unit.host
+            unit.host, unit.leaves = (unit.host if ok else unit.leaves), ""
+            self._take_off(unit, gone)
+
     def resume(self) -> None:
         """After a restart: have done again, under the same number, what was under way, in the order in which it was
         begun: a unit that failed is torn down before the one in its place is set up.
@@ -715,7 +615,7 @@ class Units:
         if unit.state == au.OUT or unit.retire:
             raise CommandError(f"unit {name} is out of service already: {words(unit.reason or unit.retire)}")
         unit.retire = reason
-        if unit.state == au.FREE and not unit.promised:
+        if unit.state == au.FREE and not unit.promised and not unit.host and not self._machines.get(name):
             self._take_free(unit)
             unit.reason = reason
             self._fire(unit, "out", reason)
@@ -738,7 +638,7 @@ class Units:
             self._put_free(unit)
         elif not unit.retire:
             raise CommandError(f"unit {name} is in service: it is {unit.state}")
-        unit.retire = unit.reason = None if named else GONE
+        unit.retire = unit.reason = None if named or unit.host else GONE
         self._fire_nothing(unit)
         return unit
 
@@ -751,7 +651,7 @@ class Units:
 
     def describe(self) -> list[dict[str, Any]]:
         """Every unit as plain data for an operator."""
-        fields = ("type", "state", "lease", "promised", "failures")
+        fields = ("type", "state", "lease", "promised", "failures", "host")
         return [
             {
                 "unit": unit.id, **shown(unit, *fields), **view(unit.reason or unit.retire),
@@ -767,6 +667,11 @@ class UnitsSnapshot:
 
     _free: Mapping[str, list[UnitView]]
     _views: Mapping[str, UnitView]
+    _hosts: Mapping[str, list[HostView]]
+
+    def hosts(self, type_: str) -> list[HostView]:
+        """As :meth:`Units.hosts`."""
+        return self._hosts.get(type_, [])
 
     def free(self, type_: str, filter: str = "", /) -> Iterator[UnitView]:
         """As :meth:`Units.free`."""
@@ -778,7 +683,15 @@ class UnitsSnapshot:
 
     def all(self, type_: str, filter: str = "", /) -> list[UnitView]:
         """As :meth:`Units.all`."""
-        return list(_fitting((view for view in self._views.values() if view.type == type_), filter))
+        return list(_fitting((view for view in self._views.values() if view.type == type_ and not view.host), filter))
+
+
+def _machine_view(unit: SiteUnit) -> MachineView:
+    used = unit.given.get("cpu.used", "")
+    return MachineView(
+        unit.id, unit.lease or unit.promised, unit.state, unit.size, unit.needs, unit.cap,
+        int(used) if used.isdecimal() else -1, unit.given,
+    )  # fmt: skip
 
 
 def _fitting(views: Iterable[UnitView], text: str) -> Iterator[UnitView]:

@@ -32,6 +32,7 @@ from leasekit.core.properties import (
 )
 from leasekit.core.reasons import Code, mark
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term, make_term
+from leasekit.core.vectors import LARGEST, RESOURCES_MAX, Sizes, is_within, weigh
 
 TAG: Final = "claim1"
 BODY_MAX: Final = 8192
@@ -46,7 +47,8 @@ DEGREE_MAX: Final = 100 * DEGREE_ONE
 class Claim:
     """Issuer gives holder ``units`` of ``type`` over ``term``.
 
-    ``classes`` says how many they are of each class (:mod:`leasekit.core.properties`), which add up to ``units``;
+    ``classes`` says how many they are of each class (:mod:`leasekit.core.properties`), which add up to ``units``; where
+    their type is divided (:mod:`leasekit.core.vectors`), ``sizes`` says what one unit of each class takes;
     ``degree`` is what the issuer allows the holder's children to add up to, in thousandths of each class;
     ``parent`` the digest of the parent claim (empty at the root); ``serial`` the issuer's counter, which keeps equal
     claims apart; ``constraints`` what else binds the holder (``preemptible``, ``units``: named ones).
@@ -57,6 +59,7 @@ class Claim:
     type: str
     units: int
     classes: Counts
+    sizes: Sizes
     term: Term
     serial: int
     degree: int
@@ -65,6 +68,8 @@ class Claim:
     body: bytes = attrs.field(repr=False)
     signature: bytes = attrs.field(repr=False)
     digest: bytes
+    weights: Counts
+    """What its units take: of each class, or of each resource of a class where they have sizes."""
 
     @property
     def id(self) -> str:
@@ -74,14 +79,14 @@ class Claim:
     @property
     def capacity(self) -> int:
         """The most units that children may hold at any instant, of all classes."""
-        return total(self.capacities)
+        return sum(units * self.degree // DEGREE_ONE for _, units in self.classes)
 
     @property
     def capacities(self) -> Counts:
-        """The most units of each class that children may hold at any instant: times the degree, rounded down."""
+        """The most that children may hold of each of its weights at any instant: times the degree, rounded down."""
         if self.degree == DEGREE_ONE:
-            return self.classes
-        return tuple([(class_, units * self.degree // DEGREE_ONE) for class_, units in self.classes])
+            return self.weights
+        return tuple([(name, much * self.degree // DEGREE_ONE) for name, much in self.weights])
 
 
 def issue(
@@ -96,6 +101,7 @@ def issue(
     properties: bytes = b"",
     parent: bytes = b"",
     constraints: Properties = EMPTY,
+    sizes: Sizes = (),
 ) -> Claim:
     """A new claim, signed by ``signer``: for so many units of each class, or of the one with the digest ``properties``
     (empty: units without attributes). Raises ``TicketError`` if a field is outside its limits.
@@ -103,7 +109,7 @@ def issue(
     number, digests = (units, properties) if isinstance(units, int) else _in_body(units)
     fields = (
         TAG, signer.public, holder, type, number, term.start, term.end, serial, degree, digests, parent,
-        tuple(sorted(constraints.items())),
+        tuple(sorted(constraints.items())), *((sizes,) if sizes else ()),
     )  # fmt: skip
     body = pack(fields)
     return _build(fields, body, signer.sign(body))
@@ -138,9 +144,9 @@ def decode_claim(body: bytes, signature: bytes) -> Claim:
 
 def _build(fields: Any, body: bytes, signature: bytes) -> Claim:
     """The claim that has these fields. One condition for what is fine, and who asks what is not comes after it."""
-    if type(fields) is not tuple or len(fields) != 12 or fields[0] != TAG:
-        raise TicketError(Code.MALFORMED, f"not a claim: expected an array of 12 fields that begins with {TAG!r}")
-    _, issuer, holder, type_, units, start, end, serial, degree, properties, parent, constraints = fields
+    if type(fields) is not tuple or len(fields) not in (12, 13) or fields[0] != TAG:
+        raise TicketError(Code.MALFORMED, f"not a claim: expected an array of 12 or 13 fields that begins with {TAG!r}")
+    _, issuer, holder, type_, units, start, end, serial, degree, properties, parent, constraints = fields[:12]
     several = type(units) is tuple
     fine = (
         type(issuer) is bytes
@@ -168,9 +174,31 @@ def _build(fields: Any, body: bytes, signature: bytes) -> Claim:
     digest = sha256(body + signature).digest()
     term = Term(start, end)
     classes = tuple(zip(properties, units, strict=True)) if several else ((properties, units),)
+    sizes = _sizes(fields[12], len(classes)) if len(fields) == 13 else ()
     return Claim(
-        issuer, holder, type_, total(classes), classes, term, serial, degree, parent, pairs, body, signature, digest
+        issuer, holder, type_, total(classes), classes, sizes, term, serial, degree, parent, pairs, body, signature,
+        digest, weigh(classes, sizes),
+    )  # fmt: skip
+
+
+def _sizes(found: Any, classes: int) -> Sizes:
+    """Vectors as a body has them: one for each class, resources in order, none of them twice, none of them 0."""
+    fine = (
+        type(found) is tuple
+        and len(found) == classes
+        and all(
+            type(size) is tuple
+            and 0 < len(size) <= RESOURCES_MAX
+            and all(type(one) is tuple and len(one) == 2 for one in size)
+            and all(type(name) is str and 0 < len(name) <= TYPE_MAX and is_plain(name) for name, _ in size)
+            and all(before[0] < after[0] for before, after in pairwise(size))
+            and all(type(much) is int and 0 < much <= LARGEST for _, much in size)
+            for size in found
+        )
     )
+    if not fine:
+        raise _outside("sizes", found)
+    return tuple(found)
 
 
 def _is_several(units: tuple[Any, ...], digests: Any) -> bool:
@@ -188,7 +216,7 @@ def _is_several(units: tuple[Any, ...], digests: Any) -> bool:
 
 def _fault(fields: tuple[Any, ...]) -> TicketError:
     """What is wrong with the fields of a claim: the first one that is outside its limits."""
-    _, issuer, holder, type_, units, start, end, serial, degree, properties, parent, _ = fields
+    _, issuer, holder, type_, units, start, end, serial, degree, properties, parent, _ = fields[:12]
     for name, key in (("issuer", issuer), ("holder", holder)):
         if type(key) is not bytes or len(key) != KEY_BYTES:
             return _outside(name, key)
@@ -346,9 +374,11 @@ def delegate(
     serial: int,
     degree: int = DEGREE_ONE,
     constraints: Properties = EMPTY,
+    sizes: Sizes | None = None,
 ) -> Ticket:
     """A child of ``ticket``, signed by its holder: the same type, fewer units of its classes, a term inside. ``units``
-    is a number where the ticket has one class.
+    is a number where the ticket has one class. ``sizes`` says what one unit of each class takes (None: as much as one
+    of the ticket's).
 
     The caller keeps the book of what else it has given from ``ticket``, in which a child counts with its capacity
     (units times ``degree``). Raises ``TicketError`` when the child could not be valid whatever the book says.
@@ -359,9 +389,10 @@ def delegate(
     if isinstance(units, int):
         ((only, _),) = parent.classes
         units = ((only, units),)
+    sizes = sizes_of(parent, units) if sizes is None else sizes
     allowed, times = parent.capacities, max(degree, DEGREE_ONE)
     if not parent.term.contains(term) or any(
-        number * times // DEGREE_ONE > count_of(allowed, class_) for class_, number in units
+        much * times // DEGREE_ONE > count_of(allowed, name) for name, much in weigh(units, sizes)
     ):
         raise TicketError(
             Code.EXCEEDS_PARENT,
@@ -370,9 +401,17 @@ def delegate(
         )
     child = issue(
         signer, holder=holder, type=parent.type, units=units, term=term, serial=serial, degree=degree,
-        parent=parent.digest, constraints=constraints,
+        parent=parent.digest, constraints=constraints, sizes=sizes,
     )  # fmt: skip
     return Ticket((*ticket.chain, child))
+
+
+def sizes_of(claim: Claim, units: Counts) -> Sizes:
+    """What units of a claim's classes take, each as much as one of the claim's. Raises ``TicketError``."""
+    own = dict(zip((class_ for class_, _ in claim.classes), claim.sizes, strict=True)) if claim.sizes else {}
+    if own and any(class_ not in own for class_, _ in units):
+        raise TicketError(Code.EXCEEDS_PARENT, "units of a class were to be given that the claim has none of")
+    return tuple(own[class_] for class_, _ in units) if own else ()
 
 
 def delegate_root(
@@ -385,10 +424,12 @@ def delegate_root(
     serial: int,
     degree: int = DEGREE_ONE,
     properties: bytes = b"",
+    sizes: Sizes = (),
 ) -> Ticket:
     """A new chain of depth 1: a site gives part of what it has to a broker (or straight to a guest)."""
     claim = issue(
-        signer, holder=holder, type=type, units=units, term=term, serial=serial, degree=degree, properties=properties
+        signer, holder=holder, type=type, units=units, term=term, serial=serial, degree=degree, properties=properties,
+        sizes=sizes,
     )  # fmt: skip
     return Ticket((claim,))
 
@@ -483,6 +524,18 @@ def check_chain(chain: Sequence[Claim]) -> None:
         _check_link(parent, child)
 
 
+def _check_sizes(parent: Claim, child: Claim) -> None:
+    """One unit of a child is a part of one unit of its parent: it fits in no more than that."""
+    if not child.sizes and not parent.sizes:
+        return
+    if bool(child.sizes) != bool(parent.sizes):
+        raise TicketError(Code.PROPERTIES_CHANGED, "what one unit takes is said of the child or of the parent only")
+    own = dict(zip((class_ for class_, _ in parent.classes), parent.sizes, strict=True))
+    for (class_, _), size in zip(child.classes, child.sizes, strict=True):
+        if class_ not in own or not is_within(size, own[class_]):
+            raise TicketError(Code.EXCEEDS_UNITS, f"a unit that takes {size} was delegated from {own.get(class_)}")
+
+
 def _check_link(parent: Claim, child: Claim) -> None:
     if child.parent != parent.digest:
         raise TicketError(Code.WRONG_PARENT, "a claim does not name the claim above it as its parent")
@@ -490,15 +543,14 @@ def _check_link(parent: Claim, child: Claim) -> None:
         raise TicketError(Code.BROKEN_CHAIN, "a claim's issuer is not the holder of its parent")
     if child.type != parent.type:
         raise TicketError(Code.TYPE_CHANGED, f"type {child.type!r} was delegated from {parent.type!r}")
+    _check_sizes(parent, child)
     allowed = parent.capacities
-    for class_, units in child.classes:
-        most = count_of(allowed, class_)
+    for name, units in child.weights:
+        most = count_of(allowed, name)
         if not most:
             raise TicketError(Code.PROPERTIES_CHANGED, "units of a class were delegated that the parent has none of")
         if units > most:
-            raise TicketError(
-                Code.EXCEEDS_UNITS, f"{units} units were delegated from {count_of(parent.classes, class_)}"
-            )
+            raise TicketError(Code.EXCEEDS_UNITS, f"{units} units were delegated from {count_of(parent.weights, name)}")
         given = units * child.degree // DEGREE_ONE
         if given > most:
             raise TicketError(

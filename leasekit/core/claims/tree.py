@@ -132,7 +132,7 @@ class _Node:
     def __init__(self, claim: Claim, parent: _Node | None) -> None:
         self.digest, self.body, self.signature = claim.digest, claim.body, claim.signature
         self.parent = parent
-        self.units, self.weights = claim.classes, claim.capacities
+        self.units, self.weights = claim.weights, claim.capacities
         self.start, self.end = claim.term
         self.until = self.end
         self.honoured = parent is None  # what the site itself gives away is its own affair

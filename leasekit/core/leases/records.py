@@ -26,6 +26,7 @@ from leasekit.core.protocol.messages import EXTEND, UNDO, LeaseUpdate, Message, 
 from leasekit.core.reasons import Reason, read, to_text
 from leasekit.core.schema import TABLES, Row
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
+from leasekit.core.vectors import WHOLE, Sizes, Vector, weigh
 
 pack_body: Final = msgspec.msgpack.Encoder().encode
 unpack_body: Final = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
@@ -380,6 +381,7 @@ class Granted(NamedTuple):
     ``saving``: the lease is suspended at its end, and saved in so many milliseconds before. ``replaces`` is the digest,
     in hex, of the claim that a modify replaced by it. ``classes`` says how many units it has of each class.
     ``redeem_by`` is until when its site takes it (-1: to its end).
+    ``sizes`` says what one unit of each class takes, where the type is divided, ``needs`` what was asked for one.
     """
 
     digest: bytes
@@ -396,6 +398,13 @@ class Granted(NamedTuple):
     replaces: str = ""
     classes: Counts = NO_UNITS
     redeem_by: Instant = -1
+    sizes: Sizes = ()
+    needs: Vector = WHOLE
+
+    @property
+    def weights(self) -> Counts:
+        """What it takes, as it is booked."""
+        return weigh(self.classes, self.sizes)
 
     @property
     def booked_until(self) -> Instant:
@@ -473,6 +482,10 @@ class SiteUnit(KeptRecord):
     be torn down there: what is left of it goes before the unit is in service again. ``changed``: its lease has other
     properties since its setup, or modify, began. ``classes`` are the class that it is of, and then those that it was of
     which claims may still count; ``given_as`` the one that it counts as for its lease.
+
+    A *machine* is a unit on a host, which is there for its lease only: ``host`` is where it is, ``size`` what it takes
+    there (:mod:`leasekit.core.vectors`), ``needs`` what was asked for it, ``cap`` how much CPU it gets at most, in
+    millicores (-1: as much as there is), ``leaves`` the host that it is moved from.
     """
 
     id: str
@@ -494,12 +507,19 @@ class SiteUnit(KeptRecord):
     changed: bool = False
     classes: tuple[bytes, ...] = ()
     given_as: bytes = b""
+    host: str = ""
+    size: Vector = WHOLE
+    needs: Vector = WHOLE
+    cap: int = -1
+    leaves: str = ""
 
     table: ClassVar[str] = "units"
 
 
 class AcceptedChange(NamedTuple):
-    """What a site has accepted for later: from ``term.start`` on the lease goes on with these (extend, or modify)."""
+    """What a site has accepted for later: from ``term.start`` on the lease goes on with these (extend, or modify).
+    ``sizes`` and ``places`` are as in :class:`SiteLease`.
+    """
 
     op: str
     number: int
@@ -509,6 +529,13 @@ class AcceptedChange(NamedTuple):
     victims: tuple[str, ...]
     properties: Properties
     classes: Counts = NO_UNITS
+    sizes: Sizes = ()
+    places: tuple[str, ...] = ()
+
+    @property
+    def weights(self) -> Counts:
+        """What its units take, as it is booked."""
+        return weigh(self.classes, self.sizes)
 
 
 @attrs.define(slots=True, eq=False)
@@ -520,7 +547,8 @@ class SiteLease(SentRecord):
     ``settles`` is the request that the next update answers. ``origin`` is the digest of the root claim that it
     comes from, ``terminates_at`` when it is ended before its term (-1: it isn't). ``key`` is that of the holder when it
     redeemed. ``saves``: its units are saved when it ends by that notice. ``replaced`` is how many of its units were
-    replaced in this term.
+    replaced in this term. Of a divided type, ``sizes`` is what a unit of each class takes of its host, ``needs`` what
+    was asked for each, and ``places`` are the hosts of its units, as many times as they have one.
     """
 
     id: str
@@ -553,6 +581,9 @@ class SiteLease(SentRecord):
     replaced: int = 0
     after: AcceptedChange | None = None
     classes: Counts = NO_UNITS
+    sizes: Sizes = ()
+    needs: Vector = WHOLE
+    places: tuple[str, ...] = ()
 
     waiting: int = volatile(0)
 
@@ -561,6 +592,11 @@ class SiteLease(SentRecord):
         "live": "is_live", "peer": "holder", "units": "wanted", "term_start": "term.start", "term_end": "term.end",
         "updated": "ended",
     }  # fmt: skip
+
+    @property
+    def weights(self) -> Counts:
+        """What its units take, as it is booked."""
+        return weigh(self.classes, self.sizes)
 
     def has_answered(self, number: int) -> bool:
         """Whether an update that answers a request is out."""

@@ -13,7 +13,17 @@ from typing import Any, ClassVar, Final
 import attrs
 
 from leasekit.core.filters import FilterError
-from leasekit.core.mappers import Assign, AuthorityCycle, AuthorityDecision, Demand, Power, Refuse, UnitView, Wake
+from leasekit.core.mappers import (
+    Assign,
+    AuthorityCycle,
+    AuthorityDecision,
+    Demand,
+    Place,
+    Power,
+    Refuse,
+    UnitView,
+    Wake,
+)
 from leasekit.core.time import Instant, Term
 from leasekit.policies.authority.energy_forecast import Forecast
 from leasekit.policies.authority.energy_holds import EnergyHolds
@@ -111,7 +121,7 @@ class _Weighed(FirstFitTurn):
         self._ranks: dict[str, dict[str, Rank]] = {}
         self._best: dict[str, dict[tuple[str, bytes | None], EnergyOffer]] = {}
 
-    def fill(self, demand: Demand) -> Assign | Refuse:
+    def fill(self, demand: Demand) -> Assign | Place | Refuse:
         """As first fit's, for this demand."""
         self._demand = demand
         return super().fill(demand)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import ClassVar, Final
@@ -9,7 +10,18 @@ from typing import ClassVar, Final
 import attrs
 
 from leasekit.core.filters import FilterError, parse_filter
-from leasekit.core.mappers import Assign, AuthorityCycle, AuthorityDecision, Demand, Refuse, Release, UnitView
+from leasekit.core.mappers import (
+    Assign,
+    AuthorityCycle,
+    AuthorityDecision,
+    Demand,
+    HostView,
+    Place,
+    Refuse,
+    Release,
+    UnitView,
+)
+from leasekit.core.time import Term
 
 FILTER: Final = "filter"
 """The configuration property that says which units will do."""
@@ -53,6 +65,7 @@ class FirstFitTurn:
         self._offers: dict[tuple[str, str, bytes | None], Iterator[str]] = {}
         self._able: dict[str, set[str]] = {}
         self._gone: set[str] = set()
+        self._beside: Counter[str] = Counter()
         # Named units are kept from everybody else, whoever comes first.
         self._named = {unit for demand in cycle.demands if demand.units > 0 for unit in demand.wanted}
 
@@ -60,6 +73,8 @@ class FirstFitTurn:
         """The last ones go: of each class as many as are too many."""
         if not demand.classes:
             return Release(demand.lease, demand.held[demand.units :])
+        if demand.places:
+            return self._release_beside(demand)
         given_as = {name: self._cycle.unit(name).classes for name in demand.held}
         gone: set[str] = set()
         for class_, count in demand.classes:
@@ -67,8 +82,43 @@ class FirstFitTurn:
             gone.update(of_class[len(of_class) - count :])
         return Release(demand.lease, tuple(name for name in demand.held if name in gone))
 
-    def fill(self, demand: Demand) -> Assign | Refuse:
+    def _release_beside(self, demand: Demand) -> Release:
+        """Of a divided type those go that are not where the lease has its places from now on."""
+        kept, gone = list(demand.places), []
+        for name in demand.held:
+            host = self._cycle.unit(name).host or name
+            if host in kept:
+                kept.remove(host)
+            else:
+                gone.append(name)
+        return Release(demand.lease, tuple(gone))
+
+    def place(self, demand: Demand) -> Place | Refuse:
+        """Units on the hosts on which the lease has its places; where one is out of service, on another."""
+        hosts, there = [], {host.id: host for host in self._cycle.hosts(demand.type)}
+        for planned in demand.places[: demand.units]:
+            host = planned if planned in there else self._host_beside(demand, list(there.values()))
+            if host is not None:
+                hosts.append(host)
+        if hosts:
+            return Place(demand.lease, tuple(hosts))
+        return Refuse(demand.lease, f"no host of type {demand.type!r} has room for what lease {demand.lease} needs")
+
+    def _host_beside(self, demand: Demand, hosts: Sequence[HostView]) -> str | None:
+        """A host of a class that the demand counts, with room for one unit more."""
+        term = Term(self._cycle.now, demand.term.end)
+        for (class_, _), size in zip(demand.classes, demand.sizes, strict=True):
+            for host in hosts:
+                taken = self._beside[host.id]
+                if host.host_class == class_ and self._cycle.room(host.id, size, term) > taken:
+                    self._beside[host.id] += 1
+                    return host.id
+        return None
+
+    def fill(self, demand: Demand) -> Assign | Place | Refuse:
         """Named units where the demand names them, then whatever is next, and will do, for those that it doesn't."""
+        if demand.places:
+            return self.place(demand)
         filter_ = demand.properties.get(FILTER, "")
         named = [unit for unit in demand.wanted if unit not in demand.held]
         chosen = self._wanted(demand.type, named[: demand.units])

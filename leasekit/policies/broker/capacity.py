@@ -13,11 +13,13 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from leasekit.core.divided import DividedTimetable
 from leasekit.core.filters import Shown, ask, seen
 from leasekit.core.mappers import BrokerCycle, PendingRequest, Source
 from leasekit.core.properties import NO_UNITS, Counts, chosen, first_of, minus, total
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Timetable
+from leasekit.core.vectors import WHOLE, HostClasses, Vector, ratio
 from leasekit.policies.broker.constraints import PLAIN, Constraints
 
 FLATTEN_FROM = 64
@@ -36,13 +38,17 @@ class CapacityView:
 
     __slots__ = (
         "_booked", "_flatten_at", "_floor", "_left", "_now", "_table", "_taken", "_term",
-        "id", "site", "source", "span", "units",
+        "divided", "id", "site", "source", "span", "units",
     )  # fmt: skip
 
     ahead: Duration = 0
     """How long before the start of a term the units are taken."""
     classes: int = 1
     """Of how many classes its units are."""
+
+    def loses(self, other: CapacityView, units: int) -> int:
+        """How many of its units are missing when so many of another view are taken, which it overlaps."""
+        return units
 
     def overlaps(self, other: CapacityView) -> bool:
         """Whether what is taken from the one may be missing in the other."""
@@ -54,6 +60,8 @@ class CapacityView:
         self.units = source.units
         self.span = source.term
         self.source = source
+        self.divided = False
+        """Whether its units are hosts, of which others see parts."""
         self._now = now
         self._table = table
         self._booked = 0
@@ -203,19 +211,28 @@ class Prepared:
 
 
 class ClassedView(CapacityView):
-    """A view of units of several classes, or of some of these. What is taken of one is at once missing in the others of
-    its delegation.
+    """A view of units of several classes, or of some of these; or of a divided type, of units of one size. What is
+    taken of one is at once missing in the others of its delegation.
     """
 
-    __slots__ = ("_booked_here", "_classed", "_first", "classes")
+    __slots__ = ("_booked_here", "_classed", "_first", "_hosts", "_needs", "_whole", "classes")
 
     def __init__(
         self, source: Source, classed: ClassedTimetable, now: Instant, whole: CapacityView | None = None,
         first: Counts = NO_UNITS,
     ) -> None:  # fmt: skip
         super().__init__(source, Timetable(0), now)
+        self._needs, self._hosts = WHOLE, HostClasses()
+        if isinstance(classed, DividedTimetable):
+            self._needs, self._hosts = classed.needs, classed.hosts
         self.classes = len(classed.tables)
         self._classed = classed
+        self._whole: ClassedTimetable | None = None if isinstance(source.free, Timetable) else source.free
+        if isinstance(self._whole, DividedTimetable):
+            self.divided, self._whole = True, self._whole.needing(self._needs)
+            if self._needs:
+                steps = classed.steps(Term(max(now, self.span.start), max(now + 1, self.span.end)))
+                self.units = max(capacity for _, _, capacity in steps)
         self._booked_here: _Booked = whole._booked_here if isinstance(whole, ClassedView) else _Booked()
         self._first = first
         """The units of a lease that goes on: it can have others only beside them."""
@@ -225,6 +242,16 @@ class ClassedView(CapacityView):
         if not isinstance(other, ClassedView) or self.id != other.id:
             return False
         return not self._classed.tables.keys().isdisjoint(other._classed.tables)
+
+    def loses(self, other: CapacityView, units: int) -> int:
+        """As :meth:`CapacityView.loses`: at most, where the units of both differ in size."""
+        if not isinstance(other, ClassedView) or self._needs == other._needs:
+            return units
+        hosts = self._hosts
+        return units * max(
+            (ratio(mine, theirs) for one in hosts.values() if (mine := one.size(self._needs)) is not None
+             and (theirs := one.size(other._needs)) is not None), default=0,
+        )  # fmt: skip
 
     def free(self, term: Term) -> int:
         """The units free throughout ``term``; 0 where the delegation doesn't cover it."""
@@ -240,7 +267,7 @@ class ClassedView(CapacityView):
 
     def _each(self, term: Term) -> dict[bytes, int]:
         """The units of each class that are free throughout a term."""
-        seen = self._booked_here.seen(term)
+        seen = self._booked_here.seen(term, self._needs)
         for class_, table in self._classed.tables.items():
             if class_ not in seen:
                 seen[class_] = max(0, table.available(term))
@@ -256,23 +283,23 @@ class ClassedView(CapacityView):
         """As :meth:`CapacityView.give`. Of a lease that goes on with fewer, those of its last classes are given;
         without ``classes``, what was taken last over that term.
         """
-        assert isinstance(self.source.free, ClassedTimetable), "of one class there is a CapacityView"
+        assert self._whole is not None, "of one class there is a CapacityView"
         if not classes:
-            self.source.free.release(self._booked_here.let_go(units, term))
+            self._whole.release(self._booked_here.let_go(units, term))
             return
         self._booked_here.forget()
         gone = minus(classes, first_of(classes, total(classes) - abs(units)))
-        self.source.free.add_capacity(term, gone, 1 if units > 0 else -1)
+        self._whole.add_capacity(term, gone, 1 if units > 0 else -1)
 
     def take_more(self, units: int, term: Term, classes: Counts) -> None:
         """As :meth:`CapacityView.take_more`: of the classes that the lease has, as far as there are any, then of the
         others.
         """
-        assert isinstance(self.source.free, ClassedTimetable), "of one class there is a CapacityView"
+        assert self._whole is not None, "of one class there is a CapacityView"
         each = self._each(term)
         taken = chosen(units, {**{class_: each.get(class_, 0) for class_, _ in classes}, **each})
         self._booked_here.forget()
-        self.source.free.add_capacity(term, taken, -1)
+        self._whole.add_capacity(term, taken, -1)
 
     def earliest(self, units: int, length: Duration, not_before: Instant, not_after: Instant) -> Instant | None:
         """The earliest start in ``[not_before, not_after]`` with ``units`` free for ``length`` ms, or None."""
@@ -308,26 +335,26 @@ class ClassedView(CapacityView):
         if now < begin:
             return begin
         window = Term(now, max(min(end, horizon), now + 1))
-        changes = (
-            term.start for table in self._classed.tables.values() for term, _, _ in islice(table.steps(window), 1, 2)
-        )
+        tables = self._whole.pools.tables if isinstance(self._whole, DividedTimetable) else self._classed.tables
+        changes = (term.start for table in tables.values() for term, _, _ in islice(table.steps(window), 1, 2))
         return min((at for at in changes if at > now), default=None)
 
 
 class _Booked:
     """What was booked of a delegation in this turn, and what was last seen to be free of each class."""
 
-    __slots__ = ("_free", "_taken", "_term")
+    __slots__ = ("_free", "_needs", "_taken", "_term")
 
     def __init__(self) -> None:
+        self._needs: Vector = WHOLE
         self._taken: list[tuple[int, Term]] = []
         self._term: Term | None = None
         self._free: dict[bytes, int] = {}
 
-    def seen(self, term: Term) -> dict[bytes, int]:
-        """What is known to be free over a term, by class."""
-        if term != self._term:
-            self._term, self._free = term, {}
+    def seen(self, term: Term, needs: Vector) -> dict[bytes, int]:
+        """What is known to be free over a term, by class, in units that have certain needs."""
+        if (term, needs) != (self._term, self._needs):
+            self._term, self._needs, self._free = term, needs, {}
         return self._free
 
     def add(self, units: int, term: Term, taken: Counts) -> tuple[str, int]:
@@ -413,7 +440,7 @@ class CapacityViews:
         self._views: dict[str, list[CapacityView]] = {}
         self._shapes: dict[ShapeKey, Shape] = {}
         self._prepared: dict[tuple[CapacityView, Duration], Prepared] = {}
-        self._parts: dict[tuple[str, frozenset[bytes]], CapacityView] = {}
+        self._parts: dict[tuple[str, frozenset[bytes], Vector], CapacityView] = {}
         self._seen: dict[str, tuple[dict[str, dict[bytes, Shown]], frozenset[Shown]]] = {}
         self._terms = _distinct_terms(cycle.requests if bulk is None else bulk)
 
@@ -445,19 +472,27 @@ class CapacityViews:
             place = self._prepared[view, ahead] = Prepared(view, ahead, self.now)
         return place
 
-    def going_on(self, view: CapacityView, held: Counts) -> CapacityView:
+    def going_on(self, view: CapacityView, held: Counts, needs: Vector) -> CapacityView:
         """A view as a lease sees it that goes on there with the units that it has."""
         free = view.source.free
+        if isinstance(free, DividedTimetable):
+            free = free.needing(needs)
         return view if isinstance(free, Timetable) else ClassedView(view.source, free, self.now, view, held)
 
-    def _part(self, view: CapacityView, classes: frozenset[bytes]) -> CapacityView:
-        """What a view has of some classes: the same object each time."""
+    def needing(self, view: CapacityView, needs: Vector) -> CapacityView:
+        """A view in units that have these needs; of a type that is not divided, itself."""
         free = view.source.free
-        if isinstance(free, Timetable) or len(classes) == len(free.tables):
+        return self._part(view, frozenset(free.tables), needs) if isinstance(free, DividedTimetable) else view
+
+    def _part(self, view: CapacityView, classes: frozenset[bytes], needs: Vector = WHOLE) -> CapacityView:
+        """What a view has of some classes, in units that have these needs: the same object each time."""
+        free = view.source.free
+        if isinstance(free, Timetable) or (len(classes) == len(free.tables) and not needs):
             return view
-        known = self._parts.get((view.id, classes))
+        known = self._parts.get((view.id, classes, needs))
         if known is None:
-            known = self._parts[view.id, classes] = ClassedView(view.source, free.of(classes), self.now, view)
+            part = free.needing(needs).of(classes) if isinstance(free, DividedTimetable) else free.of(classes)
+            known = self._parts[view.id, classes, needs] = ClassedView(view.source, part, self.now, view)
         return known
 
     def _shaped(self, type_: str, site: str, exclude: frozenset[str], constraints: Constraints) -> Shape:
@@ -477,7 +512,11 @@ class CapacityViews:
             fault, accepted = ask(constraints.filter, several)
             found = [(view, {name for name, one in each[view.id].items() if one in accepted}) for view in views]
             left_out = [view for view, classes in found if not classes]
-            views = [self._part(view, frozenset(classes)) for view, classes in found if classes]
+            views = [self._part(view, frozenset(classes), constraints.needs) for view, classes in found if classes]
+        if constraints.needs:
+            views = [view for view in views if isinstance(view.source.free, DividedTimetable)]
+            fault = fault or ("" if views else f"needs.*: units of {type_!r} are not divided into machines")
+            views = views if constraints.filter else [self.needing(view, constraints.needs) for view in views]
         places = [self.prepared(view, constraints.ahead(view.source)) for view in views]
         return Shape(offered, places, fault, constraints.filter, left_out)
 
@@ -605,12 +644,13 @@ def place(members: Sequence[Member], term: Term, choice: Choice) -> list[Place] 
             tries -= 1
             index = order[len(options) - 1]
             taken = chosen[index]
-            for one in near[taken] if taken is not None else ():
-                left[one] += members[index].units
+            if taken is not None:
+                for one in near[taken]:
+                    left[one] += one.view.loses(taken.view, members[index].units)
             found = chosen[index] = next(options[-1], None)
-            for one in near[found] if found is not None else ():
-                left[one] -= members[index].units
             if found is not None:
+                for one in near[found]:
+                    left[one] -= one.view.loses(found.view, members[index].units)
                 break
             options.pop()
         if not options or tries < 0:

@@ -10,6 +10,7 @@ image        what is brought to the unit in that time. A site whose resource pro
              by commas) has it needs no preparation
 suspend      how long it takes to suspend the lease, such as ``32s``: a preemptible lease that says so can be suspended
 resumes      the suspended lease that this one goes on from: it has its place in line
+needs.*      what each machine needs of a host (:mod:`leasekit.core.vectors`)
 ===========  ====================================================================================================
 """
 
@@ -22,6 +23,7 @@ from leasekit.core.filters import LENGTH_MAX, FilterError, parse_filter
 from leasekit.core.mappers import Source
 from leasekit.core.properties import Properties
 from leasekit.core.time import Duration, parse_duration
+from leasekit.core.vectors import WHOLE, Vector, needs_of
 
 IMAGES: Final = "images"
 """The resource property that names what is on every unit of a site already."""
@@ -34,6 +36,7 @@ class Constraints(NamedTuple):
     image: str = ""
     prepare: Duration = 0
     fault: str = ""
+    needs: Vector = WHOLE
 
     def ahead(self, source: Source) -> Duration:
         """How long before its start a lease must have its units from this source, so that they are ready."""
@@ -52,12 +55,16 @@ def read_constraints(properties: Properties) -> Constraints:
     if not properties:
         return PLAIN
     text, image, prepare = properties.get("filter", ""), properties.get("image", ""), properties.get("prepare", "")
-    if not (text or image or prepare):
+    try:
+        needs = needs_of(properties)
+    except ValueError as error:
+        return Constraints(fault=str(error))
+    if not (text or image or prepare or needs):
         return PLAIN
     try:
         if len(text) > LENGTH_MAX:
             parse_filter(text)  # which refuses it: such a text is not worth keeping
-        return Constraints(text, image, parse_duration(prepare) if prepare else 0)
+        return Constraints(text, image, parse_duration(prepare) if prepare else 0, needs=needs)
     except FilterError as error:
         return Constraints(fault=f"properties.{error}")
     except (ValueError, OverflowError) as error:

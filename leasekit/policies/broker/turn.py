@@ -177,7 +177,7 @@ class BrokerTurn:
         view = self._source(request)
         if isinstance(view, Reject):
             return view
-        view, term, least = self.views.going_on(view, request.classes), request.term, request.min_units
+        view, term, least = self.views.going_on(view, request.classes, request.needs), request.term, request.min_units
         if view.free(term) < least:
             return Reject(request.lease, reasons.insufficient(request, [view], term, least))
         return self._continued(request, view)
@@ -193,13 +193,13 @@ class BrokerTurn:
         if short is not None:
             return Reject(request.lease, short.reason)
         if until > term.start:
-            free = _free_beside(request, view, self.views.going_on(view, request.classes), until)
+            free = _free_beside(request, view, self.views.going_on(view, request.classes, request.needs), until)
             if free < least:
                 return Reject(request.lease, reasons.beside(request, view, free, until))
             units = min(request.units, free if limit is None else min(free, limit.units(term)))
             self._take_more(request, view, units)
             return Grant(request.lease, view.id, units, term, request.preemptible)
-        view = self.views.going_on(view, request.classes)
+        view = self.views.going_on(view, request.classes, request.needs)
         if view.free(term) < least:
             return Reject(request.lease, reasons.insufficient(request, [view], term, least))
         return self._continued(request, view)
@@ -241,6 +241,7 @@ class BrokerTurn:
             return Reject(request.lease, f"the delegation {request.source!r} that the lease is from is over")
         if (request.site and view.site != request.site) or view.site in request.exclude_sites:
             return Reject(request.lease, f"the lease is at site {view.site!r} and can't go on anywhere else")
+        view = self.views.needing(view, request.needs)
         reason = reasons.never(request, Shape([view], [view]), request.min_units, self.now)
         return Reject(request.lease, reason) if reason else view
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
+from leasekit.core.claims.claim import UNITS_MAX
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, PendingRequest, Reject, Wake
 from leasekit.core.reasons import mark
 from leasekit.core.time import Duration, Instant, Term
@@ -391,6 +392,8 @@ class _Service:
             horizon = self._now + self._line.longest
             self._stairs = {view: view.stairs(self._now, horizon) for view in self._views}
             self._most = max((stairs[0][0] for stairs in self._stairs.values() if stairs), default=0)
+            if any(view.divided for view in self._views):
+                self._most = UNITS_MAX  # how many machines there are depends on what each needs
 
     def _limit(self, bucket: LineBucket) -> Duration:
         """How long a request of a bucket may be to start now; negative where there are no units for it."""

@@ -1,0 +1,170 @@
+"""Which part of which host each lease of a divided type has, and when: a place for each of its units, from the moment
+that its ticket is taken.
+
+What a class has in all can be free in pieces on several hosts, of which none takes a whole unit. So a site plans places
+when a ticket is redeemed: one that has none is refused (``fragmented``), and what is accepted finds its place when its
+term begins, unless a host fails. The plan is kept, and may be changed: by a mapper that places a unit elsewhere, or
+moves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from leasekit.actors.kernel import keeps
+from leasekit.actors.site.inventory import Inventory
+from leasekit.actors.site.units import Units
+from leasekit.core.divided import SizedTimetable
+from leasekit.core.leases.records import SiteUnit
+from leasekit.core.properties import Counts
+from leasekit.core.time import Instant, Term
+from leasekit.core.timetable import Shortfall, Timetable
+from leasekit.core.vectors import Sizes, Vector
+
+
+class FragmentedError(Shortfall):
+    """There is as much as was wanted, but not on single hosts."""
+
+
+@keeps(volatile="_tables _booked")
+@attrs.define(eq=False, slots=False)
+class Places:
+    """The calendars of single hosts. ``is_out`` says whether a host is out of service at some time of a term."""
+
+    _inventory: Inventory
+    _units: Units
+    _is_out: Callable[[SiteUnit, Term], bool]
+    _tables: dict[str, dict[str, Timetable]] = attrs.field(factory=dict, init=False)
+    _booked: dict[bytes, list[tuple[str, Vector]]] = attrs.field(factory=dict, init=False)
+
+    def reset(self) -> None:
+        """Begin with empty hosts."""
+        self._tables, self._booked = {}, {}
+
+    def of(self, claim: bytes) -> tuple[str, ...]:
+        """The hosts of a claim's units."""
+        return tuple(host for host, _ in self._booked.get(claim, ()))
+
+    def room(self, host: str, size: Vector, term: Term) -> int:
+        """How many units of a size have their place on a host throughout a term."""
+        unit = self._units[host]
+        return 0 if unit.retire or self._is_out(unit, term) else self._sized(host, size).available(term)
+
+    def _sized(self, host: str, size: Vector) -> SizedTimetable:
+        """A host's calendar, in units of a size."""
+        tables = self._tables.get(host)
+        if tables is None:
+            unit = self._units[host]
+            has = self._inventory.hosts(unit.type)[unit.classes[0]].capacity
+            tables = self._tables[host] = {name: Timetable(much) for name, much in has}
+        return SizedTimetable([(tables.setdefault(name, Timetable()), much) for name, much in size])
+
+    # -- planning ----------------------------------------------------------------------------------------------
+
+    def book(self, claim: bytes, units: Counts, sizes: Sizes, term: Term, near: Sequence[str] = ()) -> None:
+        """Plan places for so many units of each class: on the hosts ``near``, as often as these are named, as far as
+        they do, then where the least is left beside them. Raises :class:`FragmentedError`, with nothing changed.
+        """
+        left = list(near)
+        try:
+            for (class_, count), size in zip(units, sizes, strict=False):  # no sizes: units that are not divided
+                for _ in range(count):
+                    host = next((one for one in left if self._takes(one, class_, size, term)), None)
+                    if host is not None:
+                        left.remove(host)
+                    else:
+                        host = self._best(class_, size, term)
+                    if host is None:
+                        raise FragmentedError(term, len(self._booked.get(claim, ())), sum(n for _, n in units))
+                    self._put(claim, host, size, term)
+        except FragmentedError:
+            self.release(claim)
+            raise
+
+    def _takes(self, host: str, class_: bytes, size: Vector, term: Term) -> bool:
+        return host in self._units and class_ in self._units[host].classes and self.room(host, size, term) > 0
+
+    def _best(self, class_: bytes, size: Vector, term: Term) -> str | None:
+        """The host with room for a unit that has the least left."""
+        found = [
+            (self._free(unit.id, term), unit.index, unit.id)
+            for unit in self._units
+            if class_ in unit.classes and self.room(unit.id, size, term) > 0
+        ]
+        return min(found)[2] if found else None
+
+    def _free(self, host: str, term: Term) -> float:
+        """Which share of a host is free throughout a term, added up over its resources."""
+        return sum(
+            table.available(term) / max(1, table.capacity_at(term.start)) for table in self._tables[host].values()
+        )
+
+    def _put(self, claim: bytes, host: str, size: Vector, term: Term, *, force: bool = False) -> None:
+        booked = self._booked.setdefault(claim, [])
+        self._sized(host, size).reserve((claim, len(booked)), 1, term, force=force)
+        booked.append((host, size))
+
+    def restore(self, claim: bytes, places: Iterable[str], units: Counts, sizes: Sizes, term: Term) -> None:
+        """Book what was planned before a restart."""
+        each = [size for (_, count), size in zip(units, sizes, strict=False) for _ in range(count)]
+        for host, size in zip(places, each, strict=False):
+            if host in self._units:
+                self._put(claim, host, size, term, force=True)
+
+    # -- changes -----------------------------------------------------------------------------------------------
+
+    def release(self, claim: bytes) -> None:
+        """Give up all of a claim's places."""
+        for key, table in self._reservations(claim):
+            table.release(key)
+        self._booked.pop(claim, None)
+
+    def end(self, claim: bytes, at: Instant) -> None:
+        """Give up a claim's places from ``at`` on."""
+        for key, table in self._reservations(claim):
+            table.end(key, at)
+
+    def prolong(self, claim: bytes, term: Term) -> None:
+        """A claim's places are booked over a term again."""
+        for key, table in self._reservations(claim):
+            table.change(key, term=term, force=True)
+
+    def _reservations(self, claim: bytes) -> Iterator[tuple[tuple[bytes, int], Timetable]]:
+        for number, (host, size) in enumerate(self._booked.get(claim, ())):
+            for name, _ in size:
+                table = self._tables[host][name]
+                if (claim, number) in table:
+                    yield (claim, number), table
+
+    def can_move(self, claims: Mapping[bytes, Term], start: str, to: str) -> bool:
+        """Whether a unit of these claims that has its place on one host could have it on another throughout."""
+        for claim, term in claims.items():
+            number = self._number(claim, start)
+            if number is not None and not self.room(to, self._booked[claim][number][1], term):
+                return False
+        return True
+
+    def move(self, claims: Mapping[bytes, Term], start: str, to: str) -> None:
+        """A unit of these claims has its place on another host over what is left of their terms."""
+        for claim, term in claims.items():
+            number = self._number(claim, start)
+            if number is None:
+                continue
+            size = self._booked[claim][number][1]
+            for name, _ in size:
+                self._tables[start][name].end((claim, number), term.start)
+            self._sized(to, size).reserve((claim, number), 1, term, force=True)
+            self._booked[claim][number] = (to, size)
+
+    def _number(self, claim: bytes, host: str) -> int | None:
+        return next((at for at, one in enumerate(self._booked.get(claim, ())) if one[0] == host), None)
+
+    def forget_before(self, now: Instant) -> None:
+        """Drop what is past."""
+        for tables in self._tables.values():
+            for table in tables.values():
+                table.forget_before(now)
+        for claim in [one for one in self._booked if not any(self._reservations(one))]:
+            del self._booked[claim]

@@ -1,0 +1,264 @@
+"""What a site's settings say of its units: which there are, of which classes, what hosts have; and which of them the
+filters of guests accept, asked once for units that are alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, count
+from typing import Final
+
+import attrs
+
+from leasekit.actors.kernel import keeps
+from leasekit.actors.settings import UnitGroup
+from leasekit.core.errors import LeasekitError
+from leasekit.core.filters import Filter, FilterError, parse_filter
+from leasekit.core.properties import CLASSES_MAX, EMPTY, Properties, digest_properties
+from leasekit.core.vectors import HostClasses, weigh
+
+SLICE: Final = 10_000
+"""The comparisons of one slice: some milliseconds."""
+READING: Final = 2
+"""What reading a character of a filter costs, in comparisons."""
+ASKING: Final = 16
+"""What it costs to ask a filter anything, in comparisons."""
+KEPT: Final = 64
+"""Beyond so many filters those go that nobody waits with."""
+
+
+@attrs.define(eq=False)
+class UnitKind:
+    """Units of one type that are alike."""
+
+    type: str
+    properties: Properties
+    units: dict[str, None] = attrs.field(factory=dict)
+
+
+@attrs.define(eq=False)
+class _Answers:
+    """What one filter has said of the units of a type: of the kinds, or units, that came up to ``seen``."""
+
+    filter: Filter
+    names_units: bool
+    """Whether it is asked for each unit."""
+    accepted: set[UnitKind | str] = attrs.field(factory=set)
+    seen: int = -1
+    pending: Iterator[tuple[UnitKind | str, int]] = attrs.field(factory=lambda: iter(()))
+
+
+@keeps(derived="_of _known _came _number _answers asked slices largest")
+class Kinds:
+    """The kinds of a site's units, and what filters say of them."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, UnitKind] = {}
+        self._known: dict[tuple[str, frozenset[tuple[str, str]]], UnitKind] = {}
+        # By type, in the order in which they came, with a number that grows: kinds, and units.
+        self._came: dict[tuple[str, bool], dict[UnitKind | str, int]] = {}
+        self._number = count()
+        self._answers: dict[tuple[str, str], _Answers | FilterError] = {}
+        self.asked = self.slices = self.largest = 0
+        """How often a filter was asked, in how many slices, and the most that one of these has cost, in comparisons."""
+
+    def put(self, unit: str, type_: str, properties: Properties) -> None:
+        """A unit has these properties from now on."""
+        label = (type_, frozenset(properties.items()))
+        kind, old = self._known.get(label), self._of.get(unit)
+        if kind is None:
+            kind = self._known[label] = UnitKind(type_, properties)
+            self._came.setdefault((type_, False), {})[kind] = next(self._number)
+        if kind is old:
+            return
+        self._of[unit] = kind
+        kind.units[unit] = None
+        units = self._came.setdefault((type_, True), {})
+        units.pop(unit, None)
+        units[unit] = next(self._number)
+        if old is not None:
+            del old.units[unit]
+            if not old.units:
+                self._forget(old)
+
+    def _forget(self, kind: UnitKind) -> None:
+        del self._known[kind.type, frozenset(kind.properties.items())]
+        del self._came[kind.type, False][kind]
+        for answers in self._answers.values():
+            if isinstance(answers, _Answers):
+                answers.accepted.discard(kind)
+
+    def properties(self, unit: str) -> Properties:
+        """A unit's properties. Raises ``KeyError``."""
+        return self._of[unit].properties
+
+    def counts(self) -> dict[str, int]:
+        """What filters have cost since the start, for an operator."""
+        return {"asked": self.asked, "slices": self.slices, "largest_slice": self.largest}
+
+    # -- asking ------------------------------------------------------------------------------------------------
+
+    def ask(self, filters: Mapping[tuple[str, str], None]) -> bool:
+        """Ask filters (each a type and a text) what they have not been asked yet, up to a slice. Returns whether all is
+        asked.
+        """
+        if len(self._answers) > KEPT:
+            self._answers = {key: found for key, found in self._answers.items() if key in filters}
+        spent = 0
+        for type_, text in filters:
+            while spent < SLICE and (more := self._ask_once(type_, text)):
+                spent += more
+            if spent >= SLICE:
+                break
+        if spent:
+            self.slices += 1
+            self.largest = max(self.largest, spent)
+        return spent < SLICE
+
+    def accepts(self, type_: str, text: str) -> Callable[[str], bool]:
+        """What says of a unit of the type whether a filter accepts it; none accepts all. Raises ``FilterError``."""
+        if not text:
+            return self._of.__contains__
+        answers, of = self._asked(type_, text), self._of
+        accepted = answers.accepted
+        return accepted.__contains__ if answers.names_units else lambda unit: of[unit] in accepted
+
+    def accepted(self, type_: str, text: str) -> Iterator[str]:
+        """The units of the type that a filter accepts, in no order. Raises ``FilterError``."""
+        found = self._asked(type_, text).accepted
+        return chain.from_iterable(one.units if isinstance(one, UnitKind) else (one,) for one in found)
+
+    def _asked(self, type_: str, text: str) -> _Answers:
+        while self._ask_once(type_, text):
+            pass
+        answers = self._answers[type_, text]
+        if isinstance(answers, FilterError):
+            raise answers.with_traceback(None)
+        return answers
+
+    def _ask_once(self, type_: str, text: str) -> int:
+        """Read a filter, or ask it once; what that cost, 0 where nothing is left to be asked."""
+        answers = self._answers.get((type_, text))
+        if answers is None:
+            try:
+                found = parse_filter(text)
+                self._answers[type_, text] = _Answers(found, "unit" in found.names)
+            except FilterError as error:
+                self._answers[type_, text] = error
+            return 1 + READING * len(text)
+        if isinstance(answers, FilterError):
+            return 0
+        return self._ask_next(type_, answers)
+
+    def _ask_next(self, type_: str, answers: _Answers) -> int:
+        came = self._came.get((type_, answers.names_units), {})
+        following = next(answers.pending, None)
+        if following is None:
+            if not came or next(reversed(came.values())) <= answers.seen:
+                return 0
+            answers.pending = iter([item for item in came.items() if item[1] > answers.seen])
+            following = next(answers.pending)
+        subject, answers.seen = following
+        if came.get(subject) != answers.seen:
+            return ASKING  # it went, or has become another, since the list was made
+        if isinstance(subject, UnitKind):
+            accepted = answers.filter({**subject.properties, "type": type_})
+        else:
+            accepted = answers.filter({**self.properties(subject), "unit": subject, "type": type_})
+        (answers.accepted.add if accepted else answers.accepted.discard)(subject)
+        self.asked += 1
+        return ASKING + answers.filter.cost
+
+
+@attrs.define(eq=False, slots=False)
+class Inventory:
+    """The units that the settings name, in groups. Raises ``LeasekitError`` for a name used twice."""
+
+    groups: Sequence[UnitGroup]
+    types: dict[str, Properties] = attrs.field(factory=dict, init=False)
+    """The resource properties of each type."""
+    _of: dict[str, tuple[str, Properties]] = attrs.field(factory=dict, init=False)
+    _count: dict[str, Counter[bytes]] = attrs.field(factory=dict, init=False)
+    attributes: dict[bytes, Properties] = attrs.field(factory=dict, init=False)
+    """What the units of each class have."""
+    _classes: dict[str, bytes] = attrs.field(factory=dict, init=False)
+    _hosts: dict[str, HostClasses] = attrs.field(factory=dict, init=False)
+    switched: frozenset[str] = attrs.field(init=False)
+    """The types of units that a driver can switch on and off."""
+
+    def __attrs_post_init__(self) -> None:
+        self.switched = frozenset(group.type for group in self.groups if group.power)
+        for group in self.groups:
+            self.types[group.type] = group.properties
+            all_ = {**group.properties, **group.own} if group.own else group.properties
+            for name in group.names:
+                self.check(name, self._of.get(name, (group.type,))[0], group.type)
+                self._of[name] = (group.type, all_)
+        for type_, properties in self.types.items():
+            self._count[type_] = self._sort(type_, properties)
+
+    def _sort(self, type_: str, properties: Properties) -> Counter[bytes]:
+        """Put the units of a type in classes. Where too many of them differ, all are of one, whatever else they have:
+        claims can't tell them apart then.
+        """
+        each = {name: all_ for name, (of, all_) in self._of.items() if of == type_}
+        found = {name: digest_properties(all_) for name, all_ in each.items()}
+        if len(set(found.values())) > CLASSES_MAX:
+            each, found = dict.fromkeys(each, properties), dict.fromkeys(found, digest_properties(properties))
+        self._classes.update(found)
+        self.attributes.update((class_, each[name]) for name, class_ in found.items())
+        self._hosts[type_] = HostClasses.of({class_: self.attributes[class_] for class_ in found.values()})
+        return Counter(found.values())
+
+    def hosts(self, type_: str) -> HostClasses:
+        """What hosts of a type have, by class: none, where units are not divided."""
+        return self._hosts.get(type_) or HostClasses()
+
+    def weigh(self, type_: str, units: Counter[bytes]) -> Counter[bytes]:
+        """What so many units of each class have, as it is booked."""
+        hosts = self.hosts(type_)
+        if not hosts:
+            return units
+        there = tuple((class_, number) for class_, number in units.items() if class_ in hosts)
+        found: Counter[bytes] = Counter()
+        for class_, number in there:
+            for name, much in weigh(((class_, 1),), (hosts[class_].capacity,)):
+                found[name] += number * much
+        return found
+
+    @staticmethod
+    def check(name: str, known: str, type_: str) -> None:
+        """Raises ``LeasekitError`` for a unit that is known as of another type."""
+        if known != type_:
+            raise LeasekitError(
+                f"unit {name!r} is of type {known!r} and of type {type_!r}: unit names are unique at a site"
+            )
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._of
+
+    def properties(self, type_: str) -> Properties:
+        """The resource properties of a type."""
+        return self.types.get(type_, EMPTY)
+
+    def properties_of(self, unit: str, type_: str) -> Properties:
+        """Those of its type, and a unit's own. One that is not named any more has those of its type."""
+        found = self._of.get(unit)
+        return self.properties(type_) if found is None else found[1]
+
+    def class_of(self, unit: str, type_: str) -> bytes:
+        """The class of a unit."""
+        return self._classes.get(unit) or digest_properties(self.properties(type_))
+
+    def attributes_of(self, class_: bytes, type_: str) -> Properties:
+        """What units of a class have; what all of their type have, if there is no such class any more."""
+        return self.attributes.get(class_, self.properties(type_))
+
+    def total(self, type_: str) -> int:
+        """How many units of the type there are, in service or not."""
+        return self.counts(type_).total()
+
+    def counts(self, type_: str) -> Counter[bytes]:
+        """How many units of each class of the type there are, in service or not, in the order of the inventory."""
+        return self._count.get(type_, Counter())

@@ -1,0 +1,198 @@
+"""Timetables of a divided type: what is free of each resource of its hosts, seen in units of one size.
+
+What is booked of hosts is booked by class and resource (:func:`leasekit.core.vectors.weigh`), in one timetable each,
+together a :class:`ClassedTimetable` of *pools*. Who asks for machines, or for whole hosts, wants to know how many of
+these are free: a :class:`DividedTimetable` says that of the same pools for any needs. What is booked in one view is
+booked in all.
+
+How much a class has in all is not what fits: pieces of several hosts make no machine. A site plans places
+for what it takes (:mod:`leasekit.actors.site.hosts`); here a machine is only known to fit in a host by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NoReturn
+
+from leasekit.core.time import Duration, Instant, Term
+from leasekit.core.timetable import ClassedTimetable, Shortfall, Timetable
+from leasekit.core.vectors import WHOLE, HostClasses, Vector, pool
+
+
+class SizedTimetable(Timetable):
+    """Units of one size on the hosts of one class: each takes so much of each of some timetables."""
+
+    __slots__ = ("_takes",)
+
+    def __init__(self, takes: Sequence[tuple[Timetable, int]]) -> None:
+        """``takes`` are the timetables of what a unit takes, and how much of each: at least one, none of them 0."""
+        self._takes = takes
+
+    # -- changing it --------------------------------------------------------------------------------------------
+
+    def add_capacity(self, term: Term, units: int) -> None:
+        """As :meth:`Timetable.add_capacity`."""
+        for table, much in self._takes:
+            table.add_capacity(term, units * much)
+
+    def reserve(self, key: Hashable, units: int, term: Term, *, force: bool = False) -> None:
+        """As :meth:`Timetable.reserve`: of all that a unit takes, or of nothing."""
+        if not force and (free := self.available(term)) < units:
+            raise Shortfall(term, free, units)
+        for table, much in self._takes:
+            table.reserve(key, units * much, term, force=force)
+
+    def release(self, key: Hashable) -> None:
+        """As :meth:`Timetable.release`."""
+        for table, _ in self._takes:
+            table.release(key)
+
+    def end(self, key: Hashable, at: Instant) -> None:
+        """As :meth:`Timetable.end`."""
+        for table, _ in self._takes:
+            table.end(key, at)
+
+    def change(self, key: Hashable, *, units: int | None = None, term: Term | None = None, force: bool = False) -> None:
+        """Reservations are changed where they are booked, by resource."""
+        self._refuse_change()
+
+    def replace(self, old: Hashable, key: Hashable, units: int, term: Term) -> None:
+        """Reservations are replaced where they are booked, by resource."""
+        self._refuse_change()
+
+    @staticmethod
+    def _refuse_change() -> NoReturn:
+        raise TypeError("what is booked of a divided type is changed by resource")
+
+    def forget_before(self, instant: Instant) -> None:
+        """As :meth:`Timetable.forget_before`."""
+        for table, _ in self._takes:
+            table.forget_before(instant)
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    @property
+    def horizon(self) -> Instant:
+        """History before this instant is forgotten."""
+        return max(table.horizon for table, _ in self._takes)
+
+    def get(self, key: Hashable) -> tuple[int, Term] | None:
+        """The units of this size, and the term, held under ``key``, or None."""
+        table, much = self._takes[0]
+        held = table.get(key)
+        return (held[0] // much, held[1]) if held is not None else None
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._takes[0][0]
+
+    def __len__(self) -> int:
+        return len(self._takes[0][0])
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self._takes[0][0])
+
+    def available(self, term: Term) -> int:
+        """As :meth:`Timetable.available`."""
+        return min([table.available(term) // much for table, much in self._takes])
+
+    def free_at(self, instant: Instant) -> int:
+        """As :meth:`Timetable.free_at`."""
+        return min([table.free_at(instant) // much for table, much in self._takes])
+
+    def capacity_at(self, instant: Instant) -> int:
+        """As :meth:`Timetable.capacity_at`: how many there could be if nothing else was there."""
+        return min([table.capacity_at(instant) // much for table, much in self._takes])
+
+    def reserved_at(self, instant: Instant) -> int:
+        """How many fewer are free than there could be."""
+        return self.capacity_at(instant) - self.free_at(instant)
+
+    def earliest(self, units: int, duration: Duration, not_before: Instant, not_after: Instant) -> Instant | None:
+        """As :meth:`Timetable.earliest`: each resource in turn puts the start off, until all have as much."""
+        start, agreed = not_before, 0
+        while agreed < len(self._takes):
+            for table, much in self._takes:
+                found = table.earliest(units * much, duration, start, not_after)
+                if found is None:
+                    return None
+                agreed = agreed + 1 if found == start else 1
+                start = found
+                if agreed >= len(self._takes):
+                    break
+        return start
+
+    def free_periods(self, units: int, window: Term) -> Iterator[Term]:
+        """As :meth:`Timetable.free_periods`."""
+        begin = -1
+        for term, reserved, capacity in self.steps(window):
+            if capacity - reserved >= units:
+                begin = term.start if begin < 0 else begin
+            elif begin >= 0:
+                yield Term(begin, term.start)
+                begin = -1
+        if begin >= 0:
+            yield Term(begin, window.end)
+
+    def overcommitted(self) -> list[Term]:
+        """As :meth:`Timetable.overcommitted`, of any resource."""
+        found = [term for table, _ in self._takes for term in table.overcommitted()]
+        return sorted(found, key=lambda term: term.end)
+
+    def steps(self, window: Term) -> Iterator[tuple[Term, int, int]]:
+        """As :meth:`Timetable.steps`."""
+        ends = {term.start for table, _ in self._takes for term, _, _ in table.steps(window)}
+        at, figures = window.start, (self.reserved_at(window.start), self.capacity_at(window.start))
+        for instant in sorted(ends):
+            now = self.reserved_at(instant), self.capacity_at(instant)
+            if now != figures:
+                yield Term(at, instant), *figures
+                at, figures = instant, now
+        yield Term(at, window.end), *figures
+
+    # -- planning -----------------------------------------------------------------------------------------------
+
+    def overlay(self) -> SizedTimetable:
+        """As :meth:`Timetable.overlay`."""
+        return SizedTimetable([(table.overlay(), much) for table, much in self._takes])
+
+    def copy(self) -> SizedTimetable:
+        """As :meth:`Timetable.copy`."""
+        return SizedTimetable([(table.copy(), much) for table, much in self._takes])
+
+
+class DividedTimetable(ClassedTimetable):
+    """The hosts of a type, by class, as who has certain needs sees them: how many units of that size are free."""
+
+    __slots__ = ("hosts", "needs", "pools")
+
+    def __init__(self, pools: ClassedTimetable, hosts: HostClasses, needs: Vector = WHOLE) -> None:
+        self.pools, self.hosts, self.needs = pools, hosts, needs
+        sizes = ((class_, one.size(needs)) for class_, one in hosts.items())
+        super().__init__(
+            {
+                class_: SizedTimetable([(pools.open(pool(class_, name)), much) for name, much in size])
+                for class_, size in sizes
+                if size is not None
+            }
+        )
+
+    def needing(self, needs: Vector) -> DividedTimetable:
+        """The same hosts, for other needs: what is booked in one is booked in the other."""
+        return self if needs == self.needs else DividedTimetable(self.pools, self.hosts, needs)
+
+    def of(self, classes: frozenset[bytes]) -> DividedTimetable:
+        """As :meth:`ClassedTimetable.of`."""
+        hosts = HostClasses((name, one) for name, one in self.hosts.items() if name in classes)
+        return DividedTimetable(self.pools, hosts, self.needs)
+
+    def release(self, key: Hashable) -> None:
+        """As :meth:`ClassedTimetable.release`, of units of whatever size."""
+        self.pools.release(key)
+
+    def overlay(self) -> DividedTimetable:
+        """As :meth:`Timetable.overlay`."""
+        return DividedTimetable(self.pools.overlay(), self.hosts, self.needs)
+
+    def copy(self) -> DividedTimetable:
+        """As :meth:`Timetable.copy`."""
+        return DividedTimetable(self.pools.copy(), self.hosts, self.needs)

@@ -1,0 +1,196 @@
+"""Hosts of a divided type: whole ones and machines on them, from inventory over brokers to places at the site."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployed_world import DeployedWorld
+
+from leasekit.core.claims.claim import decode_ticket
+from leasekit.core.leases import authority as au
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.reasons import Code
+from leasekit.core.time import HOUR, MINUTE, SECOND, Instant
+
+HOSTS = """
+[emulation]
+horizon = "1d"
+[actor.site]
+role = "authority"
+[[actor.site.inventory]]
+type = "node"
+names = ["a", "b"]
+capacity = { cpu = 4, memory = "8GiB" }
+[[actor.site.inventory]]
+type = "node"
+names = ["c"]
+capacity = { cpu = 8, memory = "8GiB", core = 2 }
+unit_properties = { rack = "c" }
+[[actor.site.delegation]]
+broker = "broker"
+type = "node"
+length = "1d"
+[actor.broker]
+role = "broker"
+mapper = { name = "MAPPER" }
+[actor.web]
+role = "guest"
+settings.default_broker = "broker"
+[actor.batch]
+role = "guest"
+settings.default_broker = "broker"
+"""
+MAPPERS = ["fcfs", "timetable", "backfill", "priority", "fair_share"]
+SMALL = {"needs.cpu": "1000", "needs.memory": "2048"}
+
+
+def world_of(folder: Path, mapper: str = "fcfs") -> DeployedWorld:
+    return DeployedWorld(HOSTS.replace("MAPPER", mapper), folder)
+
+
+def ask(world: DeployedWorld, units: int, start: Instant, end: Instant, **more: Any) -> dict[str, Any]:
+    """What became of a request, a second later."""
+    guest = more.pop("guest", "web")
+    lease = world.request(guest, units, start, end, type="node", **more)
+    world.pass_time(SECOND)
+    return world.lease(guest, lease)
+
+
+def hosts(world: DeployedWorld, lease: str) -> Counter[str]:
+    """On which hosts a lease's units are."""
+    site = world.site()
+    return Counter(site.units[name].host or name for name in site.leases[lease].units)
+
+
+def check_room(world: DeployedWorld) -> None:
+    """No host has more on it than it has."""
+    site = world.site()
+    for host in site.units:
+        on = [one for one in site.units.machines_on(host.id) if one.state != au.FREE]
+        capacity = dict(site.inventory.hosts(host.type)[host.classes[0]].capacity)
+        for name, most in capacity.items():
+            assert sum(dict(one.size).get(name, 0) for one in on) <= most, host.id
+        assert not on or host.state in (au.FREE, au.OUT)
+    assert site.errors == [] and world.broker("broker").errors == []
+
+
+@pytest.mark.parametrize("mapper", MAPPERS)
+def test_machines_and_whole_hosts_share_one_calendar(tmp_path: Path, mapper: str) -> None:
+    """What is there is given to machines and to whole hosts, each resource counted, and no more than that."""
+    world = world_of(tmp_path, mapper)
+    now = world.now
+    first = ask(world, 4, now, now + HOUR, properties=SMALL)
+    assert first["state"] != sm.FAILED, first["reason"]
+    world.pass_time(MINUTE)
+    assert world.lease("web", first["id"])["state"] == sm.ACTIVE
+    assert max(hosts(world, first["id"]).values()) == 4, "what fits on one host is packed there"
+    whole = ask(world, 2, now + MINUTE, now + HOUR, guest="batch")
+    world.pass_time(MINUTE)
+    assert world.lease("batch", whole["id"])["state"] == sm.ACTIVE
+    assert hosts(world, first["id"]).keys().isdisjoint(hosts(world, whole["id"]))
+    none = ask(world, 1, world.now, world.now + HOUR // 2, properties=SMALL)
+    assert none["state"] == sm.FAILED, "memory is used up, whatever CPU there is"
+    check_room(world)
+    world.run_until(now + HOUR + MINUTE)
+    again = ask(world, 12, world.now, world.now + HOUR, properties=SMALL)
+    world.pass_time(MINUTE)
+    assert sorted(hosts(world, again["id"]).values()) == [4, 4, 4]
+    check_room(world)
+
+
+def test_what_a_claim_counts(tmp_path: Path) -> None:
+    """A guest's claim says how many machines of which class, what each takes, and what was asked for."""
+    world = world_of(tmp_path)
+    lease = ask(world, 2, world.now, world.now + HOUR, properties=SMALL)["id"]
+    world.pass_time(MINUTE)
+    held = world.guest("web").leases[lease].approved
+    assert held is not None
+    leaf, root = decode_ticket(held.ticket).leaf, decode_ticket(held.ticket).root
+    assert leaf.units == 2 and leaf.sizes == ((("cpu", 1000), ("memory", 2048)),)
+    assert {key: leaf.constraints[key] for key in SMALL} == SMALL
+    assert root.units == 3 and dict(root.sizes[0])["memory"] == 8192
+
+
+@pytest.mark.parametrize("needs", [{"needs.cpu": "9000"}, {"needs.gpu": "1"}, {"needs.core": "1000"}])
+def test_needs_that_no_host_has(tmp_path: Path, needs: dict[str, str]) -> None:
+    """Needs above any host are refused at once."""
+    world = world_of(tmp_path)
+    refused = ask(world, 1, world.now, world.now + HOUR, properties=needs)
+    assert refused["state"] == sm.FAILED and Code.TOO_LARGE in str(refused["because"])
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "1.5", "9999999999"])
+def test_needs_that_are_no_number(tmp_path: Path, text: str) -> None:
+    """The guest itself refuses what is no amount, and names the key."""
+    world = world_of(tmp_path)
+    term = [world.now, world.now + HOUR]
+    reply = world.command("web", "lease.request", type="node", units=1, term=term, properties={"needs.cpu": text})
+    assert f"properties.needs.cpu: found {text!r}" in reply.error
+
+
+def test_a_core_gives_so_much(tmp_path: Path) -> None:
+    """What one virtual core needs must be what one core gives, where that is said: it is not added up."""
+    world = world_of(tmp_path)
+    lease = ask(world, 4, world.now, world.now + HOUR, properties={"needs.cpu": "2000", "needs.core": "2000"})
+    world.pass_time(MINUTE)
+    assert world.lease("web", lease["id"])["state"] == sm.ACTIVE
+    filtered = {"needs.cpu": "2000", "needs.core": "3000", "filter": "rack == c"}
+    assert ask(world, 1, world.now, world.now + HOUR, properties=filtered)["state"] == sm.FAILED
+
+
+def test_pieces_make_no_machine(tmp_path: Path) -> None:
+    """What a class has in all may be in pieces: the site refuses what has no place, by its code, and counts it."""
+    world = world_of(tmp_path)
+    now = world.now
+    for _ in range(2):
+        one = ask(world, 1, now, now + HOUR, properties={"needs.cpu": "2500", "needs.memory": "5000"})
+        assert one["state"] != sm.FAILED
+    refused = ask(world, 1, world.now, now + HOUR, properties={"needs.cpu": "3000", "needs.memory": "1024"})
+    world.pass_time(MINUTE)
+    refused = world.lease("web", refused["id"])
+    assert refused["state"] == sm.FAILED and Code.FRAGMENTED in str(refused["because"])
+    check_room(world)
+
+
+def test_machines_go_on_where_they_are(tmp_path: Path) -> None:
+    """Extends keep machines on their hosts; a lease that grows gets more, and one that shrinks gives some up."""
+    world = world_of(tmp_path)
+    now = world.now
+    lease = ask(world, 2, now, now + HOUR, properties=SMALL)["id"]
+    world.pass_time(MINUTE)
+    units, before = list(world.lease("site", lease)["units"]), hosts(world, lease)
+    assert not world.command("web", "lease.extend", lease=lease, end=now + 2 * HOUR, units=5).error
+    world.run_until(now + HOUR + MINUTE)
+    assert set(units) < set(world.lease("site", lease)["units"])
+    assert hosts(world, lease).total() == 5 and before <= hosts(world, lease)
+    assert not world.command("web", "lease.modify", lease=lease, end=now + 2 * HOUR, units=1).error
+    world.pass_time(MINUTE)
+    assert world.lease("web", lease)["state"] == sm.ACTIVE and hosts(world, lease).total() == 1
+    check_room(world)
+    world.run_until(now + 3 * HOUR)
+    assert not world.site().units.machines
+    assert ask(world, 3, world.now, world.now + HOUR)["state"] != sm.FAILED
+
+
+def test_restart_and_failure_of_a_host(tmp_path: Path) -> None:
+    """Machines survive a restart of their site; those of a host that fails are replaced on others."""
+    world = world_of(tmp_path)
+    now = world.now
+    lease = ask(world, 3, now, now + 4 * HOUR, properties=SMALL)["id"]
+    later = ask(world, 1, now + HOUR, now + 2 * HOUR, properties=SMALL)["id"]
+    world.pass_time(MINUTE)
+    before = hosts(world, lease)
+    world.restart("site")
+    world.pass_time(MINUTE)
+    assert hosts(world, lease) == before
+    (host,) = before
+    assert not world.command("site", "unit.fail", unit=host, reason="fire").error
+    world.pass_time(MINUTE)
+    assert host not in hosts(world, lease) and hosts(world, lease).total() == 3
+    assert world.lease("web", lease)["state"] == sm.ACTIVE
+    world.run_until(now + HOUR + MINUTE)
+    assert world.lease("web", later)["state"] == sm.ACTIVE
+    check_room(world)
