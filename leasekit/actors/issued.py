@@ -14,6 +14,7 @@ is not sent again before something has changed: this actor was restarted, or its
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import pairwise
@@ -737,6 +738,20 @@ class Issued:
                 if waiting:
                     self._kernel.owe(record, record.peer)
                 self._kernel.schedule(record, self._kernel.now if waiting else self._kernel.due_at(record))
+
+    def counted(self, type_: str, term: Term) -> dict[str, Counter[bytes]]:
+        """How many units of each class were given over ``term``, by line, and are counted as given: also what goes on
+        to be used of what was taken back, or replaced by less. Of what stands for each other the most counts.
+        """
+        found: dict[str, Counter[bytes]] = {}
+        enough = {one.base for one in self if one.state == deleg.HELD and one.beyond <= self._kernel.now}
+        for one in self:
+            goes_on = one.freed > self._kernel.now and one.base not in enough
+            used = one.state in (deleg.OFFERING, deleg.HELD, deleg.RECLAIMING) or goes_on
+            if one.type == type_ and used and one.term.overlaps(term):
+                given = Counter(dict(decode_ticket(one.ticket).leaf.classes))
+                found[one.base] = found.get(one.base, Counter()) | given
+        return found
 
     @query("delegations")
     def _query_delegations(self) -> list[dict[str, Any]]:

@@ -151,6 +151,24 @@ def test_a_window_is_taken_back(world: DeployedWorld) -> None:
     assert free_at(world, START) == (6, 2, 4)
 
 
+def test_fewer_units_are_given_within_a_window(world: DeployedWorld) -> None:
+    """What brokers go on to use of the claim before is not spare: they grant no more than there is."""
+    lease = world.request("batch", 1, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    add(
+        world,
+        units=[f"vm-{number}" for number in range(6) if f"vm-{number}" not in world.lease("site", lease)["units"]][:3],
+    )
+    assert not world.command("site", "delegation.give", broker="upper", type="vm", units=4).error
+    world.pass_time(MINUTE)
+    for at in (START + MINUTE, END - MINUTE):
+        there, *given = free_at(world, at)
+        assert there == 2 and sum(given) <= there
+    wanted = world.request("web", 3, START + MINUTE, START + 2 * MINUTE)
+    world.pass_time(MINUTE)
+    assert world.lease("web", wanted)["state"] == "failed"
+
+
 def test_windows_that_cannot_be(world: DeployedWorld) -> None:
     """Times, units, types and windows that make no sense are named."""
     for arguments, words in (

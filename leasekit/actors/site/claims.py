@@ -561,17 +561,10 @@ class SiteDelegations:
         from it. What was given of a class that there is not any more is missing where its units are now.
         """
         there = self._units.inventory.counts(spec.type)
-        others: dict[str, Counter[bytes]] = {}
-        enough = {one.base for one in self.issued if one.state == deleg.HELD and one.beyond <= self._kernel.now}
-        for one in self.issued:
-            goes_on = one.freed > self._kernel.now and one.base not in enough
-            used = one.state in (deleg.OFFERING, deleg.HELD, deleg.RECLAIMING) or goes_on
-            if one.type == spec.type and used and one.term.overlaps(term):
-                given = Counter(dict(decode_ticket(one.ticket).leaf.classes))
-                if one.base == line:  # it gives way to what is given now, but for classes that are gone
-                    given = Counter({class_: units for class_, units in given.items() if class_ not in there})
-                others[one.base] = others.get(one.base, Counter()) | given
-        all_given = sum(others.values(), Counter[bytes]())
+        lines = self.issued.counted(spec.type, term)
+        # Its own gives way to what is given now, but for classes that are gone.
+        own = lines.pop(line, Counter())
+        all_given = sum(lines.values(), Counter({class_: n for class_, n in own.items() if class_ not in there}))
         room = {class_: units * spec.degree // DEGREE_ONE - all_given[class_] for class_, units in there.items()}
         for unit in self._units:
             past = next((class_ for class_ in unit.classes[1:] if all_given[class_] > there[class_]), None)

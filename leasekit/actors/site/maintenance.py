@@ -51,7 +51,7 @@ class WithheldShares:
             told: dict[str, dict[bytes, int]] = {}
             for class_, count in self._calendars.classes_in(window, type_).items():
                 holders = units_of_class(held, class_)
-                spare = partial(self._spare, type_, class_, holders, window)
+                spare = partial(self._spare, type_, class_, window)
                 for name, units in withheld_shares(count, term, spare, holders).items():
                     told.setdefault(name, {})[class_] = units
             for record in held:
@@ -63,11 +63,9 @@ class WithheldShares:
                     until = min(window.end, record.term.end)  # a window that is open has no end of its own
                     self._notices.owe(f"{window.id}@{record.id}", record.peer, record.id, number, message, until)
 
-    def _spare(
-        self, type_: str, class_: bytes, holders: Sequence[tuple[Delegation, int]], window: Window, part: Term
-    ) -> int:
+    def _spare(self, type_: str, class_: bytes, window: Window, part: Term) -> int:
         """The units of a class that the site has given to nobody over ``part``, and that no other window takes."""
-        given = sum(units for record, units in holders if record.term.overlaps(part))
+        given = sum(units[class_] for units in self._issued.counted(type_, part).values())
         others = [one for one in self._calendars.windows.values() if one is not window]
         there = [one for one in others if Term(one.start, one.end).overlaps(part)]
         taken = sum(self._calendars.classes_in(one, type_)[class_] for one in there)
@@ -105,8 +103,8 @@ class Maintenance:
         start, end = asked.start, asked.end
         if not max(start, self._kernel.now) < end <= INSTANT_MAX:
             raise CommandError(
-                f"window: found {start!r:.40} to {end!r:.40}, it must end after it begins, later than "
-                f"{mark(self._kernel.now)} and by {INSTANT_MAX}"
+                f"window: found {mark(start)} to {mark(end)}, it must end after it begins, later than "
+                f"{mark(self._kernel.now)}"
             )
         window = self._announce(asked.units, asked.type, start, end, asked.reason or "maintenance", asked.close)
         closes_at = max(window.start, asked.close_at)
