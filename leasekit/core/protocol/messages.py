@@ -99,6 +99,12 @@ def _check_classes(value: tuple[Mapping[str, str], ...]) -> None:
     check_bytes({f"{number} {key}": text for number, one in enumerate(value) for key, text in one.items()})
 
 
+def _check_term(value: Term) -> None:
+    start, end = value
+    if not 0 <= start < end <= INSTANT_MAX:
+        make_term(start, end)
+
+
 def _check_reason(value: Reason | None) -> None:
     if value is not None and value.depth > DEPTH_MAX:
         raise ValueError(f"found {value.depth} reasons behind each other, allowed are at most {DEPTH_MAX}")
@@ -140,7 +146,7 @@ UnitsOrUnknown: TypeAlias = Annotated[int, Meta(ge=-1, le=UNITS_MAX)]
 At: TypeAlias = Annotated[int, Meta(ge=0, le=INSTANT_MAX)]
 Lasts: TypeAlias = At
 AtOrUnknown: TypeAlias = Annotated[int, Meta(ge=-1, le=INSTANT_MAX)]
-WireTerm: TypeAlias = Annotated[Term, Check(lambda value: make_term(*value))]
+WireTerm: TypeAlias = Annotated[Term, Check(_check_term)]
 Names: TypeAlias = Annotated[tuple[Name, ...], Meta(max_length=LIST_MAX)]
 Steps: TypeAlias = Annotated[tuple[At, ...], Meta(max_length=2 * STEPS_MAX), Check(_check_steps)]
 Key: TypeAlias = Annotated[str, Meta(min_length=1, max_length=KEY_MAX)]
