@@ -129,6 +129,9 @@ class Kernel:
     keeps_log: bool = True
     """Whether the transition log is written, beyond complaints. An experiment saves what nobody observes."""
 
+    tidy_every: int = 256
+    """After so many ends of leases, or claims, a part that has calendars or a tree of them forgets what is past."""
+
     def __init__(self, settings: ActorSettings) -> None:
         self.settings = settings
         self.now: Instant = 0

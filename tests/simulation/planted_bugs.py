@@ -419,6 +419,17 @@ BUGS: Final[dict[str, Bug]] = {
         LeasedTopologies, "_release", "if plan else ()", "if False else ()"
     ),
     # -- what is left when all is over
+    "a broker forgets what is still to come when it tidies": Bug(
+        GrantedClaims, "over", "self._book.forget_before(self._kernel.now)",
+        "self._book.forget_before(self._kernel.now + 60_000)",
+    ),
+    "a site forgets what is still to come when it tidies": Bug(
+        Calendars, "count_ended", "table.forget_before(self._kernel.now)",
+        "table.forget_before(self._kernel.now + 60_000)",
+    ),
+    "a site forgets claims that are not over": Bug(
+        SiteClaims, "tidy", "self._kernel.now - self._kernel.settings.clock_skew", "self._kernel.now + 3_600_000"
+    ),
     "a group stays when its last member has left": Bug(Book, "leave_group", "if not group.members:", "if False:"),
     "a group that is off stays with its members": Bug(
         Book, "dissolve_group", "self._group_of.pop(member, None)", NOTHING

@@ -363,7 +363,7 @@ class GrantedClaims:
         for tell in self.freed:
             tell()
         self._closings += 1
-        if self._closings % 256 == 0:
+        if self._closings % self._kernel.tidy_every == 0:
             self._book.forget_before(self._kernel.now)
 
     def restore(self, rows: Iterable[Row], usage: Iterable[Row]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import attrs
 
@@ -26,9 +26,6 @@ from leasekit.core.reasons import Code, Reason, counted, mark, marked, said
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Shortfall, Timetable
-
-TIDY_EVERY: Final = 256
-"""After how many leases that are over calendars forget what is past."""
 
 
 @keeps(rows="windows", volatile="_tables", derived="_dips _endings")
@@ -145,7 +142,7 @@ class Calendars:
     def count_ended(self) -> None:
         """Another lease is over: from time to time what is past is forgotten."""
         self._endings += 1
-        if self._endings % TIDY_EVERY == 0:
+        if self._endings % self._kernel.tidy_every == 0:
             for table in self._tables.values():
                 table.forget_before(self._kernel.now)
             self.places.forget_before(self._kernel.now)

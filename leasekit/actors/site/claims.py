@@ -73,8 +73,6 @@ REDEEMED, VOID, SEEN, HEARD = "redeemed", "void", "seen", "heard"
 """What is known of a claim: ``heard`` is one of which only its early end was told, never shown by who holds it."""
 UNUSED_MAX: Final = 20_000
 """How many claims of one issuer are remembered that no lease used: given back, or ended early."""
-TIDY_EVERY: Final = 256
-"""After how many claims the tree forgets those that are over."""
 
 
 @keeps(rows="by_digest", volatile="tree _unused", derived="_counted")
@@ -112,7 +110,7 @@ class SiteClaims:
     def tidy(self) -> None:
         """Another claim was counted: from time to time the tree forgets those that are over."""
         self._counted += 1
-        if self._counted % TIDY_EVERY == 0:
+        if self._counted % self._kernel.tidy_every == 0:
             self.tree.forget_before(self._kernel.now - self._kernel.settings.clock_skew)
 
     def remember(self, claim: Claim, lease: str, state_: str, at: Instant = 0) -> SiteClaim:

@@ -179,6 +179,11 @@ class Population(World):
         )
 
     def _make_actor(self, name: str) -> Actor:
+        actor = self._new_actor(name)
+        actor.kernel.tidy_every = self.scenario.tidy_every
+        return actor
+
+    def _new_actor(self, name: str) -> Actor:
         scenario, timing, me, peers = self.scenario, self.scenario.timing, self._identities[name], self.peers(name)
         mood = self._moods.get(name)
         if mood is None:

@@ -176,6 +176,8 @@ class Scenario:
     """In how many racks each site has its units, which are of as many classes."""
     redeem_within: Duration = HOUR
     """How long after their start tickets can be redeemed; 0: until their end."""
+    tidy_every: int = 256
+    """After how many ends of leases or claims actors forget what is past."""
 
     @property
     def actors(self) -> tuple[str, ...]:
@@ -245,6 +247,7 @@ def draw(seed: int) -> Scenario:
         apart=tuple(name for name in everybody if Random(f"leasekit apart {seed} {name}").random() < 0.15),
         racks=Random(f"leasekit racks {seed}").choice((1, 1, 1, 2, 3)),
         redeem_within=Random(f"leasekit redeem {seed}").choice((0, 10 * SECOND, MINUTE, HOUR)),
+        tidy_every=Random(f"leasekit tidying {seed}").choice((1, 2, 5, 256)),
     )
     return _governed(_networked(_renewed(_reloaded(_timed(_worded(_operated(_live(scenario))))))))
 
