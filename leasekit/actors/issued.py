@@ -7,7 +7,7 @@ The settings may say something else after a restart, and the operator may overri
 :class:`DelegationOverride`, which stands until it is taken back): what is held is then replaced by another
 claim over the same time.
 
-One that is renewed or replaced becomes a line of delegations: each stretch is offered, taken, and ended by itself, and
+One that is renewed or replaced becomes a renewal chain: each period is offered, taken, and ended by itself, and
 named after the first (``NAME``, ``NAME#2``, ...). An offer that was refused, or that the holder could not even answer,
 is not sent again before something has changed: this actor was restarted, or its peer was.
 """
@@ -101,7 +101,7 @@ RECLAIMED: Final = "reclaimed"
 WAITS: Final = "waits"
 """The units are somebody else's yet, or there are not so many, or the holder is no peer."""
 OVERRIDDEN: Final = "overridden"
-"""The operator wished for something else than the settings say."""
+"""The operator has overridden the settings."""
 UNLISTED: Final = "unlisted"
 """The settings don't name it any more: it goes on to the end of its term."""
 IN_USE: Final = "in_use"
@@ -115,23 +115,23 @@ def differences(
     records: Iterable[Delegation],
     now: Instant,
 ) -> list[dict[str, Any]]:
-    """A row for each line of which something else is held than ``settled``. ``held`` are the units that the holder has
+    """A row for each chain of which something else is held than ``settled``. ``held`` are the units that the holder has
     now, ``wanted`` those that it is to have, ``file`` those of the settings (0: they don't name it).
     """
-    lines: dict[str, list[Delegation]] = {line: [] for line in wanted}
+    chains: dict[str, list[Delegation]] = {chain: [] for chain in wanted}
     for record in sorted(records, key=lambda one: one.number):
-        lines.setdefault(record.base, []).append(record)
+        chains.setdefault(record.base, []).append(record)
     rows = []
-    for line, stretches in lines.items():
-        file, spec, override = settled.get(line), wanted.get(line), overrides.get(line)
-        held = [one for one in stretches if one.state == deleg.HELD and one.term.start <= now < one.term.end]
+    for chain, periods in chains.items():
+        file, spec, override = settled.get(chain), wanted.get(chain), overrides.get(chain)
+        held = [one for one in periods if one.state == deleg.HELD and one.term.start <= now < one.term.end]
         units = max((one.units for one in held), default=0)
-        code, reason, until = _why(file, spec, override, stretches, units, now)
+        code, reason, until = _why(file, spec, override, periods, units, now)
         if code:
-            broker, type_ = (spec.broker, spec.type) if spec is not None else (stretches[0].peer, stretches[0].type)
+            broker, type_ = (spec.broker, spec.type) if spec is not None else (periods[0].peer, periods[0].type)
             rows.append(
                 {
-                    "line": line, "broker": broker, "type": type_, "code": code, "held": units,
+                    "chain": chain, "broker": broker, "type": type_, "code": code, "held": units,
                     "wanted": spec.units if spec is not None else 0, "file": file.units if file is not None else 0,
                     "until": until, **view(reason),
                 }
@@ -143,25 +143,25 @@ def _why(
     file: DelegationSpec | None,
     spec: DelegationSpec | None,
     override: DelegationOverride | None,
-    stretches: list[Delegation],
+    periods: list[Delegation],
     held: int,
     now: Instant,
 ) -> tuple[str, Reason | None, Instant]:
     """The code, the reason, and the instant until which it is so (-1: not known)."""
-    last = stretches[-1] if stretches else None
+    last = periods[-1] if periods else None
     if last is not None and last.state == deleg.OFFERING:
         return OFFERED, None, last.term.end
     if last is not None and last.state == deleg.REFUSED:
         return REFUSED, last.reason, -1
     if spec is None:
-        ends = [one.term.end for one in stretches if one.state == deleg.HELD]
+        ends = [one.term.end for one in periods if one.state == deleg.HELD]
         return (UNLISTED, None, max(ends)) if ends else ("", None, -1)
     if not held and last is not None and last.statement and override is None:
         return RECLAIMED, last.reason, -1
     over = 0 <= spec.until <= now
     if held != spec.units and not over:
         return WAITS, None, -1
-    beyond = max((one.beyond for one in stretches if one.state == deleg.HELD), default=-1)
+    beyond = max((one.beyond for one in periods if one.state == deleg.HELD), default=-1)
     if beyond > now:
         return IN_USE, None, beyond
     if override is not None and (file is None or (override.units or file.units, override.until) != (file.units, -1)):
@@ -180,8 +180,8 @@ def _order(record: Delegation) -> tuple[Instant, int]:
     return record.term.end, record.number
 
 
-def _is_current(record: Delegation, line: str) -> bool:
-    return record.base == line and record.state in _CURRENT
+def _is_current(record: Delegation, chain: str) -> bool:
+    return record.base == chain and record.state in _CURRENT
 
 
 def _can_go_back(record: Delegation) -> bool:
@@ -189,7 +189,7 @@ def _can_go_back(record: Delegation) -> bool:
 
 
 def replaced_by(fresh: Delegation, others: Iterable[Delegation]) -> list[Delegation]:
-    """Those of the line of ``fresh``, taken by the same side, in whose place it stands over its term."""
+    """Those of the chain of ``fresh``, taken by the same side, in whose place it stands over its term."""
     return [
         one
         for one in others
@@ -218,14 +218,14 @@ class Issuer(Protocol):
         takes its place (``instead``), or begins now. False if that can't be done yet.
         """
 
-    def check_override(self, line: str, type_: str, units: int) -> None:
+    def check_override(self, chain: str, type_: str, units: int) -> None:
         """Raises ``CommandError`` for what can't be given of a type."""
 
     def check_given_in_all(self, type_: str) -> None:
         """Raises ``CommandError`` if more of a type is to be given in all than there is."""
 
     def is_own_claim(self, peer: str, ticket: Ticket, offered: Delegation) -> bool:
-        """Whether ``ticket``, which its holder shows, is of the line of ``offered``, and this issuer forgot it."""
+        """Whether ``ticket``, which its holder shows, is of the chain of ``offered``, and this issuer forgot it."""
 
     def offer_taken(self, record: Delegation) -> None:
         """The holder has ``record``: tell it what it had better know of it."""
@@ -240,7 +240,7 @@ class Issuer(Protocol):
         """The holder has heard of it; what it granted before ends at ``until``."""
 
 
-@keeps(rows="given overrides", volatile="_retried _waiting_lines", derived="specs")
+@keeps(rows="given overrides", volatile="_retried _waiting_chains", derived="specs")
 @attrs.define(eq=False, slots=False)
 class Issued:
     """The delegations that an actor gives, by name, and what its operator overrides to be given."""
@@ -250,12 +250,12 @@ class Issued:
     _issuer: Issuer
     given: dict[str, Delegation] = attrs.field(factory=dict, init=False)
     specs: dict[str, DelegationSpec] = attrs.field(factory=dict, init=False)
-    """What is to be given, by line."""
+    """What is to be given, by chain."""
     taken: list[Callable[[Delegation], None]] = attrs.field(factory=list, init=False)
     """Who is told, in order, of a delegation that its holder has from now on."""
     overrides: dict[str, DelegationOverride] = attrs.field(factory=dict, init=False)
     _retried: dict[str, int] = attrs.field(factory=dict, init=False)
-    _waiting_lines: dict[str, None] = attrs.field(factory=dict, init=False)
+    _waiting_chains: dict[str, None] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._kernel.register(Delegation, due_at=self.due_at, on_due=self.due, awaits=self.awaits, send=self.send_now)
@@ -266,85 +266,84 @@ class Issued:
 
     # -- giving ------------------------------------------------------------------------------------------------
 
-    def give(self, lines: Collection[str] | None = None, *, again: bool = False) -> None:
+    def give(self, chains: Collection[str] | None = None, *, again: bool = False) -> None:
         """Offer what is to be given and is not held yet, or not as it is to be, and go on with what is to be renewed by
-        now; ``again``: what was refused as well. Only of some ``lines``, if they are named.
+        now; ``again``: what was refused as well. Only of some ``chains``, if they are named.
         """
         self.specs = self.wanted_specs()
-        for line, spec in self.specs.items():
-            if lines is not None and line not in lines:
+        for chain, spec in self.specs.items():
+            if chains is not None and chain not in chains:
                 continue
-            self._waiting_lines.pop(line, None)
-            while spec.broker in self._keyring.peers and self._go_on(line, spec, again):
+            self._waiting_chains.pop(chain, None)
+            while spec.broker in self._keyring.peers and self._go_on(chain, spec, again):
                 pass
             for record in self.given.values():
-                if record.base == line:
+                if record.base == chain:
                     self._kernel.schedule(record, self._kernel.due_at(record))  # the settings say when it is renewed
 
     def wanted_specs(self, *, whole: bool = False) -> dict[str, DelegationSpec]:
-        """What is to be given by line: what the settings say, as far as the operator wished for nothing else; no more
+        """What is to be given by chain: what the settings say, as far as the operator has not overridden it; no more
         than there is, or ``whole``.
         """
-        specs = {self.line_name(spec): spec for spec in self._issuer.delegation_specs()}
-        for line, override in self.overrides.items():
-            spec = specs.get(line) or DelegationSpec(
+        specs = {self.chain_name(spec): spec for spec in self._issuer.delegation_specs()}
+        for chain, override in self.overrides.items():
+            spec = specs.get(chain) or DelegationSpec(
                 broker=override.peer, type=override.type, units=0, site=override.site
             )
             if override.until >= 0:
                 spec = attrs.evolve(spec, until=override.until, renew=0)
-            specs[line] = attrs.evolve(
+            specs[chain] = attrs.evolve(
                 spec, units=override.units or spec.units or self._issuer.most_of(spec), anew=override.anew
             )
         if whole:
             return specs
         return {
-            line: attrs.evolve(spec, units=min(spec.units, self._issuer.most_of(spec))) for line, spec in specs.items()
+            chain: attrs.evolve(spec, units=min(spec.units, self._issuer.most_of(spec)))
+            for chain, spec in specs.items()
         }
 
-    def _go_on(self, line: str, spec: DelegationSpec, again: bool) -> bool:
-        """Offer the next stretch of a line. False if there is nothing to be offered now."""
-        stretches = [record for record in self.given.values() if record.base == line]
-        live = sorted(
-            (one for one in stretches if one.state in _CURRENT and one.term.end > self._kernel.now), key=_order
-        )
+    def _go_on(self, chain: str, spec: DelegationSpec, again: bool) -> bool:
+        """Offer the next period of a chain. False if there is nothing to be offered now."""
+        periods = [record for record in self.given.values() if record.base == chain]
+        live = sorted((one for one in periods if one.state in _CURRENT and one.term.end > self._kernel.now), key=_order)
         end = live[-1].term.end if live else self._kernel.now
-        refused = any(one.state == deleg.REFUSED and one.term.end > end - bool(live) for one in stretches)
-        if (refused and not again) or any(one.state in (deleg.OFFERING, deleg.RECLAIMING) for one in stretches):
+        refused = any(one.state == deleg.REFUSED and one.term.end > end - bool(live) for one in periods)
+        if (refused and not again) or any(one.state in (deleg.OFFERING, deleg.RECLAIMING) for one in periods):
             return False
-        name = self._next_name(line, stretches)
+        name = self._next_name(chain, periods)
         if not live:
-            return self._is_missing(line, spec, stretches) and self._made(line, self._issuer.delegate(name, spec, None))
+            return self._is_missing(chain, spec, periods) and self._made(chain, self._issuer.delegate(name, spec, None))
         if 0 <= spec.until <= self._kernel.now:  # its holder was away, and holds more than it was to have by now
             self.take_back(live[0], self._kernel.now, -1, Reason(Code.PLANNED_END, at=spec.until))
             return False
         for one in live:
             other = self._is_other(one, spec, one is live[-1])
-            if other and self._made(line, self._issuer.delegate(name, spec, one, instead=True)):
+            if other and self._made(chain, self._issuer.delegate(name, spec, one, instead=True)):
                 if spec.anew and one is live[-1]:
-                    self.overrides[line].anew = False
-                    self._kernel.touch(self.overrides[line])
+                    self.overrides[chain].anew = False
+                    self._kernel.touch(self.overrides[chain])
                 return True
         due = bool(spec.renew) and end - spec.renew <= self._kernel.now
-        return due and self._made(line, self._issuer.delegate(name, spec, live[-1]))
+        return due and self._made(chain, self._issuer.delegate(name, spec, live[-1]))
 
-    def _made(self, line: str, made: bool) -> bool:
+    def _made(self, chain: str, made: bool) -> bool:
         if not made:
-            self._waiting_lines[line] = None
+            self._waiting_chains[chain] = None
         return made
 
     def give_waiting(self) -> None:
         """Units have come free: try again what could not be given yet."""
-        if self._waiting_lines:
-            self.give(list(self._waiting_lines))
+        if self._waiting_chains:
+            self.give(list(self._waiting_chains))
 
-    def _is_missing(self, line: str, spec: DelegationSpec, stretches: Sequence[Delegation]) -> bool:
-        """Nothing of a line is held: whether it is to be. What the operator took back is not, unless it was wished for
+    def _is_missing(self, chain: str, spec: DelegationSpec, periods: Sequence[Delegation]) -> bool:
+        """Nothing of a chain is held: whether it is to be. What the operator took back is not, unless it was asked for
         since; what its holder has let go of is.
         """
         if not spec.units or 0 <= spec.until <= self._kernel.now:
             return False
-        last = max(stretches, key=_order, default=None)
-        return last is None or line in self.overrides or not last.statement
+        last = max(periods, key=_order, default=None)
+        return last is None or chain in self.overrides or not last.statement
 
     @staticmethod
     def _is_other(record: Delegation, spec: DelegationSpec, is_last: bool) -> bool:
@@ -353,35 +352,35 @@ class Issued:
         ends = spec.anew or (spec.until >= 0 and record.term.end != max(spec.until, record.term.start + 1))
         return bool(spec.units) and ((record.units, degree) != (spec.units, spec.degree) or (is_last and ends))
 
-    def stretch(self, spec: DelegationSpec, last: Delegation | None, *, instead: bool) -> tuple[Instant, Instant]:
-        """Over what time the next stretch of a line goes: after ``last``, or in its place from now on."""
+    def period(self, spec: DelegationSpec, last: Delegation | None, *, instead: bool) -> tuple[Instant, Instant]:
+        """Over what time the next period of a chain goes: after ``last``, or in its place from now on."""
         if last is None:
             return self._kernel.now, spec.until if spec.until >= 0 else self._kernel.now + spec.length
         if not instead:
-            return last.term.end, last.term.end + spec.stretch
+            return last.term.end, last.term.end + spec.period
         is_last = all(one.term.end <= last.term.end for one in self.given.values() if _is_current(one, last.base))
         end = spec.until if spec.until >= 0 else self._kernel.now + spec.length if spec.anew else last.term.end
         return max(self._kernel.now, last.term.start), end if is_last else last.term.end
 
-    def line_name(self, spec: DelegationSpec) -> str:
-        """The name of the line that ``spec`` asks for."""
-        line = f"{self._keyring.name}/{spec.type}@{spec.broker}" + (f"/{spec.site}" if spec.site else "")
-        if len(line) > ID_MAX:  # no message could say it
-            line = f"{self._keyring.name}/{sha256(line.encode()).hexdigest()[:12]}"
-        return line
+    def chain_name(self, spec: DelegationSpec) -> str:
+        """The name of the chain that ``spec`` asks for."""
+        chain = f"{self._keyring.name}/{spec.type}@{spec.broker}" + (f"/{spec.site}" if spec.site else "")
+        if len(chain) > ID_MAX:  # no message could say it
+            chain = f"{self._keyring.name}/{sha256(chain.encode()).hexdigest()[:12]}"
+        return chain
 
-    def _next_name(self, line: str, stretches: Sequence[Delegation]) -> str:
-        """The first stretch has the line's name, also if it begins anew when all is over; the others are numbered."""
-        if all(one.id == line and one.state == deleg.ENDED for one in stretches):
-            return line
-        number = max(1 if one.id == line else int(one.id.rpartition("#")[2]) for one in stretches) + 1
-        name = f"{line}#{number}"
+    def _next_name(self, chain: str, periods: Sequence[Delegation]) -> str:
+        """The first period has the chain's name, also if it begins anew when all is over; the others are numbered."""
+        if all(one.id == chain and one.state == deleg.ENDED for one in periods):
+            return chain
+        number = max(1 if one.id == chain else int(one.id.rpartition("#")[2]) for one in periods) + 1
+        name = f"{chain}#{number}"
         return (
-            name if len(name) <= ID_MAX else f"{self._keyring.name}/{sha256(line.encode()).hexdigest()[:12]}#{number}"
+            name if len(name) <= ID_MAX else f"{self._keyring.name}/{sha256(chain.encode()).hexdigest()[:12]}#{number}"
         )
 
     def _renew(self, record: Delegation) -> None:
-        """Go on with the line of ``record``."""
+        """Go on with the chain of ``record``."""
         if record.base in self.specs:
             self.give([record.base])
 
@@ -393,7 +392,7 @@ class Issued:
         properties: Properties,
         classes: tuple[Properties, ...],
         *,
-        line: str,
+        chain: str,
         site: str = "",
         source: str = "",
     ) -> None:
@@ -403,10 +402,10 @@ class Issued:
         leaf = ticket.leaf
         record = Delegation(
             id_, peer, leaf.type, leaf.units, leaf.term, ticket.encode(), properties, self._kernel.next("serial"),
-            site or self._keyring.name, leaf.digest, given=True, source=source, line="" if id_ == line else line,
-            classes=classes,
+            site or self._keyring.name, leaf.digest, given=True, source=source,
+            renewal_of="" if id_ == chain else chain, classes=classes,
         )  # fmt: skip
-        self._forget_stretches(record)
+        self._forget_periods(record)
         self.given[id_] = record
         self._kernel.note(
             id_, "delegate", "", deleg.OFFERING, said(f"{leaf.units} {leaf.type} to {peer} until {mark(leaf.term.end)}")
@@ -414,7 +413,7 @@ class Issued:
         self._kernel.touch(record)
         self._send_given(record)
 
-    def _forget_stretches(self, fresh: Delegation) -> None:
+    def _forget_periods(self, fresh: Delegation) -> None:
         """Those before a new one that are over, so that they don't add up; what was taken back stays to be seen."""
         for record in [one for one in self.given.values() if one.base == fresh.base]:
             free = record.state == deleg.ENDED or (record.state == deleg.REFUSED and record.freed >= 0)
@@ -428,7 +427,7 @@ class Issued:
         if record.state == deleg.OFFERING:
             site = "" if record.site == self._keyring.name else record.site
             message: Offer | Reclaim = Offer(
-                record.id, record.number, record.ticket, record.properties, site, record.line, record.classes
+                record.id, record.number, record.ticket, record.properties, site, record.renewal_of, record.classes
             )
         else:
             message = Reclaim(record.id, record.number, record.ticket, record.statement)
@@ -462,7 +461,7 @@ class Issued:
 
     def _stand_in(self, fresh: Delegation, until: Instant, beyond: Instant) -> None:
         """``fresh`` was taken: it stands in the place of what was held over its term, of which what was granted goes on
-        ``until`` then. Until ``beyond`` more of the line is in use than it has.
+        ``until`` then. Until ``beyond`` more of the chain is in use than it has.
         """
         fresh.beyond = beyond
         for record in replaced_by(fresh, self.given.values()):
@@ -472,7 +471,7 @@ class Issued:
                 self._issuer.let_go(record, until)
 
     def _recall(self, offered: Delegation, held: Sequence[HeldClaim]) -> bool:
-        """Take up again what the holder holds of the line that ``offered`` was to begin. False if that is nothing."""
+        """Take up again what the holder holds of the chain that ``offered`` was to begin. False if that is nothing."""
         if any(
             one.base == offered.base and one is not offered and one.state not in _OVER for one in self.given.values()
         ):
@@ -500,7 +499,7 @@ class Issued:
         record = self.given[id_] = Delegation(
             id_, offered.peer, leaf.type, leaf.units, leaf.term, held.ticket, offered.properties,
             self._kernel.next("serial"), offered.site, leaf.digest, given=True,
-            line="" if id_ == offered.base else offered.base, classes=offered.classes,
+            renewal_of="" if id_ == offered.base else offered.base, classes=offered.classes,
         )  # fmt: skip
         self._kernel.note(
             id_, "delegate", "", deleg.OFFERING, said(f"{leaf.units} {leaf.type}: {offered.peer} holds it")
@@ -558,25 +557,25 @@ class Issued:
     def peer_changed(self, name: str) -> None:
         """What a peer refused it may take now that it is known otherwise."""
         if name in self._keyring.peers:
-            theirs = [line for line, spec in self.specs.items() if spec.broker == name]
-            for line in theirs:
-                self._retried.pop(line, None)
+            theirs = [chain for chain, spec in self.specs.items() if spec.broker == name]
+            for chain in theirs:
+                self._retried.pop(chain, None)
             self.give(theirs, again=True)
 
     def connected(self, peer: str) -> None:
         """A peer that was away may have been set right meanwhile."""
-        for line, spec in list(self.specs.items()):
-            refused = any(one.base == line and one.state == deleg.REFUSED for one in self.given.values())
-            if spec.broker == peer and refused and self._retried.get(line, 0) < RETRIES_MAX:
-                self._retried[line] = self._retried.get(line, 0) + 1
-                self.give([line], again=True)
+        for chain, spec in list(self.specs.items()):
+            refused = any(one.base == chain and one.state == deleg.REFUSED for one in self.given.values())
+            if spec.broker == peer and refused and self._retried.get(chain, 0) < RETRIES_MAX:
+                self._retried[chain] = self._retried.get(chain, 0) + 1
+                self.give([chain], again=True)
 
     # -- the operator's ----------------------------------------------------------------------------------------
 
     @command("delegation.give")
     def _override(self, asked: GiveDelegation) -> dict[str, Any]:
-        """Give a line again, or more of it, or less, or until another instant; as the settings say, where nothing is
-        said of it. Kept, until it is wished for otherwise, or taken back.
+        """Give a chain again, or more of it, or less, or until another instant; as the settings say, where nothing is
+        said of it. Kept, until it is overridden again, or taken back.
         """
         broker, type_, site, units, until = asked.broker, asked.type, asked.site, asked.units, asked.until
         if not 0 <= units <= UNITS_MAX:
@@ -591,42 +590,42 @@ class Issued:
                 ", ".join(sorted(one.name for one in self._keyring.peers.values() if one.role == "broker")) or "(none)"
             )
             raise CommandError(f"broker: found {broker!r}, the brokers that {self._keyring.name} knows are {known}")
-        line = self.line_name(DelegationSpec(broker=broker, type=type_, units=units, site=site))
-        self._check_until(line, until)
-        self._issuer.check_override(line, type_, units)
-        before = self.overrides.get(line)
+        chain = self.chain_name(DelegationSpec(broker=broker, type=type_, units=units, site=site))
+        self._check_until(chain, until)
+        self._issuer.check_override(chain, type_, units)
+        before = self.overrides.get(chain)
         anew = until is None and before is not None and (before.anew or before.until >= 0)
-        self.overrides[line] = DelegationOverride(
-            line, broker, type_, units, -1 if until is None else until, site, anew
+        self.overrides[chain] = DelegationOverride(
+            chain, broker, type_, units, -1 if until is None else until, site, anew
         )
         try:
             self._issuer.check_given_in_all(type_)
         except CommandError:
-            del self.overrides[line]
+            del self.overrides[chain]
             if before is not None:
-                self.overrides[line] = before
+                self.overrides[chain] = before
             raise
-        self._kernel.touch(self.overrides[line])
+        self._kernel.touch(self.overrides[chain])
         self._kernel.note(
-            line,
+            chain,
             "override",
             "",
             "",
             said(f"{units or 'all'} {type_} for {broker}{f' until {mark(until)}' if until else ''}"),
         )
-        self.give([line], again=True)
-        return {"line": line, "difference": next((one for one in self.differences() if one["line"] == line), None)}
+        self.give([chain], again=True)
+        return {"chain": chain, "difference": next((one for one in self.differences() if one["chain"] == chain), None)}
 
     def differences(self) -> list[dict[str, Any]]:
         """Where what holders hold differs from the settings."""
-        settled = {self.line_name(spec): spec for spec in self._issuer.delegation_specs()}
+        settled = {self.chain_name(spec): spec for spec in self._issuer.delegation_specs()}
         return differences(
             settled, self.wanted_specs(whole=True), self.overrides, self.given.values(), self._kernel.now
         )
 
-    def _check_until(self, line: str, until: Instant | None) -> None:
+    def _check_until(self, chain: str, until: Instant | None) -> None:
         """Raises ``CommandError`` for what could never be given."""
-        held = [one for one in self.given.values() if one.base == line and one.state in _CURRENT]
+        held = [one for one in self.given.values() if one.base == chain and one.state in _CURRENT]
         last = max(held, key=_order, default=None)
         if last is not None and until is not None and until <= last.term.start:
             raise CommandError(
@@ -641,8 +640,8 @@ class Issued:
             )
             self._kernel.touch(override)
 
-    def _forget_override(self, line: str) -> None:
-        override = self.overrides.pop(line, None)
+    def _forget_override(self, chain: str) -> None:
+        override = self.overrides.pop(chain, None)
         if override is not None:
             self._kernel.erase(override)
         self.specs = self.wanted_specs()
@@ -652,7 +651,7 @@ class Issued:
         name = asked.delegation
         live = sorted((one for one in self.given.values() if one.base == name and _can_go_back(one)), key=_order)
         record = self.given.get(name)
-        if live and (record is None or not _can_go_back(record)):  # the name of a line stands for what is left of it
+        if live and (record is None or not _can_go_back(record)):  # the name of a chain stands for what is left of it
             record = live[0]
         if record is None:
             known = ", ".join(sorted(self.given)) or "(none)"
@@ -740,7 +739,7 @@ class Issued:
                 self._kernel.schedule(record, self._kernel.now if waiting else self._kernel.due_at(record))
 
     def counted(self, type_: str, term: Term) -> dict[str, Counter[bytes]]:
-        """How many units of each class were given over ``term``, by line, and are counted as given: also what goes on
+        """How many units of each class were given over ``term``, by chain, and are counted as given: also what goes on
         to be used of what was taken back, or replaced by less. Of what stands for each other the most counts.
         """
         found: dict[str, Counter[bytes]] = {}
@@ -758,7 +757,7 @@ class Issued:
         fields = ("site", "source", "type", "units", "term", "state", "reclaimed", "deadline", "freed")
         return [
             {
-                **shown(one, *fields, delegation="id", broker="peer", line="base"),
+                **shown(one, *fields, delegation="id", broker="peer", chain="base"),
                 "classes": describe_counts(decode_ticket(one.ticket).leaf.classes),
                 **view(one.reason),
             }

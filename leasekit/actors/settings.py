@@ -126,7 +126,7 @@ class DelegationSpec:
     """What a site or a broker gives to a broker: ``units`` of ``type`` for ``length`` from when it can on.
 
     A broker gives from what it holds of ``site`` (empty: of the first site that has enough). ``degree`` is what the
-    holder's children may add up to, in thousandths of ``units``. ``renew`` before its end the next stretch is offered,
+    holder's children may add up to, in thousandths of ``units``. ``renew`` before its end the next period is offered,
     of ``renew_for`` (0: of ``length`` again), and so on; with 0 it ends with its term.
     """
 
@@ -144,7 +144,7 @@ class DelegationSpec:
     """Whether what is held is to last for ``length`` from now on."""
 
     @property
-    def stretch(self) -> Duration:
+    def period(self) -> Duration:
         """For how long it is renewed, milliseconds."""
         return self.renew_for or self.length
 

@@ -72,7 +72,7 @@ def add_delegation_commands(group: click.Group, role: str) -> None:
             arguments["until"] = until
         given = place.command(role, "delegation.give", **arguments)
         found = given["difference"]
-        words = f"{given['line']} is held so already" if found is None else difference_in_words(found)
+        words = f"{given['chain']} is held so already" if found is None else difference_in_words(found)
         return given, words
 
     @command(group)
@@ -114,7 +114,7 @@ def difference_in_words(row: Mapping[str, Any]) -> str:
         "unlisted": f"{broker} has {held} {type_}{until}, {said}",
         "in_use": f"{broker} has {held} {type_}, and leases go on to use more{until}: `reclaim --deadline` ends them",
     }
-    return f"{row['line']}: {words[row['code']]}"
+    return f"{row['chain']}: {words[row['code']]}"
 
 
 def state_of(delegation: Mapping[str, Any]) -> str:

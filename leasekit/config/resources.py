@@ -185,10 +185,10 @@ def resolve_given(
                 faults.add(f"{key}.units", "nothing", "how many units it gives")
         if any((other.broker, other.type, other.site) == (entry.broker, entry.type, entry.site) for other in made):
             faults.add(key, f"{entry.type!r} for {entry.broker!r} again", "one delegation of a type and site")
-        renew, stretch = entry.renew or 0, entry.renew_for or 0
-        if stretch and not renew:
-            faults.add(f"{key}.renew_for", format_duration(stretch), "renew beside it: how long before the end")
-        if renew >= min(entry.length, stretch or entry.length):
+        renew, period = entry.renew or 0, entry.renew_for or 0
+        if period and not renew:
+            faults.add(f"{key}.renew_for", format_duration(period), "renew beside it: how long before the end")
+        if renew >= min(entry.length, period or entry.length):
             allowed = "less than length, and than renew_for: it is before the end of each"
             faults.add(f"{key}.renew", format_duration(renew), allowed)
         usual = 1 if units is None else units.get(entry.type, 0)
@@ -196,7 +196,7 @@ def resolve_given(
         made.append(
             DelegationSpec(
                 broker=entry.broker, type=entry.type, units=count, site=entry.site,
-                length=entry.length, degree=round(entry.degree * DEGREE_ONE), renew=renew, renew_for=stretch,
+                length=entry.length, degree=round(entry.degree * DEGREE_ONE), renew=renew, renew_for=period,
             )
         )  # fmt: skip
     for type_, there in (units or {}).items():

@@ -179,7 +179,7 @@ class DelegationTable:
     """``[[actor.NAME.delegation]]``: what a site gives to a broker, without ``units`` all of the type that it has; or a
     broker to another broker, of what it has of ``site`` (not said: of the first that has enough).
 
-    ``degree`` 1.5 lets the holder promise half as much again. With ``renew`` the next stretch of time, as long as
+    ``degree`` 1.5 lets the holder promise half as much again. With ``renew`` the next period, as long as
     ``renew_for`` (not said: ``length``) is offered so long before the end of each.
     """
 

@@ -237,7 +237,7 @@ class Code(StrEnum):
     WRONG_ISSUER = "wrong_issuer"
     WRONG_KEY = "wrong_key"
     WRONG_KIND = "wrong_kind"
-    WRONG_LINE = "wrong_line"
+    WRONG_CHAIN = "wrong_chain"
     WRONG_PARENT = "wrong_parent"
     WRONG_PEER = "wrong_peer"
     WRONG_PROPERTIES = "wrong_properties"

@@ -33,7 +33,7 @@ def free(world: DeployedWorld, broker: str) -> int:
 def differs(world: DeployedWorld, actor: str) -> dict[str, tuple[str, int, int]]:
     """What the actor's status says of each line that is not as the settings say: why, what is held, what is wanted."""
     rows = world.query(actor, "status")["delegations"]
-    return {row["line"]: (row["code"], row["held"], row["wanted"]) for row in rows}
+    return {row["chain"]: (row["code"], row["held"], row["wanted"]) for row in rows}
 
 
 def rewrite(world: DeployedWorld, tmp_path: Path, old: str, new: str, *names: str) -> None:

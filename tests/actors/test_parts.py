@@ -362,7 +362,7 @@ class Yes:
     def try_grant(self, lease: BrokerLease, grant: Grant) -> Delegation:
         if grant.units > 1:
             raise CommandError("only one is free")
-        return self._book.line(grant.source)[0]
+        return self._book.chain(grant.source)[0]
 
 
 def test_dry_runs_answer_by_a_mapper_made_for_them(kernel: Kernel, keyring: Keyring) -> None:
@@ -573,9 +573,9 @@ class Plenty:
 
     def delegate(self, id_: str, spec: DelegationSpec, last: Any, *, instead: bool = False) -> bool:
         assert self.issued is not None
-        start, end = self.issued.stretch(spec, last, instead=instead)
+        start, end = self.issued.period(spec, last, instead=instead)
         ticket = delegate_root(ME, holder=WEB.public, type=spec.type, units=spec.units, term=Term(start, end), serial=1)
-        self.issued.offer(id_, spec.broker, ticket, {}, (), line=self.issued.line_name(spec))
+        self.issued.offer(id_, spec.broker, ticket, {}, (), chain=self.issued.chain_name(spec))
         return True
 
     def check_override(self, line: str, type_: str, units: int) -> None: ...

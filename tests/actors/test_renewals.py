@@ -22,7 +22,7 @@ RENEWED = CHAIN.replace('length = "1d"', 'length = "2h"\nrenew = "30m"').replace
     'length = "12h"', 'length = "90m"\nrenew = "20m"\nrenew_for = "1h"'
 )
 BEFORE, AFTER = 110 * MINUTE, 150 * MINUTE
-"""Instants on both sides of the end of the first stretch."""
+"""Instants on both sides of the end of the first period."""
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_all_of_it_is_given_back(world: DeployedWorld, at: int) -> None:
 
 
 def test_no_extend_beyond_what_is_held(world: DeployedWorld) -> None:
-    """Before the next stretch is there, a term that needs it is refused; it is granted when it has come."""
+    """Before the next period is there, a term that needs it is refused; it is granted when it has come."""
     world.run_until(80 * MINUTE)
     lease = world.request("batch", 1, world.now + 10 * SECOND, AFTER)
     world.pass_time(MINUTE)
@@ -249,7 +249,7 @@ def test_retries_are_bounded(tmp_path: Path) -> None:
 
 
 def test_a_renewal_that_is_refused(tmp_path: Path) -> None:
-    """The stretch before goes on to its end; the refusal says why, and a restart tries again."""
+    """The period before goes on to its end; the refusal says why, and a restart tries again."""
     refusing = Refusing("answer")
     refusing.on = False
     world = DeployedWorld(RENEWED, tmp_path, make=refusing)

@@ -260,7 +260,7 @@ def test_a_delegation_that_is_renewed(tmp_path: Path) -> None:
         site = load(write(tmp_path, changed(("units = 4\nlength", f"units = 4\n{more}\nlength")))).actors["site"]
         assert isinstance(site.settings, AuthoritySettings)
         specs += site.settings.delegations
-    assert [(spec.renew, spec.stretch) for spec in specs] == [(2 * DAY, 30 * DAY), (2 * DAY, 7 * DAY)]
+    assert [(spec.renew, spec.period) for spec in specs] == [(2 * DAY, 30 * DAY), (2 * DAY, 7 * DAY)]
 
 
 @pytest.mark.parametrize(

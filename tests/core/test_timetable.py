@@ -344,7 +344,7 @@ def test_touching_terms_do_not_collide() -> None:
 
 
 def test_shortfall_says_where_and_how_much() -> None:
-    """A refusal names the first short stretch, the least that is free there and what was wanted."""
+    """A refusal names the first short period, the least that is free there and what was wanted."""
     timetable = Timetable(10)
     timetable.reserve("a", 4, Term(10, 20))
     timetable.reserve("b", 7, Term(20, 25))
@@ -404,7 +404,7 @@ def test_change_is_atomic() -> None:
 
 
 def test_shortfall_of_a_change_stops_where_it_needs_no_more() -> None:
-    """Fewer units for longer on both sides: the first short stretch ends where the reservation's own term begins."""
+    """Fewer units for longer on both sides: the first short period ends where the reservation's own term begins."""
     timetable = Timetable(10)
     timetable.reserve("mine", 5, Term(10, 20))
     timetable.reserve("before", 9, Term(0, 10))

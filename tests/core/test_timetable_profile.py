@@ -71,7 +71,7 @@ def check_last_below(made: StepFunction, plain: list[int], lo: int, hi: int, lev
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_tree_that_grows_and_shrinks(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Adding and taking away again, over long and short stretches, keeps the least and largest values right."""
+    """Adding and taking away again, over long and short periods, keeps the least and largest values right."""
     monkeypatch.setattr(profile, "LEAF_MAX", 8)
     monkeypatch.setattr(profile, "FAN_MAX", 8)
     random, made, plain = Random(seed), Profile(), [0] * LINE

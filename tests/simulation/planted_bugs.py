@@ -93,7 +93,7 @@ BUGS: Final[dict[str, Bug]] = {
     "a delegation does not grow with what its issuer's file says": Bug(
         Issued, "_is_other", "(record.units, degree) != (spec.units, spec.degree)", "degree != spec.degree"
     ),
-    "what was taken back is not given anew": Bug(Issued, "_is_missing", "line in self.overrides or ", ""),
+    "what was taken back is not given anew": Bug(Issued, "_is_missing", "chain in self.overrides or ", ""),
     "a delegation that its holder gives back is not given anew": Bug(
         Issued, "_on_let_go", "self._renew(record)", NOTHING
     ),
@@ -107,10 +107,10 @@ BUGS: Final[dict[str, Bug]] = {
         Withholding, "_withhold", "any(share) or told_before", "any(share)"
     ),
     "what was cut from a delegation before it was replaced is not in a window": Bug(
-        Withholding, "_withhold", "sources = {one.id for one in line}", "sources = {source.id}"
+        Withholding, "_withhold", "sources = {one.id for one in chain}", "sources = {source.id}"
     ),
     "an offer that comes late is taken for a new one": Bug(
-        TakenDelegations, "_check_line", "other.number > source.number", "False"
+        TakenDelegations, "_check_chain", "other.number > source.number", "False"
     ),
     # -- words
     "a guest cuts long words of a request": Bug(

@@ -1,8 +1,8 @@
 """The broker's book: what it holds (delegations, each with a timetable), what it has given from it, which requests wait
 and form groups, and what each holder has used.
 
-Delegations that go on from each other are a *line*, and have one timetable: mappers see one source whose term ends
-with the last of them, and what is granted from it is cut where one ends and the next begins (:meth:`Book.cover`).
+Delegations that go on from each other are a *renewal chain*, and have one timetable: mappers see one source whose term
+ends with the last of them, and what is granted from it is cut where one ends and the next begins (:meth:`Book.cover`).
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class _Group:
 @keeps(
     rows="_sources",
     volatile="_tables has_news",
-    derived="_attributes _hosts _lines _tickets _by_type _groups _group_of",
+    derived="_attributes _hosts _chains _tickets _by_type _groups _group_of",
 )
 class Book:
     """Delegations by id and by type, their timetables, and request groups scoped to their holder."""
@@ -224,7 +224,7 @@ class Book:
         self._tables: dict[str, ClassedTimetable] = {}
         self._attributes: dict[bytes, Properties] = {}
         self._hosts: dict[str, HostClasses] = {}
-        self._lines: dict[str, list[Delegation]] = {}
+        self._chains: dict[str, list[Delegation]] = {}
         self._tickets: dict[str, Ticket] = {}
         self._by_type: dict[str, list[Delegation]] = {}
         self._groups: dict[tuple[str, str], _Group] = {}
@@ -247,10 +247,10 @@ class Book:
 
     def add(self, source: Delegation, ticket: Ticket) -> None:
         """Take up a delegation."""
-        line = self._lines.setdefault(source.base, [])
-        table = self._tables[line[0].id] if line else ClassedTimetable({})
-        line.append(source)
-        line.sort(key=lambda s: s.term)
+        chain = self._chains.setdefault(source.base, [])
+        table = self._tables[chain[0].id] if chain else ClassedTimetable({})
+        chain.append(source)
+        chain.sort(key=lambda s: s.term)
         self._sources[source.id], self._tables[source.id], self._tickets[source.id] = source, table, ticket
         self._attributes.update(attributes(source.properties, source.classes))
         self._count(source, 1)
@@ -295,16 +295,16 @@ class Book:
         """Let go of a delegation whose term is over."""
         self.close(id_)
         source = self._sources[id_]
-        line = self._lines[source.base]
-        line.remove(source)
-        if not line:
-            del self._lines[source.base]
+        chain = self._chains[source.base]
+        chain.remove(source)
+        if not chain:
+            del self._chains[source.base]
         table = self._tables[id_]
         del self._sources[id_], self._tables[id_], self._tickets[id_]
         self._hosts[source.base] = self._hosts_in(source.base)
-        table.close({name for other in line for name, _ in self._tickets[other.id].leaf.weights})
+        table.close({name for other in chain for name, _ in self._tickets[other.id].leaf.weights})
         known = {class_ for table in self._tables.values() for class_ in table.tables}
-        # One of which nothing more is granted may be of classes that have nothing in its line's timetable.
+        # One of which nothing more is granted may be of classes that have nothing in its chain's timetable.
         known.update(class_ for ticket in self._tickets.values() for class_, _ in ticket.leaf.classes)
         self._attributes = {class_: one for class_, one in self._attributes.items() if class_ in known}
 
@@ -312,22 +312,22 @@ class Book:
         """The delegation, or None."""
         return self._sources.get(id_)
 
-    def line(self, base: str) -> Sequence[Delegation]:
-        """The delegations that are held of a line, in the order of their terms."""
-        return self._lines.get(base, ())
+    def chain(self, base: str) -> Sequence[Delegation]:
+        """The delegations that are held of a chain, in the order of their terms."""
+        return self._chains.get(base, ())
 
     def base(self, id_: str) -> str:
-        """The line of a delegation: its own name if it is not held."""
+        """The chain of a delegation: its own name if it is not held."""
         source = self._sources.get(id_)
         return source.base if source is not None else id_
 
     def cover(self, base: str, term: Term) -> list[tuple[Delegation, Term]]:
-        """The delegations of a line that can be granted from over ``term``, each with its part of it; none if there is
+        """The delegations of a chain that can be granted from over ``term``, each with its part of it; none if there is
         a gap.
         """
         parts: list[tuple[Delegation, Term]] = []
         at = term.start
-        for source in self._lines.get(base, ()):
+        for source in self._chains.get(base, ()):
             if source.term.start <= at < source.grants_until and at < term.end:
                 parts.append((source, Term(at, min(source.grants_until, term.end))))
                 at = parts[-1][1].end
@@ -342,11 +342,11 @@ class Book:
         return self._tables[id_]
 
     def table_of(self, base: str) -> ClassedTimetable:
-        """The timetable of a line. Raises ``KeyError``."""
-        return self._tables[self._lines[base][0].id]
+        """The timetable of a chain. Raises ``KeyError``."""
+        return self._tables[self._chains[base][0].id]
 
     def asked(self, base: str, needs: Vector = WHOLE) -> ClassedTimetable:
-        """The timetable of a line, by class, as who has these needs sees it. Raises ``KeyError``, and ``CommandError``
+        """The timetable of a chain, by class, as who has these needs sees it. Raises ``KeyError``, and ``CommandError``
         for needs of machines where units are not divided.
         """
         return self._seen(base, self.table_of(base), needs)
@@ -356,17 +356,17 @@ class Book:
         if hosts:
             return DividedTimetable(table, hosts, needs)
         if needs:
-            raise CommandError(f"properties.needs.*: units of {self._lines[base][0].type!r} are not divided")
+            raise CommandError(f"properties.needs.*: units of {self._chains[base][0].type!r} are not divided")
         return table
 
     def hosts(self, base: str) -> HostClasses:
-        """What hosts of a line have, by class: none, where units are not divided."""
+        """What hosts of a chain have, by class: none, where units are not divided."""
         return self._hosts.get(base) or HostClasses()
 
     def _hosts_in(self, base: str) -> HostClasses:
-        """The host classes of a line, those with most hosts first."""
+        """The host classes of a chain, those with most hosts first."""
         counted: dict[bytes, int] = {}
-        for source in self._lines.get(base, ()):
+        for source in self._chains.get(base, ()):
             for class_, units in self._tickets[source.id].leaf.classes:
                 counted[class_] = max(units, counted.get(class_, 0))
         order = sorted(counted, key=lambda class_: (-counted[class_], class_))
@@ -426,8 +426,8 @@ class Book:
         return in_common([self._attributes[class_] for class_, _ in classes])
 
     def accepted(self, base: str, text: str, needs: Vector = WHOLE) -> ClassedTimetable:
-        """The timetable of a line, of those classes that a filter takes. Raises ``CommandError`` for what is none."""
-        table, first = self.asked(base, needs), self._lines[base][0]
+        """The timetable of a chain, of those classes that a filter takes. Raises ``CommandError`` for what is none."""
+        table, first = self.asked(base, needs), self._chains[base][0]
         if not text:
             return table
         try:
@@ -442,8 +442,8 @@ class Book:
             raise CommandError(f"properties.{error}") from error
 
     def _runs(self, type_: str) -> list[tuple[Delegation, int, Term]]:
-        """Each line of a type: its first delegation, the most units, the term. In a gap, as an issuer leaves that was
-        away when it should have gone on, the line's timetable has nothing.
+        """Each chain of a type: its first delegation, the most units, the term. In a gap, as an issuer leaves that was
+        away when it should have gone on, the chain's timetable has nothing.
         """
         runs: dict[str, tuple[Delegation, int, Term]] = {}
         for source in sorted(self._by_type.get(type_, ()), key=lambda s: (s.base, s.term)):
@@ -464,7 +464,7 @@ class Book:
             begun = source.term.start <= now < until
             rows.append(
                 {
-                    **shown(source, *fields, source="id", issuer="peer", line="base"),
+                    **shown(source, *fields, source="id", issuer="peer", chain="base"),
                     "free_now": table.free_at(now) if begun else 0,
                     "free_for_a_day": table.available(day) if begun else 0,
                     "reservations": len(self._tables[source.id]),

@@ -80,9 +80,9 @@ class Subdelegation:
         """As many as are asked for."""
         return UNITS_MAX  # whether it ever has that much shows when its sites have delegated
 
-    def check_override(self, line: str, type_: str, units: int) -> None:
+    def check_override(self, chain: str, type_: str, units: int) -> None:
         """How many are given must be said."""
-        if not units and line not in self.issued.specs:
+        if not units and chain not in self.issued.specs:
             raise CommandError(f"units: found none, and the settings don't say how many {type_!r} are given: say it")
 
     def delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
@@ -92,12 +92,12 @@ class Subdelegation:
                 continue
             if (
                 last is None
-                and next(one for one in self._book.line(source.base) if one.state == deleg.HELD) is not source
+                and next(one for one in self._book.chain(source.base) if one.state == deleg.HELD) is not source
             ):
                 continue  # what comes later is for renewals
             if last is not None and self._book.base(last.source) != source.base:
                 continue
-            begin, wanted = self.issued.stretch(spec, last, instead=instead)
+            begin, wanted = self.issued.period(spec, last, instead=instead)
             start, end = max(begin, source.term.start) if last is None else begin, min(wanted, source.term.end)
             if not source.term.start <= start < end:
                 continue
@@ -114,12 +114,12 @@ class Subdelegation:
                 units=units, term=term, serial=self._kernel.next("serial"), degree=spec.degree,
             )  # fmt: skip
             table, key = self._book.table(source.id), _key(id_)
-            if key in table:  # a line that begins anew, under the name of what is over
+            if key in table:  # a chain that begins anew, under the name of what is over
                 table.release(key)
             # Over a maintenance window it may be more than there is: the holder hears of that when it has it.
             table.reserve(key, ticket.leaf.capacities, term, force=True)
             self.issued.offer(
-                id_, spec.broker, ticket, *self._book.attributes_of(units), line=self.issued.line_name(spec),
+                id_, spec.broker, ticket, *self._book.attributes_of(units), chain=self.issued.chain_name(spec),
                 site=source.site, source=source.id,
             )  # fmt: skip
             return True
@@ -226,8 +226,8 @@ class SourceDependents:
     _issued: Issued
 
     def check_own(self, parts: Sequence[tuple[Delegation, Term]], grant: Grant, units_of_grant: Counts) -> None:
-        """Where a line has less than is in use, a modify that takes nothing more fits in; but of each claim no more can
-        be cut than it has. Raises ``CommandError``.
+        """Where a chain has less than is in use, a modify that takes nothing more fits in; but of each claim no more
+        can be cut than it has. Raises ``CommandError``.
         """
         for source, term in parts:
             lacking = self._book.table(source.id).lacking(term)
@@ -337,21 +337,21 @@ class TakenDelegations:
             reason = error.reason
             self._remember_refused(peer, message.ticket, error.reason)
         taken = self._book.get(message.delegation) if not reason else None
-        held = self._held_of(message) if reason and not message.line else ()
+        held = self._held_of(message) if reason and not message.renewal_of else ()
         answer = OfferAnswer(message.delegation, message.number, reason, 0, held)
         self._kernel.send(peer, answer if taken is None else self._taken_answer(taken, message.number))
 
     def _held_of(self, offer: Offer) -> tuple[HeldClaim, ...]:
-        """What is held of the line that ``offer`` begins: its issuer may have lost its store."""
+        """What is held of the chain that ``offer`` begins: its issuer may have lost its store."""
         return tuple(
             HeldClaim(one.id, one.ticket, one.state, one.replaced if one.state == deleg.REPLACED else one.reclaimed)
-            for one in self._book.line(offer.delegation)[-HELD_MAX:]
+            for one in self._book.chain(offer.delegation)[-HELD_MAX:]
         )
 
     def _taken_answer(self, source: Delegation, number: int) -> OfferAnswer:
         """It is held; and until when what it stands in the place of is in use, or more of it than there is now."""
-        before = [one for one in self._book.line(source.base) if one.state == deleg.REPLACED]
-        others = len(self._book.line(source.base)) > 1
+        before = [one for one in self._book.chain(source.base) if one.state == deleg.REPLACED]
+        others = len(self._book.chain(source.base)) > 1
         until = max((one.freed for one in before), default=0)
         short = self._book.table(source.id).overcommitted() if others else []
         beyond = short[-1].end if short and short[-1].end > self._kernel.now else 0
@@ -381,29 +381,29 @@ class TakenDelegations:
         source = Delegation(
             message.delegation, peer, leaf.type, leaf.units, leaf.term, message.ticket, message.properties,
             message.number, self._site_of(peer, ticket, message.site), leaf.digest, deleg.HELD,
-            line="" if message.line == message.delegation else message.line, classes=message.classes,
+            renewal_of="" if message.renewal_of == message.delegation else message.renewal_of, classes=message.classes,
         )  # fmt: skip
-        self._check_line(peer, source, ticket)
+        self._check_chain(peer, source, ticket)
         return source, ticket
 
-    def _check_line(self, peer: str, source: Delegation, ticket: Ticket) -> None:
+    def _check_chain(self, peer: str, source: Delegation, ticket: Ticket) -> None:
         """A delegation that goes on from others, or takes the place of the rest of one, is of the same type of units,
         at the same site. Raises ``TicketError``.
         """
-        if source.line:
-            self._known(peer, source.line)
-        for other in self._book.line(source.base):
+        if source.renewal_of:
+            self._known(peer, source.renewal_of)
+        for other in self._book.chain(source.base):
             root = self._book.ticket(other.id).root.issuer
             same = root == ticket.root.issuer or source.site in self._keyring.peers  # whose keys are known, then
             if (source.type, source.site) != (other.type, other.site) or not same:
                 raise TicketError(
-                    Code.WRONG_LINE, f"{other.id} is {other.type!r} of {other.site}: it can't go on from it"
+                    Code.WRONG_CHAIN, f"{other.id} is {other.type!r} of {other.site}: it can't go on from it"
                 )
             if other.number > source.number:  # it was let go of, as another had taken its place
-                raise TicketError(Code.WRONG_LINE, f"{other.id} was offered after it")
+                raise TicketError(Code.WRONG_CHAIN, f"{other.id} was offered after it")
             overlaps = source.term.start < other.grants_until and other.term.start < source.term.end
-            if overlaps and (not source.line or source.term.start < other.term.start):
-                raise TicketError(Code.WRONG_LINE, f"{other.id} covers {marked(other.term)}, which it overlaps")
+            if overlaps and (not source.renewal_of or source.term.start < other.term.start):
+                raise TicketError(Code.WRONG_CHAIN, f"{other.id} covers {marked(other.term)}, which it overlaps")
 
     def _check_given(self, peer: str, data: bytes) -> Ticket:
         """The ticket in ``data``, which ``peer`` has cut for this broker. Raises ``TicketError``."""
@@ -432,7 +432,7 @@ class TakenDelegations:
         source, ticket = taken
         self._check_room(source.peer)
         self._book.add(source, ticket)
-        for other in replaced_by(source, list(self._book.line(source.base))):
+        for other in replaced_by(source, list(self._book.chain(source.base))):
             with self._book.changing(other, self._kernel.now):
                 other.replaced = source.term.start
             self._kernel.fire(deleg.MACHINE, other, "replace", Reason(Code.IN_ITS_PLACE, source.id, units=source.units))
@@ -531,26 +531,26 @@ class Withholding:
             raise RemoteError(
                 Code.UNKNOWN_DELEGATION, f"{self._keyring.name} holds no delegation {message.delegation} of {peer}"
             )
-        heard = [one for other in self._line_of(source) for one in other.withheld if one.window == message.window]
+        heard = [one for other in self._chain_of(source) for one in other.withheld if one.window == message.window]
         if all(message.number > one.number for one in heard):  # else it is a repeat, or was overtaken
             self._withhold(source, message)
         self._kernel.send(peer, Accepted(message.delegation, message.number))
 
-    def _line_of(self, source: Delegation) -> list[Delegation]:
+    def _chain_of(self, source: Delegation) -> list[Delegation]:
         """``source``, those in whose place it stands, as what was cut from them goes on, and that which stands in its
         own.
         """
-        line = self._book.line(source.base)
+        chain = self._book.chain(source.base)
         return [
             one
-            for one in line
+            for one in chain
             if one is source or (deleg.REPLACED in (one.state, source.state) and one.term.overlaps(source.term))
         ]
 
     def _withhold(self, source: Delegation, message: Withhold) -> None:
         known = next((one for one in source.withheld if one.window == message.window), None)
-        line = self._line_of(source)
-        told_before = any(one.window == message.window for other in line for one in other.withheld)
+        chain = self._chain_of(source)
+        told_before = any(one.window == message.window for other in chain for one in other.withheld)
         kept = [one for one in source.withheld if one is not known and one.term.end > self._kernel.now]
         heeded = sum(one.units > 0 for one in kept)
         if message.units and heeded >= WINDOWS_MAX:
@@ -562,7 +562,7 @@ class Withholding:
         window = Withheld(message.window, message.units, message.term, message.reason, message.number, message.by_class)
         if known is not None:
             self._book.withhold(source, known, -1)
-        sources = {one.id for one in line}
+        sources = {one.id for one in chain}
         holders = [d for d in self._issued if d.source in sources and d.state in (deleg.OFFERING, deleg.HELD)]
         rest = Term(max(message.term.start, min(self._kernel.now, message.term.end - 1)), message.term.end)
         told: dict[str, list[tuple[bytes, int]]] = {}
@@ -596,7 +596,7 @@ class ReleasedSources:
     def _release(self, asked: ReleaseSource) -> dict[str, Any]:
         """Let go of what is held, as if its issuer had taken it back: for one that is gone."""
         name = asked.source
-        found = [one for one in (self._book.get(name), *self._book.line(name)) if one is not None]
+        found = [one for one in (self._book.get(name), *self._book.chain(name)) if one is not None]
         sources = [one for one in dict.fromkeys(found) if deleg.MACHINE.allows((one.state, one.pending), "let_go")]
         if not found:
             known = ", ".join(sorted(one["source"] for one in self._book.describe(self._kernel.now))) or "(none)"

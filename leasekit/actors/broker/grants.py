@@ -483,7 +483,7 @@ class GrantChecks:
     def check(self, lease: BrokerLease, options: Options, grant: Grant) -> None:
         """Raises ``CommandError`` if ``grant`` can't be carried out, units apart."""
         view = self._cycles.view(lease)
-        source = next((one for one in self._book.line(grant.source) if one.grants_until > self._kernel.now), None)
+        source = next((one for one in self._book.chain(grant.source) if one.grants_until > self._kernel.now), None)
         if lease.holder not in self._keyring.peers:
             raise CommandError(f"lease {lease.id}: its holder {lease.holder!r} is no peer any more")
         if source is None or source.type != lease.type:
@@ -553,7 +553,7 @@ class GrantChecks:
         """What is granted lies in one delegation, or in some that go on from each other. Raises ``CommandError``."""
         parts = self._book.cover(grant.source, grant.booked)
         if not parts:
-            end = max(one.grants_until for one in self._book.line(grant.source))
+            end = max(one.grants_until for one in self._book.chain(grant.source))
             raise CommandError(f"the delegation covers {marked((source.term.start, end))}, not {marked(grant.booked)}")
         if parts[0][1].end <= self._kernel.now:
             raise CommandError(f"{parts[0][0].id}, in which it begins, was replaced meanwhile")

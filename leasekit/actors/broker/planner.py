@@ -127,8 +127,8 @@ class Holds:
 
     def check_part(self, part: PlanPart, term: Term) -> None:
         """Raises ``CommandError`` if a part can't be granted from its delegation, whatever is free."""
-        line = self._book.line(part.source)
-        if not line or (line[0].type, line[0].site) != (part.type, part.site):
+        chain = self._book.chain(part.source)
+        if not chain or (chain[0].type, chain[0].site) != (part.type, part.site):
             raise CommandError(f"no delegation {part.source!r} of it is held")
         parts = self._book.cover(part.source, term)
         if not parts:
@@ -138,7 +138,7 @@ class Holds:
 
     def _free_parts(self, hold: PlanHold) -> None:
         for part in hold.parts:
-            if self._book.line(part.source):
+            if self._book.chain(part.source):
                 table = self._book.table_of(part.source)
                 if _key(hold.id, part.part) in table:
                     table.release(_key(hold.id, part.part))
@@ -271,7 +271,7 @@ class Holds:
             self.held[hold.id] = hold
             if hold.state == HELD:
                 for part in hold.parts:
-                    if self._book.line(part.source):
+                    if self._book.chain(part.source):
                         table = self._book.asked(part.source)
                         table.reserve(_key(hold.id, part.part), part.units, hold.term, force=True)
             self._kernel.schedule(hold, hold.expires)
@@ -365,10 +365,10 @@ class Quotes:
         offer = quoted.get(source)
         if offer is not None:
             return (source.partition(REMOTE)[0], offer.source, offer.site, offer.type), offer.properties
-        line = self._book.line(source)
-        if not line:
+        chain = self._book.chain(source)
+        if not chain:
             raise CommandError(f"source {source!r} is not known")
-        return (self._keyring.name, source, line[0].site, line[0].type), line[0].properties
+        return (self._keyring.name, source, chain[0].site, chain[0].type), chain[0].properties
 
 
 def source_of(id_: str, offer: QuotedOffer) -> Source:

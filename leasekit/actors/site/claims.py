@@ -537,7 +537,7 @@ class SiteDelegations:
         """How many units there are to give."""
         return self._units.inventory.total(spec.type) * spec.degree // DEGREE_ONE
 
-    def check_override(self, line: str, type_: str, units: int) -> None:
+    def check_override(self, chain: str, type_: str, units: int) -> None:
         """It must be of a type that there is."""
         if type_ not in self._units.inventory.types:
             raise CommandError(
@@ -554,15 +554,15 @@ class SiteDelegations:
                 f"units: {wanted} of {type_!r} in all ({shares}), {self._keyring.name} has {most} to give"
             )
 
-    def _room(self, spec: DelegationSpec, line: str, term: Term) -> dict[bytes, int]:
+    def _room(self, spec: DelegationSpec, chain: str, term: Term) -> dict[bytes, int]:
         """How many units of each class nobody else has been given over ``term``, or goes on to use of what was taken
         from it. What was given of a class that there is not any more is missing where its units are now.
         """
         there = self._units.inventory.counts(spec.type)
-        lines = self.issued.counted(spec.type, term)
+        chains = self.issued.counted(spec.type, term)
         # Its own gives way to what is given now, but for classes that are gone.
-        own = lines.pop(line, Counter())
-        all_given = sum(lines.values(), Counter({class_: n for class_, n in own.items() if class_ not in there}))
+        own = chains.pop(chain, Counter())
+        all_given = sum(chains.values(), Counter({class_: n for class_, n in own.items() if class_ not in there}))
         room = {class_: units * spec.degree // DEGREE_ONE - all_given[class_] for class_, units in there.items()}
         for unit in self._units:
             past = next((class_ for class_ in unit.classes[1:] if all_given[class_] > there[class_]), None)
@@ -573,12 +573,12 @@ class SiteDelegations:
 
     def delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
         """See :class:`Issuer`."""
-        start, end = self.issued.stretch(spec, last, instead=instead)
+        start, end = self.issued.period(spec, last, instead=instead)
         if instead and last is not None:
             start = last.term.start  # nothing that was asked for before it was taken falls between two claims
         before = decode_ticket(last.ticket).leaf.classes if last is not None else NO_UNITS
         shrinks = instead and last is not None and spec.units <= last.units
-        room = dict(before) if shrinks else self._room(spec, self.issued.line_name(spec), Term(start, end))
+        room = dict(before) if shrinks else self._room(spec, self.issued.chain_name(spec), Term(start, end))
         units = chosen(spec.units, room, before)
         if not units:
             return False  # until others have given back what they go on to use
@@ -593,7 +593,7 @@ class SiteDelegations:
             sizes=self._units.inventory.hosts(spec.type).sizes(units, WHOLE),
         )
         attributes = (self._units.inventory.attributes_of(class_, spec.type) for class_, _ in units)
-        self.issued.offer(id_, spec.broker, ticket, *in_common(list(attributes)), line=self.issued.line_name(spec))
+        self.issued.offer(id_, spec.broker, ticket, *in_common(list(attributes)), chain=self.issued.chain_name(spec))
         return True
 
     def let_go(self, record: Delegation, until: Instant) -> None:
@@ -646,13 +646,13 @@ class DelegationLimits:
                 at = in_words(record.reclaimed)
                 raise TicketError(Code.RECLAIMED, f"{self._keyring.name} took this delegation back as of {at}")
 
-    def check_line(self, ticket: Ticket) -> None:
+    def check_chain(self, ticket: Ticket) -> None:
         """Of what was given in the place of something else its holder gives no more than the most that it ever had:
         the tree, which counts each by itself, does not see that. Raises ``TicketError``.
         """
         leaf, root = ticket.leaf, ticket.root.digest
-        lines = {one.base for one in self._issued if one.digest == root}
-        live = (one for one in self._issued if one.base in lines and one.state not in (deleg.REFUSED, deleg.ENDED))
+        chains = {one.base for one in self._issued if one.digest == root}
+        live = (one for one in self._issued if one.base in chains and one.state not in (deleg.REFUSED, deleg.ENDED))
         claims = {one.digest: one for one in live if one.term.overlaps(leaf.term)}
         if len(claims) < 2:
             return

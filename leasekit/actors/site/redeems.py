@@ -144,7 +144,7 @@ class ClaimAccounts:
             raise TicketError(Code.OVERDELEGATED, self._nothing_left(added.surplus))
         if not booked:
             try:
-                self._limits.check_line(ticket)
+                self._limits.check_chain(ticket)
             except TicketError:
                 self._claims.tree.withdraw(leaf.digest)
                 raise

@@ -270,7 +270,7 @@ REDEEM_BY = "redeem_by"
 REPLACES = "replaces"
 """A constraint of a claim: the digest, in hex, of the claim of the same lease that ends where it begins."""
 JOINED_MAX: Final = 8
-"""The most tickets of one grant: a term that begins and ends within so many stretches of a delegation."""
+"""The most tickets of one grant: a term that begins and ends within so many periods of a delegation."""
 
 
 @attrs.frozen(slots=True, eq=False)

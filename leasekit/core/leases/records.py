@@ -683,8 +683,8 @@ class Delegation(SentRecord):
     issuer can grant the units anew: the site counts the claim as ended then. All three are -1 where there is none.
     ``properties`` is what all its units have, and ``classes`` what each class of them has beside that, where there
     are several. ``withheld`` is what a holder had better not grant. A delegation that is renewed is several records,
-    one for each stretch of time: ``line`` is the name of the first, empty in that one itself. From ``replaced`` on
-    another claim of the line stands in its place (-1: none does); until ``beyond`` more of the line is in use than
+    one for each period: ``renewal_of`` is the name of the first, empty in that one itself. From ``replaced`` on
+    another claim of the chain stands in its place (-1: none does); until ``beyond`` more of the chain is in use than
     this has.
     """
 
@@ -707,7 +707,7 @@ class Delegation(SentRecord):
     statement: bytes = b""
     withheld: tuple[Withheld, ...] = ()
     freed: Instant = -1
-    line: str = ""
+    renewal_of: str = ""
     replaced: Instant = -1
     beyond: Instant = -1
     classes: tuple[Properties, ...] = ()
@@ -717,8 +717,8 @@ class Delegation(SentRecord):
 
     @property
     def base(self) -> str:
-        """The name of the delegation that this is a stretch of."""
-        return self.line or self.id
+        """The name of the delegation that this is a renewal of."""
+        return self.renewal_of or self.id
 
     @property
     def grants_until(self) -> Instant:
@@ -729,7 +729,7 @@ class Delegation(SentRecord):
 
 @attrs.define(slots=True, eq=False)
 class DelegationOverride(KeptRecord):
-    """What the operator had an issuer delegate, whatever its settings say: ``id`` is the line. ``units`` and ``until``
+    """What the operator had an issuer delegate, whatever its settings say: ``id`` is the chain. ``units`` and ``until``
     are those of the settings where they are 0 and -1; ``site`` is empty where any will do. What was until another
     instant by an earlier override is to last ``anew`` for as long as the settings say.
     """

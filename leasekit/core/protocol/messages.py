@@ -386,14 +386,14 @@ class Offer(AboutDelegation, frozen=True, tag=13):
     """A site (or broker) delegates: a ticket for ``delegation``, and the resource properties of all its units; where
     these are of several classes, what each of the ``classes`` has beside that.
 
-    ``site`` is what the issuer calls the site whose units they are (empty: itself). ``line`` is the delegation that
-    this one goes on from (empty: none, it is new).
+    ``site`` is what the issuer calls the site whose units they are (empty: itself). ``renewal_of`` is the delegation
+    that this one goes on from (empty: none, it is new).
     """
 
     ticket: Ticket
     properties: Pairs
     site: NameOrNone = ""
-    line: IdOrNone = ""
+    renewal_of: IdOrNone = ""
     classes: Classes = ()
 
 
@@ -413,8 +413,8 @@ class OfferAnswer(AboutDelegation, frozen=True, tag=14):
     """The offer was taken (without ``reason``) or not; or a reclaim was heard. What was granted before, of what is
     taken back or replaced, ends at ``until`` (0: there is nothing).
 
-    ``held`` is what stands in the way of an offer that begins a line: its issuer may have forgotten that. Until
-    ``beyond`` more of the line is in use than what was taken has (0: not so).
+    ``held`` is what stands in the way of an offer that begins a chain: its issuer may have forgotten that. Until
+    ``beyond`` more of the chain is in use than what was taken has (0: not so).
     """
 
     reason: Why

@@ -105,9 +105,9 @@ class ClaimChecker(Listening):
         self.joined = 0
         """How many grants were tickets that go on from each other, over more than one delegation."""
         self.children: dict[bytes, dict[bytes, Given]] = {}
-        self.lines: dict[tuple[bytes, str], list[bytes]] = {}
-        """The claims of each line of delegations, by who holds it, in order."""
-        self._line_of: dict[bytes, tuple[bytes, str]] = {}
+        self.chains: dict[tuple[bytes, str], list[bytes]] = {}
+        """The claims of each renewal chain, by who holds it, in order."""
+        self._chain_of: dict[bytes, tuple[bytes, str]] = {}
         self.sources: dict[bytes, Source] = {}
         self._cuts: dict[tuple[str, str, str, int], bytes] = {}
         self.issued: dict[bytes, Given] = {}
@@ -128,8 +128,8 @@ class ClaimChecker(Listening):
         if leaf.digest in self.sources:
             return
         self.sources[leaf.digest] = Source(leaf, chain[0].issuer, message.delegation, message.number)
-        line = self._line_of[leaf.digest] = (leaf.holder, message.line or message.delegation)
-        self.lines.setdefault(line, []).append(leaf.digest)
+        renewals = self._chain_of[leaf.digest] = (leaf.holder, message.renewal_of or message.delegation)
+        self.chains.setdefault(renewals, []).append(leaf.digest)
         self._offered[message.delegation] = message.number
         self._withheld.pop(message.delegation, None)  # that was of one that is over: of this nothing is withheld yet
         if len(chain) > 1:
@@ -321,17 +321,17 @@ class ClaimChecker(Listening):
         if given is not None:
             given.until = max(given.claim.term.start, min(given.until, at))
 
-    def of_line(self, digest: bytes) -> list[Given]:
-        """What was given of a claim, and of the others of its line: where one stands in the place of another, what was
+    def of_chain(self, digest: bytes) -> list[Given]:
+        """What was given of a claim, and of the others of its chain: where one stands in the place of another, what was
         given of both counts.
         """
-        line = self.lines.get(self._line_of.get(digest, (b"", "")), [digest])
-        return [given for one in line for given in self.children.get(one, {}).values()]
+        chain = self.chains.get(self._chain_of.get(digest, (b"", "")), [digest])
+        return [given for one in chain for given in self.children.get(one, {}).values()]
 
     def _check(self, parent: Claim, leaf: Claim, replaced: bytes = b"") -> None:
         self._check_sum(parent, leaf, self.children[parent.digest].values())
         if not replaced:  # a modify that takes nothing more is granted even where more is in use than there is
-            self._check_sum(parent, leaf, self.of_line(parent.digest))
+            self._check_sum(parent, leaf, self.of_chain(parent.digest))
 
     @staticmethod
     def _check_sum(parent: Claim, leaf: Claim, held: Collection[Given]) -> None:

@@ -118,8 +118,8 @@ class BrokerRefusals(Listening):
 
     def _is_replaced(self, digest: bytes, root: Claim) -> bool:
         """Whether another claim was offered in the place of this one: its holder may go by either."""
-        line = next(line for line in self._claims.lines.values() if digest in line)
-        others = [self._claims.sources[one].claim for one in line[line.index(digest) + 1 :]]
+        chain = next(chain for chain in self._claims.chains.values() if digest in chain)
+        others = [self._claims.sources[one].claim for one in chain[chain.index(digest) + 1 :]]
         return any(other.term.overlaps(root.term) for other in others)
 
     def _room(self, broker: str, request: RequestTicket, term: Term) -> str:
@@ -156,7 +156,7 @@ class BrokerRefusals(Listening):
         """How many units of each class are free for sure."""
         found = []
         for number, (class_, capacity) in enumerate(source.claim.capacities):
-            given = self._claims.of_line(digest)
+            given = self._claims.of_chain(digest)
             held = [(count_of(g.claim.classes, class_), g.claim.term.start, g.at_most) for g in given]
             for units, when, by_class in self._withheld.get((broker, source.name), ()):
                 held.append((by_class[number] if by_class else units, *when))

@@ -263,7 +263,7 @@ class Run:
                 continue
             now = self.world.clock(broker)  # its own "now" is of when it last had something to do
             if not source["term"][0] <= now < source["term"][1]:
-                continue  # it is renewed, and this is not its stretch
+                continue  # it is renewed, and this is not its period
             kept = sum(
                 row["units"] for row in given if row["state"] == "held" and row["term"][0] <= now < row["term"][1]
             )
@@ -278,7 +278,7 @@ class Run:
         """
         world = self.world
         overrides = world.actor(issuer).issued.overrides
-        over = {row["line"] for row in world.query(issuer, "delegations") if row["reclaimed"] >= 0} - overrides.keys()
+        over = {row["chain"] for row in world.query(issuer, "delegations") if row["reclaimed"] >= 0} - overrides.keys()
         shares = [one for one in world.shares if issuer == (one.issuer or one.site)]
         passing = any(one.length < 100 * HOUR or one.degree != DEGREE_ONE for one in shares)
         if passing or any(override.until >= 0 for override in overrides.values()):

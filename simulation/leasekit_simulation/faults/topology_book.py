@@ -109,7 +109,7 @@ class TopologyChecker(Listening):
                 must(hold.state == USED, f"{broker} holds {hold.id} for {hold.peer}, who has had minutes to take it")
             must(not world.actor(broker).planner.plannings, f"{broker} is still planning")
             book = world.actor(broker).book
-            lines = {row["line"] for row in world.query(broker, "sources")}
+            lines = {row["chain"] for row in world.query(broker, "sources")}
             left = [key for line in lines for key in book.table_of(line) if str(key).startswith("hold ")]
             must(not left, f"{broker} holds nothing, its timetables say {left}")
         for (guest, plan), broker in self._told.items():
