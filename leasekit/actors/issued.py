@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 
 import attrs
 
-from leasekit.actors.kernel import Kernel, command, earliest, keeps, query, shown, takes
+from leasekit.actors.kernel import Kernel, command, earliest, keeps, named, query, shown, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import DelegationSpec
 from leasekit.core.claims.claim import UNITS_MAX, Claim, Ticket, decode_ticket
@@ -653,9 +653,7 @@ class Issued:
         record = self.given.get(name)
         if live and (record is None or not _can_go_back(record)):  # the name of a chain stands for what is left of it
             record = live[0]
-        if record is None:
-            known = ", ".join(sorted(self.given)) or "(none)"
-            raise CommandError(f"delegation: found {name!r}, given are {known}")
+        record = record or named("delegation", name, self.given, "given are")
         at, deadline = max(asked.at or 0, self._kernel.now), asked.deadline
         if not _can_go_back(record):
             raise CommandError(f"delegation {record.id} is {record.state}: it can't be taken back")

@@ -414,6 +414,17 @@ def _marked(table: str, key: object, need: str = "") -> Callable[[F], F]:
     return mark
 
 
+V = TypeVar("V")
+
+
+def named(field: str, name: str, known: Mapping[str, V], are: str = "there are") -> V:
+    """What an operator names. Raises ``CommandError`` that says which there are."""
+    found = known.get(name)
+    if found is None:
+        raise CommandError(f"{field}: found {name!r:.80}, {are} {', '.join(sorted(known)) or '(none)':.400}")
+    return found
+
+
 def shown(record: object, *fields: str, **others: str) -> dict[str, Any]:
     """These fields of a record as plain data, in the answer to a query; ``others`` under another name."""
     values = ((name, getattr(record, field)) for name, field in (*others.items(), *zip(fields, fields, strict=True)))

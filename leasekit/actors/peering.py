@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.kernel import Dispatch, Kernel, command, deferred, keeps, query, shown, takes
+from leasekit.actors.kernel import Dispatch, Kernel, command, deferred, keeps, named, query, shown, takes
 from leasekit.actors.settings import ADMINISTER, ENDORSE, MAY, OPEN_REQUESTS_MAX, PERMISSIONS, Peer
 from leasekit.core.claims.claim import Claim, Ticket, TicketVerifier
 from leasekit.core.claims.signed import (
@@ -192,8 +192,7 @@ class Calls:
     @deferred("peer.command")
     def _administer(self, command: Command, asked: CommandPeer) -> None:
         peer, name = asked.peer, asked.command
-        if peer not in self._keyring.peers:
-            raise CommandError(f"peer: found {peer!r}, known are {', '.join(sorted(self._keyring.peers)) or '(none)'}")
+        named("peer", peer, self._keyring.peers, "known are")
         try:
             arguments = json.dumps(asked.arguments)
         except (TypeError, ValueError, RecursionError) as error:
@@ -347,9 +346,7 @@ class Peering:
     @command("peer.remove")
     def _remove_peer(self, asked: RemovePeer) -> dict[str, Any]:
         name = asked.name
-        known = self._keyring.peers.get(name)
-        if known is None:
-            raise CommandError(f"name: found {name!r}, known are {', '.join(sorted(self._keyring.peers)) or '(none)'}")
+        known = named("name", name, self._keyring.peers, "known are")
         if name in self._deployed:
             self._make_known(known, removed=True)
         else:
@@ -369,9 +366,7 @@ class Peering:
     def _succeed(self, asked: SucceedPeer) -> dict[str, Any]:
         """A peer has another key: its succession, which both sign, says so, and how long the old one is honoured."""
         name, text = asked.name, asked.succession
-        known = self._keyring.peers.get(name)
-        if known is None:
-            raise CommandError(f"name: found {name!r}, known are {', '.join(sorted(self._keyring.peers)) or '(none)'}")
+        known = named("name", name, self._keyring.peers, "known are")
         try:
             found = check_succession(self._keyring.scheme, bytes.fromhex(text), name=name, old=known.key)
         except (TicketError, ValueError) as error:

@@ -35,7 +35,7 @@ from leasekit.actors.site.leases import (
     SiteLeases,
     demand_of,
 )
-from leasekit.actors.site.maintenance import Maintenance, WithheldShares
+from leasekit.actors.site.maintenance import Maintenance
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
@@ -118,8 +118,8 @@ def test_units_tell_what_becomes_of_them() -> None:
 def test_calendars_miss_units_over_a_window() -> None:
     """Over its time, and not before or after; removed, it takes nothing."""
     kernel = Kernel(ActorSettings())
-    inventory, units = units_of(kernel, [])
-    calendars = Calendars(kernel, inventory, units, lambda: None)
+    _, units = units_of(kernel, [])
+    calendars = Calendars(kernel, units, lambda: None)
     window = calendars.announce(("a",), "", HOUR, 2 * HOUR, reason="works", close=False)
     with pytest.raises(CommandError, match=r"is out over .* already \(window-1\)"):
         calendars.announce((), "vm", HOUR, 3 * HOUR, reason="more", close=False)
@@ -175,7 +175,7 @@ class Site:
             kernel, inventory, settings.failures_max, saved.begin, lambda unit: self.outages.waits(unit)
         )
         self.demands = demands = DemandQueue(known, watches=False)
-        self.calendars = calendars = Calendars(kernel, inventory, units, demands.mark_dirty)
+        self.calendars = calendars = Calendars(kernel, units, demands.mark_dirty)
         self.claims = claims = SiteClaims(kernel, keyring, known, settings)
         updates = LeaseUpdates(kernel, self.served, units, saved, claims.root_signer)
         self.delegations = SiteDelegations(kernel, keyring, units, claims, settings)
@@ -189,7 +189,7 @@ class Site:
         history = (claims.check_unused, self.incidents.check_issuers, limits.check_reclaimed)
         checks = TicketChecks(kernel, keyring, inventory, settings, history)
         self.leases = leases = SiteLeases(kernel, updates, units, calendars, demands)
-        self.ends = ends = LeaseEnds(kernel, leases, units, inventory, saved)
+        self.ends = ends = LeaseEnds(kernel, leases, units, saved)
         LeaseTimes(kernel, self.served, demands, leases, ends)
         self.outages = SiteOutages("site", kernel, demands, units, updates)
         units.moved.append(self.outages.unit_moved)
@@ -199,8 +199,7 @@ class Site:
         self.unit_ends = UnitEnds(kernel, leases, units, demands, failures)
         self.commands = UnitCommands(leases, units, calendars, demands, saved.context)
         self.decide = Assignment(kernel, leases, units, demands, calendars).carriers
-        withheld = WithheldShares(kernel, inventory, calendars, self.delegations.issued, notices)
-        self.maintenance = Maintenance(kernel, leases, self.units, calendars, withheld)
+        self.maintenance = Maintenance(kernel, leases, calendars, self.delegations.issued, notices)
         terms = AcceptedTerms(kernel, leases, ends, claims, updates)
         tickets = RedeemedTickets(keyring, claims, checks, admission, terms)
         self.redemptions = Redemptions(self.served, leases, terms, tickets)

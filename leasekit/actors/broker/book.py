@@ -47,7 +47,7 @@ class _Page(NamedTuple):
     stretches: tuple[tuple[Instant, Instant, int], ...]
 
 
-@keeps(rows="_profiles _pages _rows _serial _changes")
+@keeps(rows="_ledger _pages _rows _serial _changes")
 class UsageBook:
     """A calendar of units for each holder and type (:class:`leasekit.core.mappers.Usage`), kept for ``kept`` ms."""
 

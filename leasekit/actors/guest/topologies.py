@@ -18,7 +18,7 @@ from msgspec.structs import asdict
 from leasekit.actors.guest.leases import NAME_MAX, Leases
 from leasekit.actors.guest.lifecycle import Endings
 from leasekit.actors.guest.requests import LeaseRequests
-from leasekit.actors.kernel import Kernel, command, deferred, earliest, keeps, query, shown, takes
+from leasekit.actors.kernel import Kernel, command, deferred, earliest, keeps, named, query, shown, takes
 from leasekit.actors.peering import Calls, Keyring
 from leasekit.core.commands import CloseTopology, ListTopologies, ShowTopology
 from leasekit.core.errors import CommandError
@@ -339,7 +339,7 @@ class LeasedTopologies:
 
     @command("topology.close")
     def _close(self, asked: CloseTopology) -> dict[str, Any]:
-        topology = self._find(asked.topology)
+        topology = named("topology", asked.topology, self.by_id)
         reason = said(asked.reason) if asked.reason else Reason(Code.CLOSED_BY_GUEST)
         if topology.state in OVER:
             raise CommandError(f"topology {topology.id} is {topology.state} already: {words(topology.reason)}")
@@ -365,16 +365,9 @@ class LeasedTopologies:
             if topology.state in (ASKING, COMMITTING) and _request(topology).slice == name:
                 self._give_up(topology, reason)
 
-    def _find(self, name: str) -> Topology:
-        found = self.by_id.get(name)
-        if found is None:
-            known = ", ".join(self.by_id) or "(none)"
-            raise CommandError(f"topology: found {name!r:.80}, there are {known:.400}")
-        return found
-
     @query("topology")
     def _query(self, asked: ShowTopology) -> dict[str, Any]:
-        topology = self._find(asked.topology)
+        topology = named("topology", asked.topology, self.by_id)
         request = _request(topology)
         return {**self._describe(topology), "request": request.to_dict()}
 

@@ -32,7 +32,7 @@ from leasekit.actors.site.leases import (
     SiteLeases,
     SiteTurns,
 )
-from leasekit.actors.site.maintenance import Maintenance, WithheldShares
+from leasekit.actors.site.maintenance import Maintenance
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
@@ -79,7 +79,7 @@ class Authority(Server[SiteLease]):
         self.saved = saved = SiteSaved(kernel, keyring, self.leases, inventory, settings)
         self.units = units = Units(kernel, inventory, settings.failures_max, saved.begin, self._waits)
         self.demands = demands = DemandQueue(self.leases, watches=getattr(mapper, "watches", False) is True)
-        self.calendars = calendars = Calendars(kernel, inventory, units, demands.mark_dirty)
+        self.calendars = calendars = Calendars(kernel, units, demands.mark_dirty)
 
         # What is known of claims, and who is to blame.
         self.claims = claims = SiteClaims(kernel, keyring, self.leases, settings)
@@ -98,7 +98,7 @@ class Authority(Server[SiteLease]):
 
         # Leases, and their units.
         leases = SiteLeases(kernel, updates, units, calendars, demands)
-        ends = LeaseEnds(kernel, leases, units, inventory, saved)
+        ends = LeaseEnds(kernel, leases, units, saved)
         self._times = LeaseTimes(kernel, served, demands, leases, ends)
         self.outages = outages = SiteOutages(name, kernel, demands, units, updates)
         replacements = Replacements(kernel, leases, demands, updates, settings)
@@ -106,7 +106,6 @@ class Authority(Server[SiteLease]):
         self._unit_ends = UnitEnds(kernel, leases, units, demands, failures)
         self.turns.declare(Assignment(kernel, leases, units, demands, calendars).carriers, demands.waiting)
         self.turning = SiteTurns(kernel, self.turns, mapper, demands, calendars)
-        withheld = WithheldShares(kernel, inventory, calendars, issued, self.notices)
 
         # What guests and brokers send.
         terms = AcceptedTerms(kernel, leases, ends, claims, updates)
@@ -114,7 +113,7 @@ class Authority(Server[SiteLease]):
         self.closes = Closes(kernel, served, updates, ends, claims)
         early_ends = EarlyEnds(kernel, keyring, claims, leases, ends)
         voids = ClaimVoids(claims, leases, ends, accusations, updates.contract)
-        self._maintenance = maintenance = Maintenance(kernel, leases, units, calendars, withheld)
+        self._maintenance = maintenance = Maintenance(kernel, leases, calendars, issued, self.notices)
         for part in (
             saved, claims, self.incidents, outages, failures, calendars, self.closes, early_ends,
             UnitCommands(leases, units, calendars, demands, saved.context),
@@ -125,7 +124,7 @@ class Authority(Server[SiteLease]):
             self.dispatch.add(part)
         units.moved += (outages.unit_moved, saved.unit_moved, calendars.unit_moved)
         leases.settled.append(outages.lease_settled)
-        issued.taken.append(withheld.offer_taken)
+        issued.taken.append(maintenance.offer_taken)
         self.delegations.reclaimed.append(early_ends.taken_back)
 
     @property

@@ -16,7 +16,6 @@ import attrs
 
 from leasekit.actors.kernel import Kernel, keeps
 from leasekit.actors.site.hosts import Places
-from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.units import Units
 from leasekit.core.claims.claim import Claim
 from leasekit.core.errors import CommandError
@@ -36,7 +35,6 @@ class Calendars:
     """
 
     _kernel: Kernel
-    _inventory: Inventory
     units: Units
     _mark_dirty: Callable[[], None]
     """Have the mapper see that units are there again."""
@@ -49,19 +47,19 @@ class Calendars:
 
     def __attrs_post_init__(self) -> None:
         self._kernel.register(Window, due_at=_due_at, on_due=self._due)
-        self.places = Places(self._inventory, self.units, self._is_out)
+        self.places = Places(self.units.inventory, self.units, self._is_out)
         self.reset()
 
     def reset(self) -> None:
         """Begin with the units that are in service, of all types that the settings name."""
         self.places.reset()
-        for type_ in self._inventory.types:
+        for type_ in self.units.inventory.types:
             there = self._weigh(type_, self.units.in_service(type_))
-            classes = dict.fromkeys((*self._weigh(type_, self._inventory.counts(type_)), *there))
+            classes = dict.fromkeys((*self._weigh(type_, self.units.inventory.counts(type_)), *there))
             self._tables[type_] = ClassedTimetable({class_: Timetable(there[class_]) for class_ in classes})
 
     def _weigh(self, type_: str, units: Counter[bytes]) -> Counter[bytes]:
-        return self._inventory.weigh(type_, units)
+        return self.units.inventory.weigh(type_, units)
 
     def _is_out(self, unit: SiteUnit, term: Term) -> bool:
         """Whether a unit is out of service for a maintenance window at some time of a term."""
@@ -256,8 +254,8 @@ class Calendars:
 
     def _chosen(self, names: Collection[str], type_: str) -> tuple[str, ...]:
         """The units that are meant: those named, else all of the type, else all there are. Raises ``CommandError``."""
-        if type_ and type_ not in self._inventory.types:
-            raise CommandError(f"type: found {type_!r}, there are {', '.join(self._inventory.types)}")
+        if type_ and type_ not in self.units.inventory.types:
+            raise CommandError(f"type: found {type_!r}, there are {', '.join(self.units.inventory.types)}")
         for name in names:
             self.units.find(name)
         chosen = [u.id for u in self.units if (not names or u.id in names) and (not type_ or u.type == type_)]
@@ -276,14 +274,7 @@ class Calendars:
     def whole_types(self, window: Window) -> set[str]:
         """The types of which a window has all units."""
         counts = self.units_in(window).items()
-        return {type_ for type_, count in counts if count == self._inventory.total(type_)}
-
-    def find(self, name: str) -> Window:
-        """The window of that name. Raises ``CommandError``."""
-        window = self.windows.get(name)
-        if window is None:
-            raise CommandError(f"window: found {name!r}, there are {', '.join(self.windows) or '(none)'}")
-        return window
+        return {type_ for type_, count in counts if count == self.units.inventory.total(type_)}
 
     def begin_window(self, window: Window) -> None:
         """Its units go out of service."""
@@ -325,7 +316,7 @@ class Calendars:
             window = Window.from_row(row)
             self.windows[window.id] = window
             self._kernel.schedule(window, _due_at(window))
-        for type_ in self._inventory.types:
+        for type_ in self.units.inventory.types:
             self.count(type_)
 
 

@@ -17,7 +17,6 @@ import attrs
 from leasekit.actors.kernel import Kernel, earliest, keeps
 from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars
-from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.saved import SiteSaved
 from leasekit.actors.site.units import Units
 from leasekit.actors.turns import MapperTurns, is_inline
@@ -558,7 +557,6 @@ class LeaseEnds:
     _kernel: Kernel
     _leases: SiteLeases
     _units: Units
-    _inventory: Inventory
     _saved: SiteSaved
 
     def close(self, lease: SiteLease, event: str, reason: Reason | None) -> None:
@@ -572,7 +570,7 @@ class LeaseEnds:
 
     def suspend(self, lease: SiteLease, at: Instant, saving: Duration, by: str, why: Reason | None) -> None:
         """Have the lease end so early that its units are saved by ``at``, in ``saving`` ms; tell its guest now."""
-        if not saves(self._inventory.properties(lease.type)):
+        if not saves(self._units.inventory.properties(lease.type)):
             self._leases.notice(lease, at, Reason(Code.ENDED_BY, by).because(why))
             return
         if lease.ended >= 0 or lease.pending == au.CLOSING:

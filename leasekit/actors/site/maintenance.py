@@ -13,12 +13,11 @@ from typing import Any
 import attrs
 
 from leasekit.actors.issued import Issued, in_order, units_of_class, withheld_shares
-from leasekit.actors.kernel import Kernel, command, query, shown
+from leasekit.actors.kernel import Kernel, command, named, query, shown
 from leasekit.actors.served import Notices
 from leasekit.actors.site.calendars import Calendars, retired_for
-from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.leases import SiteLeases
-from leasekit.actors.site.units import GONE, Units
+from leasekit.actors.site.units import GONE
 from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.commands import AddMaintenance, EvictLease, RemoveMaintenance
 from leasekit.core.errors import CommandError
@@ -32,60 +31,14 @@ from leasekit.core.time import INSTANT_MAX, Instant, Term
 
 
 @attrs.define(eq=False)
-class WithheldShares:
-    """What brokers are told of windows."""
-
-    _kernel: Kernel
-    _inventory: Inventory
-    _calendars: Calendars
-    _issued: Issued
-    _notices: Notices
-
-    def tell(self, window: Window, *, give_back: bool, again: bool = False) -> None:
-        """How many units of its delegation each broker had better not grant: its share of what the site can't spare of
-        its own. ``again``: who has which share may be another by now, so that all hear it.
-        """
-        term = Term(window.start, window.end)
-        for type_ in self._calendars.units_in(window):
-            held = [d for d in self._issued if d.type == type_ and d.state in (deleg.OFFERING, deleg.HELD)]
-            told: dict[str, dict[bytes, int]] = {}
-            for class_, count in self._calendars.classes_in(window, type_).items():
-                holders = units_of_class(held, class_)
-                spare = partial(self._spare, type_, class_, window)
-                for name, units in withheld_shares(count, term, spare, holders).items():
-                    told.setdefault(name, {})[class_] = units
-            for record in held:
-                each = in_order(decode_ticket(record.ticket).leaf, counts(told.get(record.id, {})))
-                if record.id in told and (any(each) or give_back or again):
-                    number = self._kernel.next("serial")
-                    share = tuple(0 for _ in each) if give_back else each
-                    message = Withhold(record.id, number, window.id, sum(share), term, window.reason, share)
-                    until = min(window.end, record.term.end)  # a window that is open has no end of its own
-                    self._notices.owe(f"{window.id}@{record.id}", record.peer, record.id, number, message, until)
-
-    def _spare(self, type_: str, class_: bytes, window: Window, part: Term) -> int:
-        """The units of a class that the site has given to nobody over ``part``, and that no other window takes."""
-        given = sum(units[class_] for units in self._issued.counted(type_, part).values())
-        others = [one for one in self._calendars.windows.values() if one is not window]
-        there = [one for one in others if Term(one.start, one.end).overlaps(part)]
-        taken = sum(self._calendars.classes_in(one, type_)[class_] for one in there)
-        return self._calendars.classes_of(type_)[class_] - given - taken
-
-    def offer_taken(self, record: Delegation) -> None:
-        """One that has just taken its delegation hears of the windows that there are."""
-        for window in self._calendars.windows.values():
-            self.tell(window, give_back=False, again=True)
-
-
-@attrs.define(eq=False)
 class Maintenance:
     """An operator's windows, units that are gone, and leases that the operator ends."""
 
     _kernel: Kernel
     _leases: SiteLeases
-    _units: Units
     _calendars: Calendars
-    _withheld: WithheldShares
+    _issued: Issued
+    _notices: Notices
 
     def tell_of_gone(self, changed: Iterable[SiteUnit]) -> None:
         """Those who have units that the settings name no more, or name again, hear of it."""
@@ -93,7 +46,7 @@ class Maintenance:
             lease = self._leases.by_id.get(id_)
             if lease is None or lease.ended >= 0 or lease.pending == au.CLOSING:
                 continue
-            gone = next((name for name in lease.units if self._units[name].retire == GONE), None)
+            gone = next((name for name in lease.units if self._calendars.units[name].retire == GONE), None)
             told = lease.reason is not None and GONE in lease.reason.causes
             if told != (gone is not None):
                 self._leases.tell(lease, None if gone is None else Reason(Code.UNIT, gone).because(GONE))
@@ -120,7 +73,7 @@ class Maintenance:
         self, units: Sequence[str], type_: str, start: Instant, end: Instant, reason: str, close: bool
     ) -> Window:
         window = self._calendars.announce(units, type_, start, end, reason=clip(reason), close=close)
-        self._withheld.tell(window, give_back=False)
+        self._tell_brokers(window, give_back=False)
         return window
 
     def _begin(self, window: Window) -> None:
@@ -131,7 +84,7 @@ class Maintenance:
     @command("maintenance.remove")
     def _remove(self, asked: RemoveMaintenance) -> dict[str, Any]:
         if not asked.units:
-            window = self._calendars.find(asked.window)
+            window = named("window", asked.window, self._calendars.windows)
             self._take_back(window)
             return {"window": window.id}
         windows = self._calendars.windows
@@ -151,7 +104,7 @@ class Maintenance:
 
     def _take_back(self, window: Window) -> None:
         told = [lease for lease in self._hit_by(window) if lease.reason == retired_for(window)]
-        self._withheld.tell(window, give_back=True)
+        self._tell_brokers(window, give_back=True)
         self._calendars.end_window(window)
         for lease in told:
             self._leases.tell(lease, None)
@@ -192,6 +145,43 @@ class Maintenance:
             raise CommandError(f"at: found {mark(at)}, lease {lease.id} ends at {mark(end)} anyway")
         self._leases.notice(lease, at, Reason(Code.EVICTED, detail=clip(asked.reason or "no reason given")))
         return {"lease": lease.id, "holder": lease.holder, "at": at}
+
+    # -- brokers -----------------------------------------------------------------------------------------------
+
+    def _tell_brokers(self, window: Window, *, give_back: bool, again: bool = False) -> None:
+        """How many units of its delegation each broker had better not grant: its share of what the site can't spare of
+        its own. ``again``: who has which share may be another by now, so that all hear it.
+        """
+        term = Term(window.start, window.end)
+        for type_ in self._calendars.units_in(window):
+            held = [d for d in self._issued if d.type == type_ and d.state in (deleg.OFFERING, deleg.HELD)]
+            told: dict[str, dict[bytes, int]] = {}
+            for class_, count in self._calendars.classes_in(window, type_).items():
+                holders = units_of_class(held, class_)
+                spare = partial(self._spare, type_, class_, window)
+                for name, units in withheld_shares(count, term, spare, holders).items():
+                    told.setdefault(name, {})[class_] = units
+            for record in held:
+                each = in_order(decode_ticket(record.ticket).leaf, counts(told.get(record.id, {})))
+                if record.id in told and (any(each) or give_back or again):
+                    number = self._kernel.next("serial")
+                    share = tuple(0 for _ in each) if give_back else each
+                    message = Withhold(record.id, number, window.id, sum(share), term, window.reason, share)
+                    until = min(window.end, record.term.end)  # a window that is open has no end of its own
+                    self._notices.owe(f"{window.id}@{record.id}", record.peer, record.id, number, message, until)
+
+    def _spare(self, type_: str, class_: bytes, window: Window, part: Term) -> int:
+        """The units of a class that the site has given to nobody over ``part``, and that no other window takes."""
+        given = sum(units[class_] for units in self._issued.counted(type_, part).values())
+        others = [one for one in self._calendars.windows.values() if one is not window]
+        there = [one for one in others if Term(one.start, one.end).overlaps(part)]
+        taken = sum(self._calendars.classes_in(one, type_)[class_] for one in there)
+        return self._calendars.classes_of(type_)[class_] - given - taken
+
+    def offer_taken(self, record: Delegation) -> None:
+        """One that has just taken its delegation hears of the windows that there are."""
+        for window in self._calendars.windows.values():
+            self._tell_brokers(window, give_back=False, again=True)
 
 
 def _end_of(lease: SiteLease) -> Instant:
