@@ -37,7 +37,7 @@ ROOMS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "leasekit/policies/guest/coallocat",
             "leasekit/emulation/coallocation/",
         ),
-        "placement": ("leasekit/policies/authority/placing/", "leasekit/emulation/placement/"),
+        "placement": ("leasekit/policies/authority/placing/", "leasekit/emulation/placement"),
         "energy": ("leasekit/policies/authority/energy", "leasekit/emulation/energy/"),
         "preemption": ("leasekit/policies/preempting/", "leasekit/emulation/preemption.py"),
         "machines": tuple(f"leasekit/drivers/{name}/" for name in ("baremetal", "directory", "libvirt", "link", "xen")),

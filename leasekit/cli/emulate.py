@@ -386,6 +386,74 @@ def _print_energy(summary: Mapping[str, Any]) -> None:
     print_table(("what the paper says", "expected", "found", ""), compared, empty="", right=("expected", "found"))
 
 
+@command(experiment, name="yield")
+def yield_(
+    name: Any = option(
+        "Small problems, also solved exactly, or large ones.", "--set", type=("small", "large"), shown="small"
+    ),
+    instances: int = option("Of each of the 144 or 108 kinds.", type=Count(1, 1000), shown=10, metavar="K"),
+    seed: int = option("What they are drawn by.", shown=1, metavar="S"),
+    out: Path | None = option("Where pictures, CSV files and JSON go.", metavar="DIR"),
+    jobs: int | None = option("Processes [one for each CPU].", type=Count(1), metavar="N"),
+) -> Shown:
+    """The simulations of the paper on virtual clusters: all algorithms that place tasks by yield, beside its tables.
+
+    Degradation is by how much an algorithm's least yield is below the best of MCB1 to MCB8, in percent; a failure
+    counts as 100. The same seed gives the same yields.
+
+    Example:
+      leasekit experiment yield --set small --instances 10 --seed 1 --out results
+    """
+    from leasekit.emulation import placement as simulation
+    from leasekit.emulation.compare.engines import cpus
+    from leasekit.emulation.outputs import make_folder
+
+    if out is not None:
+        make_folder(out)
+    with progress_bars("placing") as progress:
+        found = simulation.run_all(simulation.cases(name, instances, seed), jobs=jobs or cpus(), progress=progress)
+    summary, times = simulation.summarize(name, instances, seed, found), simulation.measured(found)
+    if out is not None:
+        pictures = simulation.write(out, summary, times, found)
+        note(f"written to {out}; pictures: {', '.join(path.name for path in pictures)}")
+    return {**summary, "measured": times}, _print_yields
+
+
+def _print_yields(summary: Mapping[str, Any]) -> None:
+    note(f"{summary['problems']} problems, {summary['feasible']} of them solved by some algorithm")
+    DEGRADATIONS(summary["mcb"])
+    times = summary["measured"]
+    sizes = list(times["mcb8"])
+    above = next(key for key in summary["algorithms"][0] if key.endswith("_above_pct"))
+    columns = (
+        "least yield",
+        "mean yield",
+        f"{above.partition('_')[0]} above (%)",
+        "failed",
+        *(f"ms, {n}" for n in sizes),
+    )
+    rows = [
+        (
+            one["algorithm"], _figure(one["least_yield"]), _figure(one["mean_yield"]), _figure(one[above]),
+            one["failures"], *(_figure(times[one["algorithm"]][n]) for n in sizes),
+        )
+        for one in summary["algorithms"]
+    ]  # fmt: skip
+    print_table(("algorithm", *columns), rows, empty="", right=columns)
+    compared = [
+        (row["what"], f"{row['low']:g} to {row['high']:g}", f"{row['found']:.3g}", "ok" if row["ok"] else "differs")
+        for row in summary["comparison"]
+    ]
+    print_table(("%", "expected", "found", ""), compared, empty="", right=("expected", "found"))
+
+
+DEGRADATIONS: Final = listing(
+    "algorithm", ("degradation (%)", _of("mean_pct")[1]), ("paper", "paper_mean_pct"), ("most", _of("most_pct")[1]),
+    ("paper's most", "paper_most_pct"), ("failed", "failures"), empty="",
+    right=("degradation (%)", "paper", "most", "paper's most", "failed"),
+)  # fmt: skip
+
+
 @command(experiment)
 def preemption() -> Shown:
     """The tables of the paper on preemptible leases: who has to leave for a request, and what that costs in minutes.

@@ -16,7 +16,7 @@ from leasekit.policies.authority.placing.instance import Mapped, Rooms, YieldIns
 from leasekit.policies.authority.placing.model import Placement, SecondPhase, YieldProblem
 from leasekit.policies.authority.placing.moves import in_order
 from leasekit.policies.authority.placing.packing import mcb
-from leasekit.policies.authority.placing.programs import LEAST_SHARE, Remaining, exact, relaxed_level, rounded
+from leasekit.policies.authority.placing.programs import LEAST_SHARE, Exact, Remaining, exact, relaxed_level, rounded
 from leasekit.policies.authority.placing.shares import shares
 
 Heuristic = Callable[[YieldInstance, Sequence[int], int], Mapped | None]
@@ -68,9 +68,7 @@ def solve(
             return Placement(status="infeasible", bound=0.0)
         return Placement(status="placed", bound=level, level=level, min_yield=level)
     if algorithm == "exact":
-        mapping, bound, proven = exact(instance, remaining=remaining)
-        if not proven:
-            mapping = _better(instance, mapping, _heuristic(instance, "best", local_search, seed))
+        mapping, bound, proven = _exact(instance, seed, remaining)
     else:
         mapping, bound, proven = _heuristic(instance, algorithm, local_search, seed), instance.ceiling(), False
     if mapping is None:
@@ -101,10 +99,17 @@ def _placement(
     )
 
 
-def _better(instance: YieldInstance, one: Mapped | None, two: Mapped | None) -> Mapped | None:
-    if one is None or two is None:
-        return one or two
-    return one if instance.level(one) >= instance.level(two) else two
+def _exact(instance: YieldInstance, seed: int, remaining: Remaining) -> Exact:
+    """What heuristics find is the answer where it is as good as anything can be, and where time runs out before more is
+    found.
+    """
+    quick, top = _heuristic(instance, "best", True, seed), instance.ceiling()
+    if quick is not None and instance.level(quick) >= top * (1 - TIE) and not instance.moved(quick):
+        return Exact(quick, top, True)
+    found = exact(instance, remaining=remaining)
+    if quick is None or (found.mapping is not None and instance.level(found.mapping) >= instance.level(quick)):
+        return found
+    return found if found.proven else found._replace(mapping=quick)
 
 
 # -- heuristics, with what runs already ------------------------------------------------------------------------------

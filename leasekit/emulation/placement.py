@@ -1,0 +1,281 @@
+"""The simulations of "Resource Allocation using Virtual Clusters" (Stillwell, Schanzenbach, Vivien, Casanova): every
+algorithm on the same problems, drawn by a seed, and what it comes to beside the paper's tables.
+
+CPU needs are normal with mean 0.5 and a coefficient of variation, drawn again outside [0.01, 1], and memory likewise;
+memory is then scaled so that the tasks have 1 - slack of what the hosts have. (The paper's text has another generator,
+which does not reproduce its tables.) A degradation is by how much a yield is below the best one of an instance, in
+percent; a failure counts as 100. Instances that nobody solved are left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import Any, Final, NamedTuple
+
+from matplotlib.figure import Figure
+
+from leasekit.emulation import plots
+from leasekit.emulation.outputs import make_folder, spread_over, write_json, write_rows, writing
+from leasekit.policies.authority.placing.model import YieldHost, YieldProblem, YieldTask
+from leasekit.policies.authority.placing.solve import solve
+
+SLACKS: Final = tuple(tenths / 10 for tenths in range(1, 10))
+VARIATIONS: Final = (0.25, 0.75)
+MCB: Final = tuple(f"mcb{number}" for number in range(1, 9))
+SEARCHED: Final = "mcb8 + search"
+"""MCB8 with local search after it."""
+
+
+class YieldSet(NamedTuple):
+    """So many hosts, with these numbers of tasks and algorithms; what the paper says of MCB1 to MCB8: degradation from
+    best, mean and most, in percent; and what must come out, in percent.
+    """
+
+    hosts: int
+    tasks: tuple[int, ...]
+    algorithms: tuple[str, ...]
+    paper: Mapping[str, tuple[float, float]]
+    expected: Mapping[str, tuple[float, float]]
+
+
+SETS: Final[Mapping[str, YieldSet]] = {
+    "small": YieldSet(
+        4,
+        (6, 8, 10, 12),
+        ("lp", "exact", "rrnd", "rrnz", "gr", "sg", "gb", "sgb", *MCB, SEARCHED, "best"),
+        {
+            "mcb8": (1.06, 40.45), "mcb5": (1.60, 38.67), "mcb6": (1.83, 37.61), "mcb7": (3.91, 40.71),
+            "mcb3": (11.76, 55.73), "mcb2": (14.21, 48.30), "mcb1": (14.90, 55.84), "mcb4": (17.32, 46.95),
+        },
+        {
+            "degradation of mcb8": (0.9, 1.3), "degradation of mcb5": (1.4, 2.1), "degradation of mcb1": (13.5, 16.5),
+            "exact above mcb8": (1.5, 3.5), "exact above sg": (9.0, 15.0), f"exact above {SEARCHED}": (0.0, 1.0),
+            "lp above exact": (3.0, 5.0),
+        },
+    ),
+    "large": YieldSet(
+        64,
+        (100, 250, 500),
+        ("lp", "rrnd", "rrnz", "gr", "sg", *MCB, SEARCHED, "best"),
+        {
+            "mcb8": (0.09, 3.16), "mcb5": (0.25, 3.50), "mcb6": (0.46, 16.68), "mcb7": (1.04, 48.39),
+            "mcb3": (4.07, 64.71), "mcb2": (8.68, 46.68), "mcb1": (10.97, 73.33), "mcb4": (14.80, 61.20),
+        },
+        {"degradation of mcb8": (0.05, 0.12), "degradation of mcb5": (0.15, 0.4), "degradation of mcb1": (9.0, 13.0)},
+    ),
+}  # fmt: skip
+
+
+class YieldCase(NamedTuple):
+    """What an instance is drawn by."""
+
+    name: str
+    tasks: int
+    slack: float
+    cpu: float
+    memory: float
+    number: int
+    seed: int
+
+    def problem(self) -> YieldProblem:
+        """The instance."""
+        random, hosts = Random("/".join(map(str, self))), SETS[self.name].hosts
+        cpu = [_drawn(random, self.cpu) for _ in range(self.tasks)]
+        memory = [_drawn(random, self.memory) for _ in range(self.tasks)]
+        scale = hosts * (1 - self.slack) / sum(memory)
+        return YieldProblem(
+            hosts=tuple(YieldHost(id=f"h{j}", cpu=1.0, rigid=(1.0,)) for j in range(hosts)),
+            tasks=tuple(
+                YieldTask(id=f"t{i}", cpu=c, rigid=(m * scale,))
+                for i, (c, m) in enumerate(zip(cpu, memory, strict=True))
+            ),
+        )
+
+
+def _drawn(random: Random, variation: float) -> float:
+    while True:
+        found = random.gauss(0.5, variation * 0.5)
+        if 0.01 <= found <= 1:
+            return found
+
+
+class YieldFound(NamedTuple):
+    """The least and the mean yield that an algorithm found (None: it failed), and how long it took, in seconds."""
+
+    least: float | None
+    mean: float | None
+    took: float
+
+
+Found = Sequence[tuple[YieldCase, Mapping[str, YieldFound]]]
+
+
+def cases(name: str, instances: int, seed: int) -> list[YieldCase]:
+    """All instances of a set, so many of each kind."""
+    kinds = itertools.product(SETS[name].tasks, SLACKS, VARIATIONS, VARIATIONS, range(instances))
+    return [YieldCase(name, *kind, seed) for kind in kinds]
+
+
+def run_case(case: YieldCase) -> dict[str, YieldFound]:
+    """Every algorithm of the set on one instance."""
+    problem, found = case.problem(), {}
+    for name in SETS[case.name].algorithms:
+        begin = time.perf_counter()
+        placed = solve(problem, name.partition(" ")[0], local_search=name == SEARCHED, seed=case.seed)
+        took = time.perf_counter() - begin
+        solved = placed.status in ("optimal", "placed")
+        found[name] = YieldFound(
+            placed.min_yield if solved else None, placed.average_yield if solved and name != "lp" else None, took
+        )
+    return found
+
+
+def run_all(
+    all_cases: Sequence[YieldCase], *, jobs: int = 1, progress: Callable[[str, float], None] | None = None
+) -> Found:
+    """Every instance, on so many processes."""
+    found = []
+    for case, one in zip(all_cases, spread_over(run_case, all_cases, jobs), strict=True):
+        found.append((case, one))
+        if progress is not None:
+            progress("placing", len(found) / len(all_cases))
+    return found
+
+
+# -- what it came to -------------------------------------------------------------------------------------------------
+
+
+def summarize(name: str, instances: int, seed: int, found: Found) -> dict[str, Any]:
+    """What repeats for a seed, as plain data."""
+    of = SETS[name]
+    feasible = [one for _, one in found if any(y.least is not None for key, y in one.items() if key != "lp")]
+    best_known = "exact" if "exact" in of.algorithms else "lp"
+    return {
+        "set": name,
+        "instances": instances,
+        "seed": seed,
+        "problems": len(found),
+        "feasible": len(feasible),
+        "mcb": [_degraded(key, feasible, of.paper[key]) for key in of.paper],
+        "algorithms": [
+            {
+                "algorithm": key,
+                "least_yield": _mean(one[key].least for one in feasible),
+                "mean_yield": _mean(one[key].mean for one in feasible),
+                "failures": sum(one[key].least is None for one in feasible),
+                f"{best_known}_above_pct": _above(best_known, key, feasible),
+            }
+            for key in of.algorithms
+        ],
+        "comparison": [
+            {"what": what, "low": low, "high": high, "found": value, "ok": low <= value <= high}
+            for what, (low, high) in of.expected.items()
+            if (value := _value(what, feasible)) is not None
+        ],
+    }
+
+
+def measured(found: Found) -> dict[str, dict[str, float]]:
+    """How long each algorithm took on average, in ms, by the number of tasks."""
+    times: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for case, one in found:
+        for name, result in one.items():
+            times[name][str(case.tasks)].append(result.took)
+    return {name: {key: round(1000 * fmean(some), 3) for key, some in by.items()} for name, by in times.items()}
+
+
+def _degraded(name: str, feasible: Sequence[Mapping[str, YieldFound]], paper: tuple[float, float]) -> dict[str, Any]:
+    """Degradation from the best of MCB1 to MCB8."""
+    degradations, solved = [], []
+    for one in feasible:
+        best = max((one[key].least or 0.0 for key in MCB), default=0.0)
+        least = one[name].least
+        if best:
+            degradations.append(100 * (best - (least or 0.0)) / best)
+            if least is not None:
+                solved.append(degradations[-1])
+    return {
+        "algorithm": name,
+        "mean_pct": round(fmean(degradations), 3) if degradations else None,
+        "most_pct": round(max(solved), 2) if solved else None,
+        "failures": len(degradations) - len(solved),
+        "paper_mean_pct": paper[0],
+        "paper_most_pct": paper[1],
+    }
+
+
+def _above(one: str, other: str, feasible: Sequence[Mapping[str, YieldFound]]) -> float | None:
+    """By how much the mean yield of one is above another's, in percent, where both have found something."""
+    pairs = [(a, b) for found in feasible if (a := found[one].least) and (b := found[other].least)]
+    return round(100 * (fmean(a for a, _ in pairs) / fmean(b for _, b in pairs) - 1), 3) if pairs else None
+
+
+def _value(what: str, feasible: Sequence[Mapping[str, YieldFound]]) -> float | None:
+    if what.startswith("degradation of "):
+        mean: float | None = _degraded(what.removeprefix("degradation of "), feasible, (0, 0))["mean_pct"]
+        return mean
+    one, _, other = what.partition(" above ")
+    return _above(one, other, feasible)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(fmean(known), 4) if known else None
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def write(out: Path, summary: Mapping[str, Any], times: Mapping[str, Any], found: Found) -> list[Path]:
+    """Write summary.json, measured.json, instances.csv and the pictures; returns the pictures. Raises
+    ``LeasekitError`` where the folder can't be written.
+    """
+    make_folder(out)
+    of = SETS[summary["set"]]
+    rest = [name for name in of.algorithms if name not in MCB or name == "mcb8"]
+    with writing(out):
+        write_json(out / "summary.json", summary)
+        write_json(out / "measured.json", times)
+        columns = ("tasks", "slack", "cpu_variation", "memory_variation", "number", "algorithm", "least", "mean")
+        write_rows(out / "instances.csv", columns, _rows(found))
+        return [
+            path
+            for stem, names in (("mcb", MCB), ("algorithms", rest))
+            for what, label in (("least", "least yield"), ("mean", "mean yield"), ("failed", "share that failed"))
+            for path in _draw(out / f"{stem}_{what}", names, what, label, found)
+        ]
+
+
+def _rows(found: Found) -> Iterator[Sequence[object]]:
+    for case, one in found:
+        for name, result in one.items():
+            yield (*case[1:6], name, result.least, result.mean)
+
+
+def _draw(stem: Path, names: Sequence[str], what: str, label: str, found: Found) -> tuple[Path, Path]:
+    """A curve for each algorithm against the slack, as in figures 2 to 4 and 11 to 17 of the paper."""
+    by_slack: defaultdict[str, defaultdict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for case, one in found:
+        for name in names:
+            value = float(one[name].least is None) if what == "failed" else getattr(one[name], what)
+            if value is not None:
+                by_slack[name][case.slack].append(value)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for index, name in enumerate(names):
+            points = [(slack, fmean(values)) for slack, values in by_slack[name].items()]
+            if points:
+                plots.draw_curve(axes, index, name, points)
+        axes.set_title(f"{label[0].upper()}{label[1:]} against memory slack")
+        axes.set_xlabel("slack: share of the memory that no task needs")
+        axes.set_ylabel(label)
+        axes.legend(ncols=2)
+
+    return plots.draw_figure(stem, (8.0, 5.0), draw)
