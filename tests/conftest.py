@@ -1,5 +1,5 @@
-"""What holds for all tests: Hypothesis repeats itself, tests that start real daemons don't run side by side, and Python
-keeps what it has compiled, since tests start it some hundred times.
+"""What holds for all tests: Hypothesis repeats itself, tests that start real daemons have a worker or two of their own,
+and Python keeps what it has compiled, since tests start it some hundred times.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 SYSTEM = Path(__file__).parent / "system"
+MACHINES = ("test_baremetal", "test_libvirt", "test_power_bmc", "test_virtual_cluster")
+"""How the names begin of those that start virtual machines."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests in tests/system share one worker and go first, since they take longest."""
-    system = [item for item in items if SYSTEM in item.path.parents]
-    for item in system:
-        item.add_marker(pytest.mark.xdist_group("system"))
+    """Tests in tests/system go first, since they take longest, in two workers: those with virtual machines have one."""
+    for item in items:
+        if SYSTEM in item.path.parents:
+            group = "machines" if item.path.name.startswith(MACHINES) else "system"
+            item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=lambda item: SYSTEM not in item.path.parents)

@@ -10,6 +10,7 @@ from random import Random
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+import pytest
 from deployed_world import CHAIN, DeployedWorld
 
 from leasekit.actors.settings import DELEGATE, ENDORSE, REDEEM, REQUEST
@@ -120,6 +121,7 @@ def size_of(actor: object) -> int:
     return total
 
 
+@pytest.mark.long
 def test_a_day_of_hostile_messages(tmp_path: Path) -> None:
     """After some hours neither the rows that an actor has grow, nor the memory that it takes, and an honest guest has
     its leases all day.

@@ -39,6 +39,7 @@ def wishes() -> Iterator[tuple[Term, dict[str, str]]]:
             yield Term(start, end), wish
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("length", ["1d", "36500d"])
 @pytest.mark.parametrize("mapper", MAPPERS)
 def test_requests_at_the_limits_of_time(tmp_path: Path, mapper: str, length: str) -> None:

@@ -208,6 +208,7 @@ def counted(world: DeployedWorld, name: str) -> Any:
     )
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_lies(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

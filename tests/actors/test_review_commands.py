@@ -113,6 +113,7 @@ FIELDS = (
 )  # fmt: skip
 
 
+@pytest.mark.long
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )

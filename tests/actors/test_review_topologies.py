@@ -251,6 +251,7 @@ def largest(units: int, bw: float, pmax: int, **link: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "hard",
     [

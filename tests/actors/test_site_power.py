@@ -398,6 +398,7 @@ def passes(place: str) -> int:
     return bench.passed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["before commit", "before send", "before action"])
 def test_a_crash_anywhere_loses_nothing(place: str) -> None:
     """Whichever commit the site is restarted at, leases get their units, and no operation is done under two numbers."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import pytest
 from actor_bench import Bench, Plan
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -108,6 +109,7 @@ inputs = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(victim=st.sampled_from(sorted(ROLES)), script=inputs)
 def test_survives_any_messages(victim: str, script: list[tuple[str, Message, int]]) -> None:
@@ -131,6 +133,7 @@ def test_survives_any_messages(victim: str, script: list[tuple[str, Message, int
     assert bench.query(victim, "status")["role"] == ROLES[victim]
 
 
+@pytest.mark.long
 @given(script=st.lists(altered(), max_size=20))
 def test_messages_to_an_actor_that_knows_nothing(script: list[Message]) -> None:
     """The same before anything has happened: no lease, no delegation, not even a tick."""

@@ -83,6 +83,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     return reading.READ
 
 
+@pytest.mark.long
 def test_every_setting_is_read(read: dict[str, set[str]]) -> None:
     """What a file may say is used by code that acts on it, beside what checks it."""
     ignored = []

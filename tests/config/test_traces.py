@@ -277,6 +277,7 @@ def test_swf_bins_are_their_definition(jobs: list[SwfJob], interval: int, load: 
         assert value == pytest.approx(area / interval)
 
 
+@pytest.mark.long
 def test_swf_agrees_with_the_derived_trace() -> None:
     """Our bins of the LPC-EGEE log are those of the published derivation, to its two decimals, in every bin."""
     csv = data_file("lpc-egee/LPC-EGEE-2004-1.2-cln-5min.csv.gz")

@@ -392,6 +392,7 @@ def test_a_full_frame_of_any_text_costs_little(text: str) -> None:
     assert decode_batch(data)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind", ["units", "tiny units", "pairs", "victims", "parts", "steps", "acks", "reasons", "causes"]
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from claim_chains import BROKER, SITE, child, root, serials
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -284,6 +285,7 @@ def test_restored_trees_behave_alike(seed: int, judge: str) -> None:
         assert (one.surplus is None, one.until, one.known) == (other.surplus is None, other.until, other.known)
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(seed=st.integers(0, 2**32), judge=st.sampled_from([BY_DELEGATION, BY_USE]))
 def test_forgetting_changes_no_answer(seed: int, judge: str) -> None:

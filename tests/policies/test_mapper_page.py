@@ -50,6 +50,7 @@ def test_every_mapper_has_its_place(name: str) -> None:
     assert f"`{name}`" in PAGE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(PICTURES.PICTURES))
 def test_each_picture_is_there_and_is_what_is_decided(name: str) -> None:
     """It is on the page and in the folder, draws the same each time, and no two mappers in it decide alike."""

@@ -80,6 +80,7 @@ role = "guest"
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "words"),
     [

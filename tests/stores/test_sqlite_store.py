@@ -61,6 +61,7 @@ def big(number: int, size: int) -> list[Change]:
     ]
 
 
+@pytest.mark.long
 def test_nothing_acknowledged_is_lost_by_sigkill(tmp_path):
     """In 25 rounds of SIGKILL at random moments every acknowledged commit is there, and none is there by halves."""
     path, random, last = tmp_path / "state.db", Random(7), 0
@@ -317,6 +318,7 @@ def test_a_child_process_does_not_keep_the_lock(tmp_path):
     child.wait()
 
 
+@pytest.mark.long
 def test_people_can_read_while_a_store_is_open(tmp_path):
     """The sqlite-utils command reads tables and views of an open store, without stopping its commits."""
     path = tmp_path / "state.db"

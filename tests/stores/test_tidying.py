@@ -63,6 +63,7 @@ def test_nobody_fills_it(store: SqliteStore) -> None:
     assert len(store.log()) == LINES * len(left)
 
 
+@pytest.mark.long
 def test_large_commits_are_kept_up_with(tmp_path: Path) -> None:
     """As much as comes at once may go at once; what is kept is there after a restart as well."""
     path = tmp_path / "s.db"
@@ -79,6 +80,7 @@ def test_large_commits_are_kept_up_with(tmp_path: Path) -> None:
     assert max(sizes[8:]) <= 1.1 * sizes[8]
 
 
+@pytest.mark.long
 def test_a_year_and_another_take_the_room_of_one(tmp_path: Path) -> None:
     """A small load for two years: the file grows for the first, and not any more."""
     path, numbers = tmp_path / "s.db", count()
