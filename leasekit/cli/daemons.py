@@ -126,6 +126,10 @@ def _problems(answer: dict[str, Any]) -> list[str]:
         f"{to_second(one['at'])}, {one['from']} reports {one['code']}: {one['words']}"
         for one in answer.get("reports", ())
     ]
+    if answer.get("sources") == 0:
+        problems.append(
+            "nobody has delegated units to it; if its store was lost, sites have to `reclaim` and `delegate` them anew"
+        )
     problems += [difference_in_words(row) for row in answer.get("delegations", ())]
     problems += [f"peer {peer['peer']}: {peer['problem']}" for peer in answer.get("peers", ()) if peer["problem"]]
     problems += [

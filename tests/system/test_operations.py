@@ -246,9 +246,11 @@ def test_a_broker_that_lost_its_store(operator: Operator) -> None:
     """It grants again once its site has taken back and given anew; the lease of before goes on."""
     web = operator.leases("web")
     *_, reclaim, delegate = lose_store(operator, "broker")
+    assert "broker: nobody has delegated units to it" in operator.types("leasekit status")
     operator.types(reclaim)
     operator.types(delegate)
     operator.leases("new", 6)
+    assert "nobody has delegated" not in operator.types("leasekit status")
     assert operator.lease("web")["state"] == operator.at("site", web) == "active"
     operator.types("leasekit lease close web --wait")
 
