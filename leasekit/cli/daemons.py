@@ -388,13 +388,15 @@ def _answers(place: DeployPlace, start: Instant, end: Instant, keys: Sequence[st
     """What each broker and site says, or the one that was named."""
     from leasekit.runtime.client import ControlClient
 
-    doors = [door for door in place.doors((place.actor,) if place.actor else ()) if door.role in (*ROLES, "")]
-    if not doors:
-        raise LeasekitError("there is no broker and no site here: guests keep no accounts")
     found = {}
-    for door in doors:
-        with ControlClient(door.control) as client:
-            found[door.name or str(door.control)] = client.usage(start, end, keys)
+    for door in place.doors((place.actor,) if place.actor else ()):
+        if door.role in (*ROLES, ""):
+            with ControlClient(door.control) as client:
+                who = client.query("status")  # of a control socket alone nothing is known
+                if who["role"] in ROLES:
+                    found[who["name"]] = client.usage(start, end, keys)
+    if not found:
+        raise LeasekitError("there is no broker and no site here: guests keep no accounts")
     return found
 
 

@@ -23,6 +23,7 @@ from system.system_waits import wait_until
 from leasekit.cli import main
 from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.claims.evidence import Evidence, decode_evidence, encode_evidence
+from leasekit.core.time import HOUR
 
 pytestmark = pytest.mark.xdist_group("cli_daemons")
 
@@ -435,6 +436,27 @@ def test_site_commands(cli: Cli) -> None:
     assert (delegation["broker"], delegation["units"], delegation["state"]) == ("broker", 8, "held")
     out, _ = cli("site delegations")
     assert "held" in out
+
+
+def test_usage(cli: Cli) -> None:
+    """What was used is what the site's log says of each unit, in all forms; a guest's socket has no accounts."""
+    cli("lease request vm 2 --for 30m --name counted --wait")
+    cli("lease close counted --wait")
+    used = 0
+    for lease in cli.json("lease list --all --actor site"):
+        for row in cli.json(f"lease history {lease['id']} --actor site"):
+            if row["event"].startswith("unit "):
+                up = ("active", "modify")  # a unit that is being changed is in use
+                used += row["at"] * ((row["from_state"] in up) - (row["to_state"] in up))
+    (row,) = cli.json("usage --by type --actor site")
+    assert row["type"] == "vm" and row["used_unit_ms"] == used > 0
+    titles, line = cli("usage --by type --actor site --csv")[0].splitlines()
+    assert dict(zip(titles.split(","), line.split(","), strict=True))["used_unit_hours"] == f"{used / HOUR:.3f}"
+    assert {row["actor"] for row in cli.json("usage")} == {"site", "broker"}
+    for name, status in (("site", 0), ("guest", 1)):
+        _, err = cli(f"usage --control {cli.file.parent}/run/{name}.control.sock", status)
+        assert ("guests keep no accounts" in err) == bool(status)
+    assert "not after --since" in cli("usage --since now --until -1h", 2)[1]
 
 
 def test_broker_commands(cli: Cli) -> None:
