@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -121,6 +122,35 @@ def test_no_class_name_occurs_twice() -> None:
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(_name(path))
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+LIBRARIES_CALL = frozenset({
+    "process_request", "handle_error", "do_GET", "do_HEAD", "do_POST", "log_message", "before_io_wait", "after_io_wait",
+})  # fmt: skip
+"""Methods that http.server and trio call by their names."""
+PLAIN = ("property", "staticmethod", "classmethod", "cache", "cached_property", "contextmanager", "attrs.")
+"""Decorators, or beginnings of them, that make nobody a user of what they stand at; others register it somewhere."""
+
+
+def test_everything_has_a_user() -> None:
+    """Each module, class, function and method of the package is named once more, by something that is no test."""
+    words: Counter[str] = Counter()
+    for path in [*_modules(), ROOT / "pyproject.toml", ROOT / "simulation" / "pyproject.toml"]:
+        if not path.is_relative_to(ROOT / "tests"):
+            words.update(re.findall(r"\w+", path.read_text()))
+    unused = []
+    for path in sorted((ROOT / "leasekit").rglob("*.py")):
+        if "skeletons" in path.parts:
+            continue
+        if path.name != "__init__.py" and not words[path.stem]:
+            unused.append(_name(path))
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            if not named or words[node.name] > 1 or node.name in LIBRARIES_CALL or node.name.startswith("__"):
+                continue
+            if all(ast.unparse(one).startswith(PLAIN) for one in node.decorator_list):
+                unused.append(f"{_name(path)}, line {node.lineno}: {node.name}")
+    assert not unused, "\n" + "\n".join(unused)
 
 
 def test_nobody_touches_what_is_anothers_own() -> None:

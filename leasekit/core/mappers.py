@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties
 from leasekit.core.time import Duration, Instant, Term
@@ -625,6 +625,7 @@ class Hold(NamedTuple):
     until: Instant
 
 
+@runtime_checkable
 class Unblocks(Protocol):
     """A guest mapper that wants the upcall before a blocked lease goes on."""
 

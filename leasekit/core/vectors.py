@@ -15,7 +15,7 @@ and of what one of them takes, the amounts that timetables, calendars and the cl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha256
 from typing import Final, NamedTuple, TypeAlias
@@ -216,12 +216,6 @@ def weigh(counted: Counts, sizes: Sizes) -> Counts:
         for (class_, units), size in zip(counted, sizes, strict=True)
         for name, much in size
     )
-
-
-def resources_of(pools: Iterable[bytes], class_: bytes, size: Vector) -> list[tuple[bytes, int]]:
-    """The pools that a unit of a class takes from, of those that there are, and how much of each."""
-    there = set(pools)
-    return [(name, much) for resource, much in size if (name := pool(class_, resource)) in there]
 
 
 def needs_of(properties: Properties) -> Vector:

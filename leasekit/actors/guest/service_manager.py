@@ -6,7 +6,7 @@ Here its parts are put together, and its mapper called.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -48,6 +48,7 @@ from leasekit.core.mappers import (
     ModifyLease,
     RequestLease,
     RequestTopology,
+    Unblocks,
 )
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone, Turn, TurnDone
@@ -85,10 +86,10 @@ class GuestTurns:
 
     def unblock(self, lease: GuestLease, predecessor: GuestLease) -> Go | Hold:
         """Ask the mapper; one that fails holds the lease for a minute, and says so."""
-        unblock: Callable[..., Go | Hold] | None = getattr(self.mapper, "unblock", None)
-        if unblock is None:
+        mapper: object = self.mapper
+        if not isinstance(mapper, Unblocks):
             return Go()
-        done = run_turn(0, lambda: [unblock(self._records.view(lease), self._records.view(predecessor))])
+        done = run_turn(0, lambda: [mapper.unblock(self._records.view(lease), self._records.view(predecessor))])
         error = done.error
         if not error:
             try:

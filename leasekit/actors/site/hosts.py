@@ -126,11 +126,6 @@ class Places:
         for key, table in self._reservations(claim):
             table.end(key, at)
 
-    def prolong(self, claim: bytes, term: Term) -> None:
-        """A claim's places are booked over a term again."""
-        for key, table in self._reservations(claim):
-            table.change(key, term=term, force=True)
-
     def _reservations(self, claim: bytes) -> Iterator[tuple[tuple[bytes, int], Timetable]]:
         for number, (host, size) in enumerate(self._booked.get(claim, ())):
             for name, _ in size:
