@@ -22,7 +22,7 @@ from _bench_world import BROKER, GUEST, START, build, lease, tune_gc, world
 from _report import Result, emit, result
 
 from leasekit.core.steps import Command
-from leasekit.core.time import DAY, HOUR
+from leasekit.core.time import HOUR
 from leasekit.emulation.world import World
 
 CLASSES = (1, 12, 36)
@@ -39,7 +39,7 @@ def waiting(classes: int, count: int) -> float:
     """Seconds in which the broker decides a burst of requests for later."""
     made: World = world(build(count, signed=False, classes=classes))
     commands = [
-        Command(number, "lease.request", {"type": "vm", "units": 10, "term": [start, start + 30 * DAY]})
+        Command(number, "lease.request", {"type": "vm", "units": 10, "term": [start, start + 40 * HOUR]})
         for number in range(count // 10)
         for start in (START + number * HOUR + HOUR,)
     ]
