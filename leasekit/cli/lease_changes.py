@@ -16,7 +16,18 @@ from leasekit.cli.lease_looks import last_end, show_lease
 from leasekit.cli.options import FILE_OR_INPUT, Shown, argument, command, gathered, option
 from leasekit.cli.output import listing, note, print_lines
 from leasekit.cli.places import GUEST, DeployPlace
-from leasekit.cli.times import NEEDS, TERM, WHEN, Count, now, on_clock, parse_clock, to_second, weekday, zone_of
+from leasekit.cli.times import (
+    TERM,
+    WHEN,
+    Count,
+    Parsed,
+    now,
+    on_clock,
+    parse_clock,
+    to_second,
+    weekday,
+    zone_of,
+)
 from leasekit.cli.topology import request_topology
 from leasekit.cli.watching import ACTIVE, GRANTED, Following, WatchOutcome, followed
 from leasekit.config.instants import CALENDAR_END, dated, shown
@@ -24,7 +35,7 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import Code, counted
 from leasekit.core.time import DAY, MINUTE, SECOND, Duration, Instant, format_duration
 from leasekit.core.vectors import NEEDS as PREFIX
-from leasekit.core.vectors import Vector, as_properties
+from leasekit.core.vectors import Vector, as_properties, read_amount
 
 if TYPE_CHECKING:
     from leasekit.runtime.client import ControlClient
@@ -36,30 +47,18 @@ POSSIBLE: Final = "possible"
 """What a day is that could be had if all others could."""
 
 
-class _Days(click.ParamType[frozenset[int]]):
-    name = "days"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[int]:
-        days: set[int] = set()
-        try:
-            for part in str(value).split(","):
-                first, dash, last = part.strip().partition("-")
-                begin = 0 if first == "day" else weekday(first)
-                count = 6 if first == "day" else (weekday(last) - begin) % 7 if dash else 0
-                days |= {(begin + ahead) % 7 for ahead in range(count + 1)}
-        except ValueError:
-            self.fail(f"found {value!s:.40}, expected days such as mon-fri, mon,wed, or day for each", param, ctx)
-        return frozenset(days)
-
-
-class _Clock(click.ParamType[time]):
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> time:
-        try:
-            return parse_clock(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def _weekdays(text: str) -> frozenset[int]:
+    """Days of the week, as ``mon-fri`` or ``mon,wed``, or ``day`` for each."""
+    days: set[int] = set()
+    try:
+        for part in text.split(","):
+            first, dash, last = part.strip().partition("-")
+            begin = 0 if first == "day" else weekday(first)
+            count = 6 if first == "day" else (weekday(last) - begin) % 7 if dash else 0
+            days |= {(begin + ahead) % 7 for ahead in range(count + 1)}
+    except ValueError:
+        raise ValueError(f"found {text:.40}, expected days such as mon-fri, mon,wed, or day for each") from None
+    return frozenset(days)
 
 
 class Recurrence(NamedTuple):
@@ -107,11 +106,26 @@ def _series(
     return None
 
 
+def _needs(text: str) -> Vector:
+    """How much of each resource, as ``cpu=2,memory=4GiB``."""
+    pairs = [entry.partition("=") for entry in text.split(",")]
+    try:
+        found = {name.strip(): read_amount(name.strip(), much) for name, _, much in pairs}
+    except ValueError as error:
+        raise ValueError(f"{error} (as in cpu=2,memory=4GiB)") from None
+    if len(found) < len(pairs):
+        raise ValueError(f"found {text!r}, expected each resource once")
+    return tuple(sorted(found.items()))
+
+
+_NEEDS: Final = Parsed("resource=amount,...", _needs)
+_DAYS: Final = Parsed("days", _weekdays)
+_CLOCK: Final = Parsed("time", parse_clock)
 SERIES: Any = gathered(
     _series,
-    days=option("On each of these days: mon-fri; mon,thu; day.", "--every", type=_Days(), metavar="DAYS"),
-    begin=option("With --every: when it begins on each day.", "--from", type=_Clock(), metavar="HH:MM"),
-    end=option("With --every: when it ends on each day.", "--to", type=_Clock(), metavar="HH:MM"),
+    days=option("On each of these days: mon-fri; mon,thu; day.", "--every", type=_DAYS, metavar="DAYS"),
+    begin=option("With --every: when it begins on each day.", "--from", type=_CLOCK, metavar="HH:MM"),
+    end=option("With --every: when it ends on each day.", "--to", type=_CLOCK, metavar="HH:MM"),
     last=option("With --every: the last day.", "--until", type=WHEN, metavar="DATE"),
     each=option("With --every: those that can be had, not all or none.", is_flag=True),
 )
@@ -260,7 +274,7 @@ def request(
     configuration: Sequence[tuple[str, str]] = CONFIGURATION,
     filter_: str | None = option("Only units with such attributes: `rack == b`.", metavar="EXPRESSION"),
     needs: Vector | None = option(
-        "Machines on hosts, each with so much: `cpu=2,memory=4GiB` [whole hosts].", type=NEEDS
+        "Machines on hosts, each with so much: `cpu=2,memory=4GiB` [whole hosts].", type=_NEEDS
     ),
     elastic: int | None = option("Fewer units will do, down to MIN.", type=Count(min=1), metavar="MIN"),
     deferrable_until: Instant | None = option("A later start will do, up to then."),

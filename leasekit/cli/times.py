@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from datetime import time as time_of_day
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
 from leasekit.config.instants import parse_instant, shown
 from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant, format_duration, parse_duration
-from leasekit.core.vectors import Vector, read_amount
+
+T = TypeVar("T")
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,40}")
 COUNT_MAX: Final = 2**53 - 1
@@ -27,44 +28,34 @@ def now() -> Instant:
     return int(time.time() * SECOND)
 
 
-class _When(click.ParamType[Instant]):
-    name = "time"
+class Parsed(click.ParamType[T]):
+    """What ``parse`` makes of a text; it raises ``ValueError`` that says what is allowed."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Instant:
-        if isinstance(value, int):
-            return value
+    def __init__(self, name: str, parse: Callable[[str], T]) -> None:
+        self.name, self._parse = name, parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        if not isinstance(value, str):
+            made: T = value
+            return made
         try:
-            instant = parse_when(str(value), now(), zone_of(ctx))
+            return self._parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
-        return instant
 
 
-class _Span(click.ParamType[Duration]):
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Duration:
-        if isinstance(value, int):
-            return value
-        try:
-            span = parse_duration(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if span <= 0:
-            self.fail(f"found {value!r}, expected a duration above 0", param, ctx)
-        return span
+def _span(text: str) -> Duration:
+    span = parse_duration(text)
+    if span <= 0:
+        raise ValueError(f"found {text!r}, expected a duration above 0")
+    return span
 
 
-class _Pair(click.ParamType[tuple[str, str]]):
-    name = "key=value"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        key, sign, text = str(value).partition("=")
-        if not key or not sign:
-            self.fail(f"found {value!r}, expected KEY=VALUE", param, ctx)
-        return key, text
+def _pair(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not key or not sign:
+        raise ValueError(f"found {text!r}, expected KEY=VALUE")
+    return key, value
 
 
 class Count(click.IntRange):
@@ -89,43 +80,24 @@ class Number(click.FloatRange):
         return number
 
 
-class _Zone(click.ParamType[tzinfo]):
-    name = "zone"
+def _zone(text: str) -> tzinfo:
+    from zoneinfo import ZoneInfo
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tzinfo:
-        from zoneinfo import ZoneInfo
-
-        try:
-            return ZoneInfo(str(value))
-        except (KeyError, ValueError, OSError):  # what ZoneInfo raises for no name, one that is no path, and a folder
-            self.fail(f"found {value!s:.40}, expected a name of the time zone database, such as Europe/Berlin", param)
+    try:
+        return ZoneInfo(text)
+    except (KeyError, ValueError, OSError):  # what ZoneInfo raises for no name, one that is no path, and a folder
+        allowed = "expected a name of the time zone database, such as Europe/Berlin"
+        raise ValueError(f"found {text:.40}, {allowed}") from None
 
 
-class _Needs(click.ParamType[Vector]):
-    name = "resource=amount,..."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Vector:
-        if isinstance(value, tuple):
-            return value
-        pairs = [entry.partition("=") for entry in str(value).split(",")]
-        try:
-            found = {name.strip(): read_amount(name.strip(), much) for name, _, much in pairs}
-        except ValueError as error:
-            self.fail(f"{error} (as in cpu=2,memory=4GiB)", param, ctx)
-        if len(found) < len(pairs):
-            self.fail(f"found {value!r}, expected each resource once", param, ctx)
-        return tuple(sorted(found.items()))
-
-
-NEEDS = _Needs()
-WHEN = _When()
-SPAN = _Span()
-PAIR = _Pair()
+WHEN: Final = Parsed("time", lambda text: parse_when(text, now(), zone_of(click.get_current_context(silent=True))))
+SPAN: Final = Parsed("duration", _span)
+PAIR: Final = Parsed("key=value", _pair)
 
 
 _ZONE_KEY: Final = "leasekit.zone"
 zone_option = click.option(
-    "--zone", type=_Zone(), is_eager=True, expose_value=False, metavar="NAME",
+    "--zone", type=Parsed("zone", _zone), is_eager=True, expose_value=False, metavar="NAME",
     callback=lambda ctx, _, zone: ctx.meta.__setitem__(_ZONE_KEY, zone or UTC),
     help="The time zone of times that name none, such as Europe/Berlin [UTC].",
 )  # fmt: skip
