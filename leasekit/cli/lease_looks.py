@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -35,8 +35,6 @@ from leasekit.core.time import INSTANT_MAX, Instant, Term
 
 if TYPE_CHECKING:
     from leasekit.runtime.client import ControlClient
-
-HISTORY_COLUMNS = ("at", "event", "from", "to", "why")
 
 
 def show_lease(lease: Mapping[str, Any]) -> None:
@@ -110,12 +108,12 @@ def list_leases(leases: Sequence[Mapping[str, Any]]) -> None:
     whose = "holder" if leases and "holder" in leases[0] else "name"
     grouped = any(lease.get("group") for lease in leases)
     listing(
-        "id", whose, "slice", "type", ("site", lambda lease: lease.get("site", "")), ("units", _count),
+        "id", whose, "slice", "type", "site", ("units", _count),
         ("state", lambda one: one["state"] if one["pending"] == NONE else f"{one['state']} ({one['pending']})"),
         ("join", lambda lease: _not_none(lease.get("join"))),
         ("starts", lambda lease: to_second(_start(lease))),
         ("ends", lambda lease: show_when(_end(lease), instant)), "reason",
-        *([("group", lambda lease: lease.get("group", ""))] if grouped else ()), empty="no leases", right=("units",),
+        *(["group"] if grouped else ()), empty="no leases", right=("units",),
     )(leases)  # fmt: skip
 
 
@@ -144,10 +142,10 @@ def _end(lease: Mapping[str, Any]) -> int:
     return int((lease["term"] if "term" in lease else lease["requested"]["term"])[1])
 
 
-def show_history(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Transitions, one a line."""
-    lines = [(shown(r["at"]), r["event"], r["from_state"], r["to_state"], r["why"]) for r in rows]
-    print_table(HISTORY_COLUMNS, lines, empty="no transitions of such a lease")
+HISTORY: Final = listing(
+    ("at", lambda row: shown(row["at"])), "event", ("from", "from_state"), ("to", "to_state"), "why",
+    empty="no transitions of such a lease",
+)  # fmt: skip
 
 
 def transition_line(event: Mapping[str, Any]) -> str:
@@ -221,7 +219,7 @@ def history(place: DeployPlace, name: str = argument("LEASE")) -> Shown:
     def told(_: object) -> None:
         if not rows:
             raise LeasekitError(f"no lease {name!r} was ever here; `leasekit lease list --all` shows those there are")
-        show_history(rows)
+        HISTORY(rows)
 
     return rows, told
 

@@ -300,7 +300,7 @@ def _plan_fields(found: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def _print_parts(parts: Sequence[Mapping[str, Any]]) -> None:
     leased = any("lease" in part for part in parts)
-    lease = (("lease", lambda part: part.get("lease", "")), ("state", _state)) if leased else ()
+    lease = ("lease", ("state", _state)) if leased else ()
     listing(
         "member", ("path", lambda part: _route(part, parts)), "site", "type", "units", "broker", *lease,
         empty="no parts", right=("units",),
@@ -326,7 +326,7 @@ def _state(part: Mapping[str, Any]) -> str:
 TOPOLOGIES: Final = listing(
     "topology", "slice", "broker", "state",
     *term_columns(lambda found: found.get("term")),
-    ("reason", lambda found: found["reason"]), empty="no topologies",
+    "reason", empty="no topologies",
 )  # fmt: skip
 
 

@@ -275,7 +275,7 @@ async def test_one_who_gets_no_further_than_tls(nursery: trio.Nursery, words: by
         except trio.BrokenResourceError:
             pass  # hung up on all the same
     await stream.aclose()
-    await poll(lambda: len(bob.transport._strangers) == 0)
+    await poll(lambda: len(bob.transport._unauthenticated) == 0)
     assert "connection refused" in caplog.text
     await Raw.dial(bob, "alice")
     assert bob.connects == ["alice"]
