@@ -16,8 +16,9 @@ from __future__ import annotations
 import logging
 import math
 import traceback
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -33,6 +34,8 @@ from leasekit.runtime.logs import UnitLogs
 
 REASON_MAX: Final = 1000
 
+T = TypeVar("T")
+
 
 def explain(error: BaseException, op: str) -> DriverError:
     """What a driver raised in ``op`` as a ``DriverError``: its own, several at once, or any other exception."""
@@ -43,6 +46,22 @@ def explain(error: BaseException, op: str) -> DriverError:
         return DriverError(_short("; ".join(map(str, leaves))), retry=retry, blame=_blame(planned))
     words = "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves)
     return DriverError(_short(f"the driver failed in {op}: {words}"), retry=False)
+
+
+async def within_timeout(
+    bound: BoundDriver, op: str, log: Callable[[str], None], call: Callable[[], Awaitable[T]]
+) -> T:
+    """What a ``call`` of a driver returns in time. Raises ``DriverError``, whatever the driver raised."""
+    try:
+        with trio.move_on_after(bound.spec.timeout / SECOND):
+            return await call()
+    except (Exception, SystemExit) as error:
+        # Plug-ins: whatever they raise is their unit's reason, and nobody else's trouble. A bug's traceback goes to the
+        # unit's log.
+        if not all(isinstance(leaf, DriverError) for leaf in _leaves(error)):
+            log("".join(traceback.format_exception(error)).rstrip())
+        raise explain(error, op) from error
+    raise DriverError(f"{op} took longer than {format_duration(bound.spec.timeout)}", retry=True)
 
 
 def _blame(errors: Iterable[DriverError]) -> Blame:
@@ -239,7 +258,8 @@ class Executor:
                 lane.waits = False
                 began = min(began, trio.current_time())
                 try:
-                    properties = await self._try_once(action, bound, log)
+                    call = partial(self._call, action, bound, log)
+                    properties = await within_timeout(bound, action.op, log, call)
                 except DriverError as error:
                     lane.trouble = str(error)
                     more = self._more(action, bound, left, began, error)
@@ -271,18 +291,6 @@ class Executor:
         if most > 0:
             return f"for {format_duration(-(-most // SECOND) * SECOND)} more"
         return f"{left} tries left" if left > 0 else ""
-
-    async def _try_once(self, action: Action, bound: BoundDriver, log: Callable[[str], None]) -> Properties:
-        try:
-            with trio.move_on_after(bound.spec.timeout / SECOND):
-                return await self._call(action, bound, log)
-        except (Exception, SystemExit) as error:
-            # Plug-ins: whatever they raise is their unit's reason, and nobody else's trouble. A bug's traceback goes to
-            # the unit's log.
-            if not all(isinstance(leaf, DriverError) for leaf in _leaves(error)):
-                log("".join(traceback.format_exception(error)).rstrip())
-            raise explain(error, action.op) from error
-        raise DriverError(f"{action.op} took longer than {format_duration(bound.spec.timeout)}", retry=True)
 
     async def _call(self, action: Action, bound: BoundDriver, log: Callable[[str], None]) -> Properties:
         if action.op not in OPERATIONS:

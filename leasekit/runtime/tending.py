@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 import attrs
@@ -18,7 +19,7 @@ from leasekit.config.build import BoundDriver
 from leasekit.core.drivers import DriverError, Orphan, OrphanFinder, PartlyToldError, ProbeResult, UnitContext
 from leasekit.core.errors import CommandError
 from leasekit.core.time import SECOND, format_duration
-from leasekit.runtime.executor import explain
+from leasekit.runtime.executor import explain, within_timeout
 from leasekit.runtime.shell import ActorShell
 
 AGAIN_AFTER: Final = 1.0
@@ -127,16 +128,11 @@ class Tending:
 
     async def _probe(self, bound: BoundDriver, unit: Mapping[str, Any]) -> ProbeResult:
         """Raises ``DriverError``, whatever the driver raised."""
-        try:
-            with trio.move_on_after(bound.spec.timeout / SECOND):
-                found: object = await bound.driver.probe(self._context(unit, "probe"))
-                if not isinstance(found, ProbeResult):
-                    raise DriverError(f"probe returned {found!r:.100}, expected ProbeResult", retry=False)
-                return found
-        except Exception as error:
-            # Plug-ins: what they raise must not end the daemon.
-            raise explain(error, "probe") from error
-        raise DriverError(f"probe took longer than {format_duration(bound.spec.timeout)}")
+        context = self._context(unit, "probe")
+        found: object = await within_timeout(bound, "probe", context.log, lambda: bound.driver.probe(context))
+        if not isinstance(found, ProbeResult):
+            raise DriverError(f"probe returned {found!r:.100}, expected ProbeResult", retry=False)
+        return found
 
     def _context(self, unit: Mapping[str, Any], op: str) -> UnitContext:
         log = self._shell.unit_logs.open(unit["unit"], f"{unit['lease'] or '-'} {op}: ")
@@ -239,11 +235,9 @@ class Tending:
         elif states.get(name) in HELD:
             raise CommandError(f"unit {name} is {states[name]}: nothing of it is removed")
         unit = {"unit": name, "type": "", "lease": "", "setup": 0, "properties": {}, "configuration": {}}
+        context = self._context(unit, "teardown")
         try:
-            await bound.driver.teardown(self._context(unit, "teardown"))
-        except Exception as error:
-            # Plug-ins: what they raise must not keep what is left of other units from being removed.
-            raise explain(error, "teardown") from error
+            await within_timeout(bound, "teardown", context.log, lambda: bound.driver.teardown(context))
         finally:
             if held:
                 await self._shell.command("unit.enable", {"unit": name})
@@ -256,13 +250,12 @@ class Tending:
         given = arguments.get("arguments") or {}
         if not isinstance(given, Mapping):
             raise CommandError(f"arguments: found {given!r:.60}, expected names and values")
+        context, operation = self._context(unit, "operate"), str(arguments.get("operation", ""))
         try:
-            with trio.move_on_after(bound.spec.timeout / SECOND):
-                operation = str(arguments.get("operation", ""))
-                return dict(await bound.driver.operate(self._context(unit, "operate"), operation, given))
+            call = partial(bound.driver.operate, context, operation, given)
+            return dict(await within_timeout(bound, operation, context.log, call))
         except DriverError as error:
             raise CommandError(str(error)) from error
-        raise CommandError(f"it took longer than {format_duration(bound.spec.timeout)}")
 
     async def _probe_now(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         bound, unit = await self._find(arguments)

@@ -73,6 +73,8 @@ class Frail(NullDriver):
     async def operate(self, unit: UnitContext, operation: str, arguments: Mapping[str, Any]) -> dict[str, str]:
         """Says what it was asked for."""
         await trio.lowlevel.checkpoint()
+        if operation == "stumble":
+            raise ZeroDivisionError("one too few")
         if operation not in self.operations:
             raise DriverError(f"found {operation!r}", retry=False)
         return {"did": f"{operation} {unit.unit} {unit.lease} {dict(arguments)}"}
@@ -311,6 +313,7 @@ async def test_an_operators_actions(tmp_path):
         assert looked == {"state": "up", "detail": "", "measured": {"load": 0.5}}
         for wrong, reason in (
             ({"unit": "vm-1", "operation": "explode"}, "found 'explode'"),
+            ({"unit": "vm-1", "operation": "stumble"}, "the driver failed in stumble: ZeroDivisionError: one too few"),
             ({"unit": "vm-1", "operation": "restart", "arguments": [1]}, "arguments: found"),
             ({"unit": "vm-3", "operation": "restart"}, "no unit 'vm-3' is up here"),
         ):
