@@ -431,10 +431,7 @@ class Issued:
             )
         else:
             message = Reclaim(record.id, record.number, record.ticket, record.statement)
-        self._kernel.send(record.peer, message)
-        self._kernel.owe(record, record.peer)
-        record.send_at = self._kernel.now + self._kernel.backoff(record.tries)
-        record.tries += 1
+        self._kernel.send_owed(record, record.peer, message)
 
     @takes(OfferAnswer)
     def _on_offer_answer(self, peer: str, message: OfferAnswer) -> None:
@@ -722,7 +719,6 @@ class Issued:
 
     def send_now(self, record: Delegation, peer: str) -> None:
         """Send that to a peer that has just connected."""
-        record.tries = 0
         self._send_given(record)
 
     def restore(self, rows: Iterable[Row], overrides: Iterable[Row]) -> None:

@@ -23,6 +23,7 @@ from leasekit.actors.settings import ActorSettings
 from leasekit.core.commands import NoArguments, check_arguments, read_arguments
 from leasekit.core.errors import CommandError
 from leasekit.core.leases.machine import Machine
+from leasekit.core.leases.records import SentRecord
 from leasekit.core.protocol.messages import ErrorReply, Message
 from leasekit.core.reasons import Reason, mark, said, to_text, with_article, words
 from leasekit.core.schema import COPIED, LOG, Change, Row
@@ -51,6 +52,13 @@ class Record(Timed, Protocol):
     table: ClassVar[str]
 
     def row(self) -> Row: ...
+
+
+class Owed(Record, Protocol):
+    """A record that is sent until it is acknowledged."""
+
+    send_at: Instant
+    tries: int
 
 
 R = TypeVar("R", bound=Record)
@@ -257,6 +265,13 @@ class Kernel:
             waiting = self.unacknowledged[peer] = {}
         waiting[record.id] = record
 
+    def send_owed(self, record: Owed, peer: str, message: Message) -> None:
+        """Send ``peer`` what ``record`` has for it: again, after ever longer waits, until it is acknowledged."""
+        self.send(peer, message)
+        self.owe(record, peer)
+        record.send_at = self.now + self.backoff(record.tries)
+        record.tries += 1
+
     def owe_no_more(self, record: Record, peer: str) -> None:
         """``peer`` has acknowledged all of ``record``."""
         waiting = self.unacknowledged.get(peer)
@@ -269,6 +284,8 @@ class Kernel:
         for record in list(waiting.values()) if waiting else ():
             kind = self._kinds[type(record)]
             if kind.awaits(record, peer):
+                if isinstance(record, SentRecord):
+                    record.tries = 0
                 kind.send(record, peer)
                 self.touch(record)
             elif waiting is not None:

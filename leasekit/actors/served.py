@@ -261,7 +261,6 @@ class Served(Generic[L]):
 
     def send_now(self, lease: ServedLease, peer: str) -> None:
         """Send them to a peer that has just connected."""
-        lease.tries = 0
         self.send(lease)
 
     @query("leases")
@@ -293,7 +292,7 @@ class Notices:
             due_at=lambda notice: min(notice.send_at, notice.until),
             on_due=self._due,
             awaits=lambda notice, peer: notice.id in self._notices and notice.peer == peer,
-            send=self._send_now,
+            send=lambda notice, peer: self._send(notice),
         )
 
     def __iter__(self) -> Iterator[Notice]:
@@ -310,10 +309,7 @@ class Notices:
         self._kernel.touch(notice)
 
     def _send(self, notice: Notice) -> None:
-        self._kernel.send(notice.peer, notice.content())
-        self._kernel.owe(notice, notice.peer)
-        notice.send_at = self._kernel.now + self._kernel.backoff(notice.tries)
-        notice.tries += 1
+        self._kernel.send_owed(notice, notice.peer, notice.content())
 
     @takes(Accepted)
     def _on_accepted(self, peer: str, message: Accepted) -> None:
@@ -344,10 +340,6 @@ class Notices:
             self._end(notice)
         elif notice.send_at <= self._kernel.now:
             self._send(notice)
-
-    def _send_now(self, notice: Notice, peer: str) -> None:
-        notice.tries = 0
-        self._send(notice)
 
     def restore(self, rows: Iterable[Row]) -> None:
         """Take up what a store kept: it is sent at once."""

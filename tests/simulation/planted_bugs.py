@@ -274,8 +274,8 @@ BUGS: Final[dict[str, Bug]] = {
         Returns, "give_back", "if held.term.end <= self._kernel.now", "if True"
     ),
     "a return on its way is lost at a restart": Bug(
-        Returns, "_send", "self._kernel.owe(giving, peer)",
-        "self._kernel.owe(giving, peer); self._kernel.dirty.pop(id(giving), None)",
+        Returns, "_send", "self._kernel.send_owed(giving, peer, message)",
+        "self._kernel.send_owed(giving, peer, message); self._kernel.dirty.pop(id(giving), None)",
     ),
     "a return is counted twice": Bug(
         GrantedClaims, "_ended_at", "self._book.end_early(claim, at)\n        ended =",
@@ -438,9 +438,9 @@ BUGS: Final[dict[str, Bug]] = {
         Leases, "drop", "for predecessor in _predecessors(lease):", "for predecessor in ():"
     ),
     "a receipt is sent once only": Bug(
-        Returns, "_send", "giving.send_at = self._kernel.now + self._kernel.backoff(giving.tries)",
-        "giving.send_at = giving.held.term.end if giving.receipt else "
-        "self._kernel.now + self._kernel.backoff(giving.tries)",
+        Returns, "_send", "self._kernel.send_owed(giving, peer, message)",
+        "self._kernel.send_owed(giving, peer, message); "
+        "giving.send_at = giving.held.term.end if giving.receipt else giving.send_at",
     ),
 }  # fmt: skip
 

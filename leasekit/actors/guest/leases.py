@@ -434,7 +434,9 @@ class Returns:
     _returns: dict[str, Return] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._kernel.register(Return, due_at=self._due_at, on_due=self._due, awaits=self.awaits, send=self._send_now)
+        self._kernel.register(
+            Return, due_at=self._due_at, on_due=self._due, awaits=self.awaits, send=lambda giving, _: self._send(giving)
+        )
 
     def __iter__(self) -> Iterator[Return]:
         return iter(self._returns.values())
@@ -518,10 +520,7 @@ class Returns:
             peer = giving.site
         else:
             message, peer = ReturnTicket(giving.lease, giving.number, giving.receipt), giving.broker
-        self._kernel.send(peer, message)
-        self._kernel.owe(giving, peer)
-        giving.send_at = self._kernel.now + self._kernel.backoff(giving.tries)
-        giving.tries += 1
+        self._kernel.send_owed(giving, peer, message)
 
     @takes(Relinquished)
     def _on_relinquished(self, peer: str, message: Relinquished) -> None:
@@ -573,10 +572,6 @@ class Returns:
             self._end(giving, "end", Reason(Code.TERM_OVER))
         elif giving.send_at <= self._kernel.now:
             self._send(giving)
-
-    def _send_now(self, giving: Return, peer: str) -> None:
-        giving.tries = 0
-        self._send(giving)
 
     def awaits(self, giving: Return, peer: str) -> bool:
         """Whether ``peer`` is asked to take it."""

@@ -41,23 +41,17 @@ TABLE: Final = {
         "returned": (CLOSED, NONE),
         "end": (CLOSED, NONE),
     },
-    (TICKETED, EXTENDING_TICKET): {
-        "grant": (TICKETED, NONE),
-        "refuse": (TICKETED, NONE),
-        "withdraw": (TICKETED, NONE),
-        "expire": (TICKETED, NONE),
-        "return": (TICKETED, EXTENDING_TICKET),
-        "returned": (CLOSED, NONE),
-        "end": (CLOSED, NONE),
-    },
-    (TICKETED, MODIFYING): {
-        "grant": (TICKETED, NONE),
-        "refuse": (TICKETED, NONE),
-        "withdraw": (TICKETED, NONE),
-        "expire": (TICKETED, NONE),
-        "return": (TICKETED, MODIFYING),
-        "returned": (CLOSED, NONE),
-        "end": (CLOSED, NONE),
+    **{
+        (TICKETED, pending): {
+            "grant": (TICKETED, NONE),
+            "refuse": (TICKETED, NONE),
+            "withdraw": (TICKETED, NONE),
+            "expire": (TICKETED, NONE),
+            "return": (TICKETED, pending),
+            "returned": (CLOSED, NONE),
+            "end": (CLOSED, NONE),
+        }
+        for pending in (EXTENDING_TICKET, MODIFYING)
     },
     (CLOSED, NONE): {},
     (FAILED, NONE): {},

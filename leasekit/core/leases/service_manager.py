@@ -53,6 +53,9 @@ UNDOING: Final = "undoing"
 CLOSING: Final = "closing"
 CLOSE_WAIT: Final = "close_wait"
 
+_ENDS: Final = {"close": (ACTIVE, CLOSING), "lost": (CLOSED, NONE)}
+"""What may end an active lease, whatever else goes on."""
+
 TABLE: Final = {
     (NASCENT, NONE): {
         "ask": (NASCENT, TICKETING),
@@ -93,8 +96,7 @@ TABLE: Final = {
         "extend": (ACTIVE, EXTENDING_TICKET),
         "in_hand": (ACTIVE_TICKETED, NONE),
         "modify": (ACTIVE, MODIFYING),
-        "close": (ACTIVE, CLOSING),
-        "lost": (CLOSED, NONE),
+        **_ENDS,
         "expire": (ACTIVE, CLOSING),
     },
     (ACTIVE, EXTENDING_TICKET): {
@@ -103,16 +105,14 @@ TABLE: Final = {
         "ticket": (ACTIVE_TICKETED, NONE),
         "ticket_refused": (ACTIVE, NONE),
         "undo": (ACTIVE, WITHDRAWING),
-        "close": (ACTIVE, CLOSING),
-        "lost": (CLOSED, NONE),
+        **_ENDS,
         "expire": (ACTIVE, CLOSING),
     },
     (ACTIVE, WITHDRAWING): {
         "changed": (ACTIVE, WITHDRAWING),
         "ticket": (ACTIVE, NONE),
         "ticket_refused": (ACTIVE, NONE),
-        "close": (ACTIVE, CLOSING),
-        "lost": (CLOSED, NONE),
+        **_ENDS,
         "expire": (ACTIVE, CLOSING),
     },
     (ACTIVE_TICKETED, NONE): {
@@ -121,8 +121,7 @@ TABLE: Final = {
         "modify": (ACTIVE_TICKETED, MODIFYING),
         "undo": (ACTIVE, NONE),
         "redeem": (ACTIVE_TICKETED, EXTENDING_LEASE),
-        "close": (ACTIVE, CLOSING),
-        "lost": (CLOSED, NONE),
+        **_ENDS,
     },
     (ACTIVE_TICKETED, EXTENDING_TICKET): {
         "changed": (ACTIVE_TICKETED, EXTENDING_TICKET),
@@ -130,15 +129,13 @@ TABLE: Final = {
         "ticket_refused": (ACTIVE_TICKETED, NONE),
         "undo": (ACTIVE_TICKETED, WITHDRAWING),
         "redeem": (ACTIVE_TICKETED, EXTENDING_FURTHER),
-        "close": (ACTIVE, CLOSING),
-        "lost": (CLOSED, NONE),
+        **_ENDS,
     },
     (ACTIVE_TICKETED, WITHDRAWING): {
         "changed": (ACTIVE_TICKETED, WITHDRAWING),
         "ticket": (ACTIVE_TICKETED, NONE),
         "ticket_refused": (ACTIVE_TICKETED, NONE),
-        "close": (ACTIVE, CLOSING),
-        "lost": (CLOSED, NONE),
+        **_ENDS,
     },
     (ACTIVE_TICKETED, MODIFYING): {
         "changed": (ACTIVE_TICKETED, MODIFYING),
@@ -147,8 +144,7 @@ TABLE: Final = {
         "lease": (ACTIVE_TICKETED, NONE),
         "lease_refused": (ACTIVE_TICKETED, NONE),
         "redeem": (ACTIVE_TICKETED, EXTENDING_LEASE),
-        "close": (ACTIVE, CLOSING),
-        "lost": (CLOSED, NONE),
+        **_ENDS,
         "expire": (ACTIVE, CLOSING),
     },
     (ACTIVE_TICKETED, EXTENDING_LEASE): {
@@ -159,8 +155,7 @@ TABLE: Final = {
         "modify": (ACTIVE_TICKETED, MODIFYING),
         "undo": (ACTIVE_TICKETED, UNDOING),
         "let_go": (ACTIVE_TICKETED, EXTENDING_LEASE),
-        "close": (ACTIVE, CLOSING),
-        "lost": (CLOSED, NONE),
+        **_ENDS,
         "expire": (ACTIVE, CLOSING),
     },
     (ACTIVE_TICKETED, EXTENDING_FURTHER): {
@@ -170,16 +165,14 @@ TABLE: Final = {
         "lease": (ACTIVE, EXTENDING_TICKET),
         "lease_refused": (ACTIVE, WITHDRAWING),
         "let_go": (ACTIVE_TICKETED, EXTENDING_LEASE),
-        "close": (ACTIVE, CLOSING),
-        "lost": (CLOSED, NONE),
+        **_ENDS,
         "expire": (ACTIVE, CLOSING),
     },
     (ACTIVE_TICKETED, UNDOING): {
         "changed": (ACTIVE_TICKETED, UNDOING),
         "undone": (ACTIVE, NONE),
         "lease": (ACTIVE, NONE),
-        "close": (ACTIVE, CLOSING),
-        "lost": (CLOSED, NONE),
+        **_ENDS,
         "expire": (ACTIVE, CLOSING),
     },
     (ACTIVE, MODIFYING): {
@@ -188,8 +181,7 @@ TABLE: Final = {
         "ticket_refused": (ACTIVE, NONE),
         "lease": (ACTIVE, NONE),
         "lease_refused": (ACTIVE, NONE),
-        "close": (ACTIVE, CLOSING),
-        "lost": (CLOSED, NONE),
+        **_ENDS,
         "expire": (ACTIVE, CLOSING),
     },
     (ACTIVE, CLOSING): {
