@@ -9,8 +9,8 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed.stamp
-# One more than there are cores: tests of daemons and guests mostly wait.
-WORKERS ?= 3
+# Two more than there are cores: the two that have daemons and virtual machines mostly wait.
+WORKERS ?= 4
 CANDIDATES := python3 python3.13 python3.12 python3.11
 PYTHON ?= $(shell for p in $(CANDIDATES); do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -55,7 +55,7 @@ QUICK_SEEDS := 15
 
 quick: setup  ## most of what finds bugs, in under a minute: linter, tests of the inner rooms, 16 simulated seeds
 	@$(BIN)/ruff check --quiet .
-	@$(PYTEST) -m 'not soak and not long' $(QUICK)
+	@$(PYTEST) -n 2 -m 'not soak and not long' $(QUICK)
 	@$(BIN)/leasekit simulate --seeds 0..$(QUICK_SEEDS) --jobs 2
 
 quick-finds: setup  ## how many of the planted bugs `make quick` finds: takes a quarter of an hour
