@@ -129,10 +129,9 @@ def run_case(case: YieldCase) -> dict[str, YieldFound]:
         begin = time.perf_counter()
         placed = solve(problem, name.partition(" ")[0], local_search=name == SEARCHED, seed=case.seed)
         took = time.perf_counter() - begin
-        solved = placed.status in ("optimal", "placed")
-        found[name] = YieldFound(
-            placed.min_yield if solved else None, placed.average_yield if solved and name != "lp" else None, took
-        )
+        is_solved = placed.status in ("optimal", "placed")
+        mean = placed.average_yield if is_solved and name != "lp" else None
+        found[name] = YieldFound(placed.min_yield if is_solved else None, mean, took)
     return found
 
 
@@ -153,8 +152,7 @@ def run_all(
 
 def summarize(name: str, instances: int, seed: int, found: Found) -> dict[str, Any]:
     """What repeats for a seed, as plain data."""
-    of = SETS[name]
-    feasible = [one for _, one in found if any(y.least is not None for key, y in one.items() if key != "lp")]
+    of, feasible = SETS[name], solved(found)
     best_known = "exact" if "exact" in of.algorithms else "lp"
     return {
         "set": name,
@@ -173,12 +171,22 @@ def summarize(name: str, instances: int, seed: int, found: Found) -> dict[str, A
             }
             for key in of.algorithms
         ],
-        "comparison": [
-            {"what": what, "low": low, "high": high, "found": value, "ok": low <= value <= high}
-            for what, (low, high) in of.expected.items()
-            if (value := _value(what, feasible)) is not None
-        ],
+        "comparison": compare(name, feasible),
     }
+
+
+def solved(found: Found) -> list[Mapping[str, YieldFound]]:
+    """What was found of the instances that some algorithm solved."""
+    return [one for _, one in found if any(y.least is not None for key, y in one.items() if key != "lp")]
+
+
+def compare(name: str, feasible: Sequence[Mapping[str, YieldFound]]) -> list[dict[str, Any]]:
+    """What must come out of a set, and what has."""
+    return [
+        {"what": what, "low": low, "high": high, "found": value, "ok": low <= value <= high}
+        for what, (low, high) in SETS[name].expected.items()
+        if (value := _value(what, feasible)) is not None
+    ]
 
 
 def measured(found: Found) -> dict[str, dict[str, float]]:
@@ -192,19 +200,19 @@ def measured(found: Found) -> dict[str, dict[str, float]]:
 
 def _degraded(name: str, feasible: Sequence[Mapping[str, YieldFound]], paper: tuple[float, float]) -> dict[str, Any]:
     """Degradation from the best of MCB1 to MCB8."""
-    degradations, solved = [], []
+    degradations, succeeded = [], []
     for one in feasible:
         best = max((one[key].least or 0.0 for key in MCB), default=0.0)
         least = one[name].least
         if best:
             degradations.append(100 * (best - (least or 0.0)) / best)
             if least is not None:
-                solved.append(degradations[-1])
+                succeeded.append(degradations[-1])
     return {
         "algorithm": name,
         "mean_pct": round(fmean(degradations), 3) if degradations else None,
-        "most_pct": round(max(solved), 2) if solved else None,
-        "failures": len(degradations) - len(solved),
+        "most_pct": round(max(succeeded), 2) if succeeded else None,
+        "failures": len(degradations) - len(succeeded),
         "paper_mean_pct": paper[0],
         "paper_most_pct": paper[1],
     }
