@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Any, ClassVar, Final
 
@@ -24,7 +24,7 @@ from leasekit.core.mappers import (
     RequestLease,
     Wake,
 )
-from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Term
+from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant, Term
 from leasekit.policies.authority.energy import EnergyManager, EnergySettings
 from leasekit.policies.authority.first_fit import FirstFit
 from leasekit.policies.broker.backfill import Backfill, BackfillSettings
@@ -54,19 +54,35 @@ class Mood:
         return not self.calm and self.rng.random() < chance
 
 
-class Mischief(Fcfs):
-    """Decides well, and adds decisions that must not be carried out; sometimes it raises."""
+class Moody:
+    """The half of a mapper that has a mood; the other half is made with what else is given."""
 
-    def __init__(self, mood: Mood, settings: FcfsSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, mood: Mood, *settings: Any) -> None:
+        super().__init__(*settings)
         self._mood = mood
+
+    def _raises(self, chance: float) -> None:
+        """Raise, as a mapper with a bug does."""
+        if self._mood.has(chance):
+            self._mood.met("mapper raises")
+            raise RuntimeError(BAD_DAY)
+
+    def _slowly(self, now: Instant, decide: Callable[[], Iterable[Any]]) -> list[Any]:
+        """Nothing more often than not; asks to be called again."""
+        again = Wake(now + self._mood.rng.choice(AGAIN))
+        if self._mood.has(0.6):
+            self._mood.met("mapper is slow")
+            return [again]
+        return [*decide(), again]
+
+
+class Mischief(Moody, Fcfs):
+    """Decides well, and adds decisions that must not be carried out; sometimes it raises."""
 
     def allocate(self, cycle: BrokerCycle) -> list[Any]:
         """Good decisions among wrong ones."""
         mood, rng = self._mood, self._mood.rng
-        if mood.has(0.1):
-            mood.met("mapper raises")
-            raise RuntimeError(BAD_DAY)
+        self._raises(0.1)
         decisions: list[Any] = []
         for decision in super().allocate(cycle):
             if isinstance(decision, Grant) and mood.has(0.5):
@@ -99,28 +115,16 @@ def _too_early(decision: GrantGroup, cycle: BrokerCycle) -> GrantGroup:
     return decision._replace(grants=moved)
 
 
-class Slow(Fcfs):
+class Slow(Moody, Fcfs):
     """Leaves each request waiting for some turns."""
-
-    def __init__(self, mood: Mood, settings: FcfsSettings) -> None:
-        super().__init__(settings)
-        self._mood = mood
 
     def allocate(self, cycle: BrokerCycle) -> list[Any]:
         """Nothing more often than not; asks to be called again."""
-        again = Wake(cycle.now + self._mood.rng.choice(AGAIN))
-        if self._mood.has(0.6):
-            self._mood.met("mapper is slow")
-            return [again]
-        return [*super().allocate(cycle), again]
+        return self._slowly(cycle.now, lambda: super(Slow, self).allocate(cycle))
 
 
-class Preempting(Fcfs):
+class Preempting(Moody, Fcfs):
     """Ends leases before their time: mostly those that may be ended."""
-
-    def __init__(self, mood: Mood, settings: FcfsSettings) -> None:
-        super().__init__(settings)
-        self._mood = mood
 
     def allocate(self, cycle: BrokerCycle) -> list[Any]:
         """What its base decides, and now and then the end of a lease of a type that is asked for."""
@@ -142,20 +146,12 @@ class Preempting(Fcfs):
         return decisions
 
 
-class SlowSite(FirstFit):
+class SlowSite(Moody, FirstFit):
     """The same for a site."""
-
-    def __init__(self, mood: Mood) -> None:
-        super().__init__()
-        self._mood = mood
 
     def assign(self, cycle: AuthorityCycle) -> list[Any]:
         """Nothing more often than not; asks to be called again."""
-        again = Wake(cycle.now + self._mood.rng.choice(AGAIN))
-        if self._mood.has(0.6):
-            self._mood.met("mapper is slow")
-            return [again]
-        return [*super().assign(cycle), again]
+        return self._slowly(cycle.now, lambda: super(SlowSite, self).assign(cycle))
 
 
 HASTY: Final = EnergySettings(
@@ -168,14 +164,10 @@ HASTY: Final = EnergySettings(
 QUOTAS: Final = (QuotaSettings(units=6, unit_hours=3.0), QuotaSettings(type="gpu", longest=5 * MINUTE, ahead=MINUTE))
 
 
-class Switching(FirstFit):
+class Switching(Moody, FirstFit):
     """Switches units on and off at will, also those that it must not."""
 
     watches: ClassVar[bool] = True
-
-    def __init__(self, mood: Mood) -> None:
-        super().__init__()
-        self._mood = mood
 
     def assign(self, cycle: AuthorityCycle) -> list[Any]:
         """Good decisions, with some of power before or after them."""
@@ -194,19 +186,13 @@ class Switching(FirstFit):
         return [*switched, *decisions, wake] if rng.random() < 0.5 else [*decisions, *switched, wake]
 
 
-class WrongSite(FirstFit):
+class WrongSite(Moody, FirstFit):
     """Gives units that others have, too many of them, or one of them twice, before it does right."""
-
-    def __init__(self, mood: Mood) -> None:
-        super().__init__()
-        self._mood = mood
 
     def assign(self, cycle: AuthorityCycle) -> list[Any]:
         """Good decisions among wrong ones."""
         mood = self._mood
-        if mood.has(0.05):
-            mood.met("mapper raises")
-            raise RuntimeError(BAD_DAY)
+        self._raises(0.05)
         decisions: list[Any] = []
         for decision in super().assign(cycle):
             if isinstance(decision, Assign) and mood.has(0.4):
@@ -223,32 +209,25 @@ class WrongSite(FirstFit):
         return decisions
 
 
-class Hesitant(Manual):
+class Hesitant(Moody, Manual):
     """Its upcall holds leases for a while, and sometimes raises."""
-
-    def __init__(self, mood: Mood) -> None:
-        super().__init__()
-        self._mood = mood
 
     def unblock(self, lease: LeaseView, predecessor: LeaseView) -> Go | Hold:
         """Hold, or go on with what the predecessor has."""
         mood = self._mood
-        if mood.has(0.05):
-            mood.met("mapper raises")
-            raise RuntimeError(BAD_DAY)
+        self._raises(0.05)
         if mood.rng.random() < 0.5:
             start = max(lease.term.start, predecessor.term.start)
             return Hold(start + mood.rng.choice((1, 5000, MINUTE, 10 * HOUR)))
         return Go({"units": " ".join(unit.id for unit in predecessor.members())})
 
 
-class Restless(Manual):
+class Restless(Moody, Manual):
     """Asks for leases, renews, changes and closes them by itself while the faults are on."""
 
     def __init__(self, mood: Mood, asks: Callable[[str], None]) -> None:
         """``asks`` is told of each lease that the mapper wants closed."""
-        super().__init__()
-        self._mood = mood
+        super().__init__(mood)
         self._asks = asks
 
     def plan(self, cycle: GuestCycle) -> tuple[Any, ...]:
