@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any, ClassVar, Final
 
 import attrs
@@ -20,14 +19,12 @@ from leasekit.core.drivers import (
     DriverError,
     Finding,
     OnlyUnits,
-    Orphan,
     ProbeResult,
     UnitContext,
-    all_orphans,
 )
 from leasekit.core.properties import EMPTY, Properties
-from leasekit.core.settings import expect_one_of
 from leasekit.core.time import SECOND
+from leasekit.drivers.libvirt.base import DomainDriver
 from leasekit.drivers.libvirt.caps import measure_caps
 from leasekit.drivers.libvirt.connection import HostAbsentError, HostLostError
 from leasekit.drivers.libvirt.documents import Paths, domain_xml
@@ -43,14 +40,12 @@ from leasekit.drivers.libvirt.record import RESUMED_DISK, RESUMED_MEMORY, Libvir
 from leasekit.drivers.libvirt.seed import HostKey, initramfs_seed, make_host_key, make_iso, nocloud_files
 from leasekit.drivers.libvirt.settings import HOME, LibvirtSettings
 from leasekit.drivers.libvirt.whereabouts import Whereabouts
-from leasekit.drivers.names import check_unit_id, unknown_operation
-from leasekit.drivers.one_sided import SiteOnly
-from leasekit.drivers.unit_books import AddressBook, CpuSamples, UnitLocks
+from leasekit.drivers.names import check_unit_id
 
 MEBI: Final = 2**20
 
 
-class LibvirtDriver(SiteOnly):
+class LibvirtDriver(DomainDriver[LibvirtPlace]):
     """A :class:`~leasekit.core.drivers.Driver` of virtual machines. Raises ``SettingsError`` without libvirt-python."""
 
     kind = "libvirt"
@@ -60,12 +55,12 @@ class LibvirtDriver(SiteOnly):
 
     def __init__(self, settings: LibvirtSettings) -> None:
         self._settings = settings
-        self._places = {name: LibvirtPlace(name, host, settings) for name, host in settings.hosts.items()}
+        places = {name: LibvirtPlace(name, host, settings) for name, host in settings.hosts.items()}
+        super().__init__(places, settings.images)
         if len(self._places) > 1:
             self.capabilities = self.capabilities | {"migrate"}
         self._whereabouts = Whereabouts(self._places, settings)
         self._kept = KeptUnits(self._places, settings)
-        self._locks, self._addresses, self._samples = UnitLocks(), AddressBook(), CpuSamples()
         self._book = settings.network.address_book() if settings.network is not None else None
         self._booking = trio.Lock()
         self._unasked = dict(self._places)
@@ -188,49 +183,8 @@ class LibvirtDriver(SiteOnly):
             return ProbeResult(state="down", detail=str(error))
         if state is None:
             return ProbeResult(state="down", detail="not set up")
-        measured = {"cpu_seconds": state.cpu, "memory_bytes": float(state.memory), "vcpus": float(state.vcpus)}
-        percent = self._samples.percent(name, state.cpu)
-        if percent is not None:
-            measured["cpu_percent"] = percent
-        if not state.alive:
-            return ProbeResult(state="down", detail=f"its domain is {state.why}", measured=measured)
-        if state.record is None or not state.record.ready:
-            return ProbeResult(state="down", detail="not ready yet", measured=measured)
-        return ProbeResult(state="up", detail=f"{state.why} on host {place.name}", measured=measured)
-
-    async def operate(self, unit: UnitContext, operation: str, arguments: Mapping[str, Any]) -> Properties:
-        """``suspend`` (memory to disk) and ``resume``; ``restart``; ``migrate`` (argument ``host``); ``console``,
-        which returns the last lines as property ``console``; ``caps`` (argument ``seconds``), which measures how well
-        CPU caps hold while the guest is busy. ``drop`` throws away what is kept under a key.
-        """
-        actions: dict[str, Callable[[UnitContext, Mapping[str, Any]], Awaitable[Properties]]] = {
-            "suspend": self._suspend,
-            "resume": self._resume,
-            "restart": self._restart,
-            "migrate": self._migrate,
-            "console": self._console,
-            "caps": self._caps,
-            DROP: self._drop,
-        }
-        if operation not in actions:
-            raise unknown_operation("libvirt", operation, self.operations)
-        check_unit_id(unit.unit)
-        async with self._locks.of(unit.unit):
-            return await actions[operation](unit, arguments)
-
-    # What else a site may ask
-
-    async def orphans(self, known: Collection[str]) -> list[Orphan]:
-        """What there is on all hosts of units that are not ``known``, domains before volumes. Raises
-        ``PartlyToldError`` with hosts that can't be asked. :meth:`teardown` of the unit removes it.
-        """
-
-        async def look(place: LibvirtPlace) -> list[Orphan]:
-            with suppress(HostAbsentError):
-                return [Orphan(place.name, *what) for what in await place.belongings() if what[0] not in known]
-            return []
-
-        return await all_orphans(partial(look, place) for place in self._places.values())
+        measured = self._measured(name, state.cpu, state.memory, state.vcpus)
+        return self._probed(place, state, measured, ready=state.record is not None and state.record.ready)
 
     # Parts of these
 
@@ -266,11 +220,6 @@ class LibvirtDriver(SiteOnly):
             why = "is not set up" if state is None or state.record is None else f"is {state.why}"
             raise DriverError(f"unit {unit.unit} {why}, so it can't {what}", retry=False)
         return place, state, state.record
-
-    def _properties(self, place: LibvirtPlace, record: LibvirtRecord) -> Properties:
-        image = self._settings.images.get(record.image)
-        found = record.properties(place.name, place.name_of(record.unit))
-        return {**found, "user": image.user} if image is not None and record.host_key else found
 
     # Making and removing
 
@@ -458,14 +407,11 @@ class LibvirtDriver(SiteOnly):
         return EMPTY
 
     async def _migrate(self, unit: UnitContext, arguments: Mapping[str, Any]) -> Properties:
-        wanted = str(arguments.get("host", ""))
-        if wanted not in self._places:
-            text = f"host: found {wanted[:40]!a}, {expect_one_of(wanted[:40], self._places)}"
-            raise DriverError(text, retry=False)
+        target = self._target(arguments)
         with trio.CancelScope() as scope:
             self._moves[unit.unit] = scope
             try:
-                return await self._move(unit, self._places[wanted])
+                return await self._move(unit, target)
             finally:
                 del self._moves[unit.unit]
         raise DriverError(f"unit {unit.unit} is torn down, so it does not move", retry=False)

@@ -127,14 +127,20 @@ class LibvirtPlace:
         await self.volumes.remove(f"{self.name_of(unit)}{NOTE}{host}", wipe=False)
 
     async def belongings(self) -> list[tuple[str, str, str]]:
-        """What there is of units here: (unit, ``domain`` or ``volume``, its name). Raises ``DriverError``."""
+        """What there is of units here: (unit, ``domain`` or ``volume``, its name). A host that was given back has
+        nothing. Raises ``DriverError``.
+        """
+        try:
+            domains, volumes = await self.domains.all(), await self.volumes.names()
+        except HostAbsentError:
+            return []
         prefix = self._settings.prefix
         found = [
             (state.record.unit, "domain", state.name)
-            for state in await self.domains.all()
+            for state in domains
             if state.record is not None and state.name == self.name_of(state.record.unit)
         ]
-        for name in sorted(await self.volumes.names()):
+        for name in sorted(volumes):
             if not name.startswith(prefix):
                 continue
             unit, tilde, _ = name.removeprefix(prefix).partition(NOTE)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
 import trio
 
-from leasekit.core.drivers import DriverError, Finding, OnlyUnits, Orphan, ProbeResult, UnitContext, all_orphans
+from leasekit.core.drivers import DriverError, Finding, OnlyUnits, ProbeResult, UnitContext
 from leasekit.core.properties import Properties
 from leasekit.core.settings import expect_one_of
+from leasekit.drivers.libvirt.base import DomainDriver
 from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest
 from leasekit.drivers.libvirt.readiness import console_lines
 from leasekit.drivers.libvirt.seed import make_host_key
 from leasekit.drivers.libvirt.settings import HOME, Size
-from leasekit.drivers.names import check_unit_id, unknown_operation
-from leasekit.drivers.one_sided import SiteOnly
-from leasekit.drivers.unit_books import AddressBook, CpuSamples, UnitLocks
+from leasekit.drivers.names import check_unit_id
 from leasekit.drivers.xen.document import make_plan
 from leasekit.drivers.xen.examining import examine
 from leasekit.drivers.xen.listing import ListedDomain, ListedState
@@ -29,7 +27,7 @@ from leasekit.drivers.xen.remote import XenHostLostError
 from leasekit.drivers.xen.settings import XenSettings
 
 
-class XenDriver(SiteOnly):
+class XenDriver(DomainDriver[XenPlace]):
     """A :class:`~leasekit.core.drivers.Driver` of virtual machines of Xen's."""
 
     kind = "xen"
@@ -38,10 +36,10 @@ class XenDriver(SiteOnly):
 
     def __init__(self, settings: XenSettings) -> None:
         self._settings = settings
-        self._places = {name: XenPlace(name, host, settings) for name, host in settings.hosts.items()}
+        places = {name: XenPlace(name, host, settings) for name, host in settings.hosts.items()}
+        super().__init__(places, settings.images)
         can = {"cap", "resize", "suspend", "image"}
         self.capabilities = frozenset(can | {"migrate"} if len(self._places) > 1 and settings.shared else can)
-        self._locks, self._addresses, self._samples = UnitLocks(), AddressBook(), CpuSamples()
 
     @staticmethod
     async def examine(settings: XenSettings) -> list[Finding]:
@@ -122,39 +120,9 @@ class XenDriver(SiteOnly):
         place, state = await self._where(self._home(name), name)
         if state.record is None:
             return ProbeResult(state="down", detail="not set up")
-        measured = {} if state.row is None else self._measured(name, state.row)
-        if not state.alive:
-            return ProbeResult(state="down", detail=f"its domain is {state.why}", measured=measured)
-        if not state.record.ready:
-            return ProbeResult(state="down", detail="not ready yet", measured=measured)
-        return ProbeResult(state="up", detail=f"{state.why} on host {place.name}", measured=measured)
-
-    async def operate(self, unit: UnitContext, operation: str, arguments: Mapping[str, Any]) -> Properties:
-        """``suspend`` (memory to disk) and ``resume``; ``restart``; ``migrate`` (argument ``host``); ``console``,
-        which returns the last lines as property ``console``.
-        """
-        actions: dict[str, Callable[[UnitContext, Mapping[str, Any]], Awaitable[Properties]]] = {
-            "suspend": self._suspend,
-            "resume": self._resume,
-            "restart": self._restart,
-            "migrate": self._migrate,
-            "console": self._console,
-        }
-        if operation not in actions:
-            raise unknown_operation("xen", operation, self.operations)
-        check_unit_id(unit.unit)
-        async with self._locks.of(unit.unit):
-            return await actions[operation](unit, arguments)
-
-    async def orphans(self, known: Collection[str]) -> list[Orphan]:
-        """What there is on all hosts of units that are not ``known``, domains before folders. Raises
-        ``PartlyToldError`` with hosts that can't be asked. :meth:`teardown` of the unit removes it.
-        """
-
-        async def look(place: XenPlace) -> list[Orphan]:
-            return [Orphan(place.name, *what) for what in await place.belongings() if what[0] not in known]
-
-        return await all_orphans(partial(look, place) for place in self._places.values())
+        row = state.row
+        measured = {} if row is None else self._measured(name, row.cpu, row.memory_mb * MEBI, row.vcpus)
+        return self._probed(place, state, measured, ready=state.record.ready)
 
     # Where units are
 
@@ -223,11 +191,6 @@ class XenDriver(SiteOnly):
         """The plan with the image that the unit was made from, whatever its lease says by now."""
         image = self._settings.images.get(record.image)
         return plan if image is None else attrs.evolve(plan, image_name=record.image, image=image.guest())
-
-    def _properties(self, place: XenPlace, record: XenRecord) -> Properties:
-        image = self._settings.images.get(record.image)
-        found = record.properties(place.name, place.name_of(record.unit))
-        return {**found, "user": image.user} if image is not None and record.host_key else found
 
     # Making and removing
 
@@ -299,13 +262,9 @@ class XenDriver(SiteOnly):
         return await self._await_ready(place, plan, record, unit)
 
     async def _migrate(self, unit: UnitContext, arguments: Mapping[str, Any]) -> Properties:
-        wanted = str(arguments.get("host", ""))
-        if wanted not in self._places:
-            text = f"host: found {wanted[:40]!a}, {expect_one_of(wanted[:40], self._places)}"
-            raise DriverError(text, retry=False)
+        target = self._target(arguments)
         if not self._settings.shared:
             raise DriverError("units move only between hosts that see the same files (shared = true)", retry=False)
-        target = self._places[wanted]
         source, _, record = await self._running(unit, "move")
         if source is not target:
             record = await _moved(source, target, record, make_plan(unit, self._settings).size)
@@ -318,11 +277,6 @@ class XenDriver(SiteOnly):
             raise DriverError(f"unit {unit.unit} is not set up, so it has no console", retry=False)
         lines = console_lines(await place.console(unit.unit, CONSOLE_MAX))
         return {"console": "\n".join(lines)[-8000:]}
-
-    def _measured(self, unit: str, row: ListedDomain) -> dict[str, float]:
-        found = {"cpu_seconds": row.cpu, "memory_bytes": float(row.memory_mb * MEBI), "vcpus": float(row.vcpus)}
-        percent = self._samples.percent(unit, row.cpu)
-        return found if percent is None else {**found, "cpu_percent": percent}
 
 
 async def _moved(source: XenPlace, target: XenPlace, record: XenRecord, size: Size) -> XenRecord:
