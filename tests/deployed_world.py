@@ -68,9 +68,15 @@ class DeployedWorld(World):
         self._make = make or (lambda name, actor: actor)
         self.sent: list[tuple[str, str, Message]] = []
         self.lost: set[tuple[str, str, str]] = set()
+        self.failing = ""
+        """The operation in which drivers fail."""
         for name in self.deployment.actors:
-            self.add(self._built(name), MemoryStore(), _outcome)
+            self.add(self._built(name), MemoryStore(), self._outcome)
         self.run_until(SECOND)
+
+    def _outcome(self, action: Action) -> Outcome:
+        ok = action.op != self.failing
+        return Outcome(SECOND, ok, {}, "" if ok else "it broke")
 
     def _built(self, name: str) -> Actor:
         return self._make(name, build(self.deployment, name, virtual=True).actor)
@@ -140,7 +146,3 @@ def failed(reply: Reply) -> str:
     """The error of a command that must have one."""
     assert reply.error, f"it was carried out: {reply.result}"
     return reply.error
-
-
-def _outcome(action: Action) -> Outcome:
-    return Outcome(SECOND, True, {}, "")

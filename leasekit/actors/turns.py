@@ -152,6 +152,11 @@ def _topology(where: str, value: Any) -> None:
         raise MalformedError(f"{where}: found {value!r:.80}, expected a TopologyRequest")
 
 
+def _integers(where: str, value: Any) -> None:
+    if type(value) is not tuple or any(type(one) is not int for one in value):
+        raise MalformedError(f"{where}: found {value!r:.80}, expected a tuple of whole numbers")
+
+
 def _or_none(check: Check) -> Check:
     def checked(where: str, value: Any) -> None:
         if value is not None:
@@ -169,6 +174,7 @@ _BY_TYPE: Final[Mapping[Any, Check]] = {
     Properties: _properties,
     Properties | None: _or_none(_properties),
     tuple[str, ...]: _names,
+    tuple[int, ...]: _integers,
     tuple[Grant, ...]: _several(Grant, "grants"),
     tuple[PlannedPart, ...]: _several(PlannedPart, "planned parts"),
     TopologyRequest: _topology,

@@ -429,18 +429,22 @@ class Release(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Give ``lease`` a unit on each of these hosts, as often as they are named: a machine, or the whole host."""
+    """Give ``lease`` a unit on each of these hosts, as often as they are named: a machine, or the whole host. ``caps``
+    say of machines how much CPU each gets at most, in millicores (-1: as much as there is; none said: all of them).
+    """
 
     lease: str
     hosts: tuple[str, ...]
+    caps: tuple[int, ...] = ()
 
 
 class Migrate(NamedTuple):
-    """Move a machine that is up to another host of its class."""
+    """Move a machine that is up to another host of its class; ``cap`` is as :class:`Cap` has it (-1: as it is now)."""
 
     unit: str
     host: str
     reason: str = ""
+    cap: int = -1
 
 
 class Cap(NamedTuple):

@@ -45,6 +45,7 @@ BUILT_IN: Final[Mapping[str, Mapping[str, str]]] = {
     "authority": {
         "energy": "leasekit.policies.authority.energy:EnergyManager",
         "first_fit": "leasekit.policies.authority.first_fit:FirstFit",
+        "yield": "leasekit.policies.authority.yields:YieldMapper",
     },
     "guest": {
         "coallocating": "leasekit.policies.guest.coallocating:Coallocating",

@@ -56,8 +56,8 @@ class Assignment:
         """How each decision is carried out."""
         return {
             Assign: lambda one: self._assign(*self._waiting(one.lease), one.units),
-            Place: lambda one: self._place(*self._waiting(one.lease), one.hosts),
-            Migrate: lambda one: self._migrate(one.unit, one.host, one.reason),
+            Place: lambda one: self._place(*self._waiting(one.lease), one),
+            Migrate: self._migrate,
             Cap: lambda one: self._cap(one.unit, one.cpu, one.reason),
             Release: lambda one: self._release(*self._waiting(one.lease), one.units),
             Refuse: lambda one: self._refuse(*self._waiting(one.lease), of_mapper(one.reason)),
@@ -87,7 +87,8 @@ class Assignment:
         self._take_places(lease, names)
         self._give(lease, op, [self._units[name] for name in names], given_as)
 
-    def _place(self, lease: SiteLease, op: str, hosts: Sequence[str]) -> None:
+    def _place(self, lease: SiteLease, op: str, place: Place) -> None:
+        hosts, caps = place.hosts, place.caps or (-1,) * len(place.hosts)
         if not lease.needs:
             self._assign(lease, op, hosts)
             return
@@ -99,9 +100,14 @@ class Assignment:
             if host not in self._units or self._units[host].host or self._units[host].type != lease.type:
                 raise CommandError(f"{host!r} is no host of type {lease.type!r}")
         given_as = self._given_as(lease, op, hosts)
+        sizes = [size_of(lease, class_) for class_ in given_as]
+        if len(caps) != len(hosts) or any(0 <= cap < amount(one, CPU) for cap, one in zip(caps, sizes, strict=True)):
+            raise CommandError(f"caps of lease {lease.id}: found {caps!r:.120}, one is below what is guaranteed")
         self._take_places(lease, hosts)
-        sizes = (size_of(lease, class_) for class_ in given_as)
-        machines = [self._units.add_machine(host, size, lease.needs) for host, size in zip(hosts, sizes, strict=True)]
+        machines = [
+            self._units.add_machine(host, size, lease.needs, cap)
+            for host, size, cap in zip(hosts, sizes, caps, strict=True)
+        ]
         self._give(lease, op, machines, given_as)
 
     def _take_places(self, lease: SiteLease, hosts: Sequence[str]) -> None:
@@ -134,8 +140,11 @@ class Assignment:
             raise CommandError(f"unit {name}: the driver of type {unit.type!r} has not {able!r}")
         return unit, lease
 
-    def _migrate(self, name: str, host: str, reason: str) -> None:
+    def _migrate(self, move: Migrate) -> None:
+        name, host = move.unit, move.host
         unit, lease = self._machine(name, MIGRATES)
+        if move.cap >= 0:
+            self._check_cap(unit, move.cap)
         on = self._units.find(host)
         if on.type != unit.type or on.host or unit.given_as not in on.classes or host == unit.host:
             raise CommandError(f"unit {name} can't be moved to {host}: that is no other host of its class")
@@ -143,21 +152,26 @@ class Assignment:
             self._leases.claims_of(lease), unit.host, host
         ):
             raise CommandError(f"unit {name} can't be moved to {host}: that has no room for it up to the lease's end")
-        why = of_mapper(reason) if reason else None
+        why = of_mapper(move.reason) if move.reason else None
         self._kernel.note(lease.id, "migrate", unit.host, host, Reason(Code.UNIT, name).because(why))
         self._leases.change_place(lease, unit.host, host)
         lease.waiting += 1
+        unit.cap = move.cap if move.cap >= 0 else unit.cap
         self._units.move(unit, host)
         self._kernel.touch(lease)
 
     def _cap(self, name: str, cpu: int, reason: str) -> None:
         unit, lease = self._machine(name, CAPS)
-        least = amount(unit.size, CPU)
-        if cpu < least:
-            raise CommandError(f"unit {name}: a cap of {cpu} is below the {least} millicores that are guaranteed")
+        self._check_cap(unit, cpu)
         if cpu != unit.cap:
             unit.cap = cpu
             lease.waiting += self._units.change(unit)
+
+    @staticmethod
+    def _check_cap(unit: SiteUnit, cpu: int) -> None:
+        least = amount(unit.size, CPU)
+        if cpu < least:
+            raise CommandError(f"unit {unit.id}: a cap of {cpu} is below the {least} millicores that are guaranteed")
 
     def _give(self, lease: SiteLease, op: str, units: Sequence[SiteUnit], given_as: Sequence[bytes]) -> None:
         self._demands.remove(lease)

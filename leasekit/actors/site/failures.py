@@ -348,6 +348,8 @@ class UnitEnds:
             return
         what, unit, lease_id = ended
         self._kernel.touch(unit)
+        if unit.host or self._units.inventory.hosts(unit.type):
+            self._demands.mark_dirty()
         lease = self._leases.by_id.get(lease_id)
         if what == "down":
             self._down(unit, lease)

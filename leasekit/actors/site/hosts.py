@@ -10,6 +10,7 @@ moves it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import attrs
 
@@ -24,11 +25,19 @@ from leasekit.core.timetable import Shortfall, Timetable
 from leasekit.core.vectors import Sizes, Vector
 
 
+class _Booking(NamedTuple):
+    """The place of one unit: on which host, how much of it, and under which key."""
+
+    host: str
+    size: Vector
+    key: tuple[bytes, int]
+
+
 class FragmentedError(Shortfall):
     """There is as much as was wanted, but not on single hosts."""
 
 
-@keeps(volatile="_tables _booked")
+@keeps(volatile="_tables _booked", derived="_bookings")
 @attrs.define(eq=False, slots=False)
 class Places:
     """The calendars of single hosts. ``is_out`` says whether a host is out of service at some time of a term."""
@@ -37,7 +46,8 @@ class Places:
     _units: Units
     _is_out: Callable[[SiteUnit, Term], bool]
     _tables: dict[str, dict[str, Timetable]] = attrs.field(factory=dict, init=False)
-    _booked: dict[bytes, list[tuple[str, Vector]]] = attrs.field(factory=dict, init=False)
+    _booked: dict[bytes, list[_Booking]] = attrs.field(factory=dict, init=False)
+    _bookings: int = attrs.field(default=0, init=False)
 
     def reset(self) -> None:
         """Begin with empty hosts."""
@@ -45,7 +55,7 @@ class Places:
 
     def of(self, claim: bytes) -> tuple[str, ...]:
         """The hosts of a claim's units."""
-        return tuple(host for host, _ in self._booked.get(claim, ()))
+        return tuple(one.host for one in self._booked.get(claim, ()))
 
     def room(self, host: str, size: Vector, term: Term) -> int:
         """How many units of a size have their place on a host throughout a term."""
@@ -102,9 +112,13 @@ class Places:
         )
 
     def _put(self, claim: bytes, host: str, size: Vector, term: Term, *, force: bool = False) -> None:
-        booked = self._booked.setdefault(claim, [])
-        self._sized(host, size).reserve((claim, len(booked)), 1, term, force=force)
-        booked.append((host, size))
+        self._booked.setdefault(claim, []).append(self._reserved(claim, host, size, term, force=force))
+
+    def _reserved(self, claim: bytes, host: str, size: Vector, term: Term, *, force: bool) -> _Booking:
+        self._bookings += 1
+        made = _Booking(host, size, (claim, self._bookings))
+        self._sized(host, size).reserve(made.key, 1, term, force=force)
+        return made
 
     def restore(self, claim: bytes, places: Iterable[str], units: Counts, sizes: Sizes, term: Term) -> None:
         """Book what was planned before a restart."""
@@ -127,17 +141,17 @@ class Places:
             table.end(key, at)
 
     def _reservations(self, claim: bytes) -> Iterator[tuple[tuple[bytes, int], Timetable]]:
-        for number, (host, size) in enumerate(self._booked.get(claim, ())):
-            for name, _ in size:
-                table = self._tables[host][name]
-                if (claim, number) in table:
-                    yield (claim, number), table
+        for one in self._booked.get(claim, ()):
+            for name, _ in one.size:
+                table = self._tables[one.host][name]
+                if one.key in table:
+                    yield one.key, table
 
     def can_move(self, claims: Mapping[bytes, Term], start: str, to: str) -> bool:
         """Whether a unit of these claims that has its place on one host could have it on another throughout."""
         for claim, term in claims.items():
             number = self._number(claim, start)
-            if number is not None and not self.room(to, self._booked[claim][number][1], term):
+            if number is not None and not self.room(to, self._booked[claim][number].size, term):
                 return False
         return True
 
@@ -147,14 +161,12 @@ class Places:
             number = self._number(claim, start)
             if number is None:
                 continue
-            size = self._booked[claim][number][1]
-            for name, _ in size:
-                self._tables[start][name].end((claim, number), term.start)
-            self._sized(to, size).reserve((claim, number), 1, term, force=True)
-            self._booked[claim][number] = (to, size)
+            old = self._booked[claim][number]
+            self._sized(start, old.size).end(old.key, term.start)
+            self._booked[claim][number] = self._reserved(claim, to, old.size, term, force=True)
 
     def _number(self, claim: bytes, host: str) -> int | None:
-        return next((at for at, one in enumerate(self._booked.get(claim, ())) if one[0] == host), None)
+        return next((at for at, one in enumerate(self._booked.get(claim, ())) if one.host == host), None)
 
     def forget_before(self, now: Instant) -> None:
         """Drop what is past."""

@@ -520,11 +520,11 @@ class Units:
             for one in (classes[unit.classes[0]],)
         ]  # fmt: skip
 
-    def add_machine(self, host: str, size: Vector, needs: Vector) -> SiteUnit:
+    def add_machine(self, host: str, size: Vector, needs: Vector, cap: int = -1) -> SiteUnit:
         """A machine on a host, which nobody has yet: :meth:`give` it at once."""
         on = self._units[host]
         name = f"{host}.{self._kernel.next('serial')}"
-        unit = SiteUnit(name, on.type, classes=(on.classes[0],), host=host, size=size, needs=needs)
+        unit = SiteUnit(name, on.type, classes=(on.classes[0],), host=host, size=size, needs=needs, cap=cap)
         self._units[name] = unit
         self._put_on(unit, host)
         return unit

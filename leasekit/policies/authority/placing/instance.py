@@ -142,7 +142,7 @@ def water_level(capacity: float, needs: Sequence[float], floors: Sequence[float]
         return 0.0
     for high in sorted({floor / need for need, floor in zip(needs, floors, strict=True) if need} | set(most)):
         there = total(high)
-        if there > capacity:  # linear between two bends
+        if there > max(here, capacity):  # linear between two bends; floors may be above by what was rounded
             return low + (high - low) * max(0.0, capacity - here) / (there - here)
         low, here = high, there
     return low

@@ -1,0 +1,277 @@
+"""Virtual clusters: machines are placed, moved and given CPU so that the least yield is as large as it can be.
+
+The yield of a machine is the CPU that it gets over the CPU that it needs (Stillwell et al. 2008). Placements are found
+by :mod:`.placing`. A newcomer starts on the host that is best for all; machines that run move if that makes the least
+yield larger, within a bound of memory that is moved at once. Caps follow: lowered first, raised last.
+
+A site has a place for each machine before it begins (:mod:`leasekit.actors.site.hosts`): where nothing better is found,
+or a host has no room up to the end of a lease, the machine goes there. So this mapper can't be worse than first fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from math import inf
+from typing import ClassVar, Final, Literal, NamedTuple
+
+import attrs
+
+from leasekit.core.mappers import (
+    AuthorityCycle,
+    AuthorityDecision,
+    Cap,
+    Demand,
+    HostView,
+    MachineView,
+    Migrate,
+    Place,
+    Refuse,
+)
+from leasekit.core.time import Instant, Term
+from leasekit.core.vectors import CORE, CPU, MEMORY, THOUSAND, Vector, amount
+from leasekit.policies.authority.first_fit import FILTER, FirstFitTurn
+from leasekit.policies.authority.placing.model import Placement, SecondPhase, YieldHost, YieldProblem, YieldTask
+from leasekit.policies.authority.placing.moves import changes
+from leasekit.policies.authority.placing.solve import solve
+
+UP: Final = "active"
+FREE: Final = "free"
+WEIGHT, SPREAD, AFFINITY = "weight", "spread", "affinity"
+"""Configuration properties of a lease: how much more yield its machines are to have than others (1), a group of which a
+host takes one machine at most, and one that shares a host."""
+
+
+Algorithm = Literal[
+    "best", "exact", "rrnd", "rrnz", "gr", "sg", "gb", "sgb", "mcb1", "mcb2", "mcb3", "mcb4", "mcb5", "mcb6", "mcb7",
+    "mcb8",
+]  # fmt: skip
+
+
+@attrs.frozen(kw_only=True)
+class YieldSettings:
+    """Settings of :class:`YieldMapper`."""
+
+    algorithm: Algorithm = "mcb8"
+    """How placements are found: `"mcb8"`, `"best"`, `"exact"` or another of [placement.md](placement.md)."""
+    local_search: bool = True
+    """Whether what is found is made better by single moves and swaps."""
+    second_phase: SecondPhase = "average"
+    """Who gets the CPU that is left above the least yield: `"average"` (the most machines), `"max_min"` (those with the
+    least), `"none"`."""
+    migration_bound: int = attrs.field(default=16384, validator=attrs.validators.ge(0))
+    """How much memory may be moved at once, in MiB: the machines that migrate in one turn have no more. With 0 nobody
+    moves."""
+    least_change: int = attrs.field(default=10, validator=[attrs.validators.ge(0), attrs.validators.le(THOUSAND)])
+    """By how many thousandths of a machine's need its cap must change to be changed at all."""
+
+
+class _Holder(NamedTuple):
+    """What is known of a lease that has machines: when it ends, and what its configuration says."""
+
+    end: Instant
+    weight: float
+    spread: str
+    affinity: str
+
+
+class _Newcomer(NamedTuple):
+    """A machine that is to start, and where the site has planned it."""
+
+    demand: Demand
+    size: Vector
+    host_class: bytes
+    planned: str
+
+
+class YieldMapper:
+    """The authority's mapper of virtual clusters. Of types that are not divided it is :class:`.first_fit.FirstFit`."""
+
+    Settings: ClassVar[type[YieldSettings]] = YieldSettings
+    inline: ClassVar[bool] = True
+    watches: ClassVar[bool] = True
+    filtered_by: ClassVar[str] = FILTER
+
+    def __init__(self, settings: YieldSettings | None = None) -> None:
+        self.settings = settings or YieldSettings()
+        self._settled: dict[str, object] = {}
+        """What hosts of each type looked like when there was nothing to change."""
+
+    def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
+        """Decide every demand of the cycle; then what changes for machines that run."""
+        turn, found = FirstFitTurn(cycle), list[AuthorityDecision]()
+        newcomers: dict[str, list[Demand]] = {}
+        types = {demand.type: None for demand in cycle.demands}
+        for demand in cycle.demands:
+            if demand.units > 0 and demand.needs and demand.places:
+                newcomers.setdefault(demand.type, []).append(demand)
+            else:
+                found.append(turn.shrink(demand) if demand.units < 0 else turn.fill(demand))
+        for type_ in {**types, **dict.fromkeys(self._settled)}:
+            hosts = cycle.hosts(type_)
+            if hosts:
+                taken = {host for one in found if isinstance(one, Place) for host in one.hosts}
+                found += self._plan(cycle, type_, hosts, newcomers.get(type_, []), taken, turn)
+        return found
+
+    def _plan(
+        self, cycle: AuthorityCycle, type_: str, hosts: Sequence[HostView], demands: Sequence[Demand], taken: set[str],
+        turn: FirstFitTurn,
+    ) -> Iterator[AuthorityDecision]:  # fmt: skip
+        """What becomes of the machines of a type. ``taken`` are hosts that are leased whole from now on."""
+        seen = [(host.id, host.state, [(m.id, m.state, m.cap) for m in host.machines]) for host in hosts]
+        if not demands and self._settled.get(type_) == seen:
+            return
+        self._settled[type_] = seen
+        settled = _Plan(self.settings, cycle, [h for h in hosts if h.state == FREE and h.id not in taken], demands)
+        yield from settled.decisions(turn)
+
+
+class _Plan:
+    """The problem of one turn: machines that run, and newcomers, on hosts that nobody has whole."""
+
+    def __init__(
+        self, settings: YieldSettings, cycle: AuthorityCycle, hosts: Sequence[HostView], demands: Sequence[Demand]
+    ) -> None:
+        self._settings, self._cycle, self._demands = settings, cycle, demands
+        self._hosts = {host.id: host for host in hosts}
+        names = {name for host in hosts for name, _ in host.capacity if name != CPU}
+        self._rigid = sorted(names, key=lambda name: (name != MEMORY, name))
+        self._leases = self._known_leases(hosts[0].type) if hosts else {}
+        self._running = [(machine, host) for host in hosts for machine in host.machines if machine.lease]
+        self._new = [one for demand in demands for one in _newcomers(demand, self._hosts)]
+
+    def _known_leases(self, type_: str) -> dict[str, _Holder]:
+        """Leases by id: of what is booked, and of the demands of this turn."""
+        found: dict[str, _Holder] = {}
+        for demand in (*self._cycle.booked(type_), *self._demands):
+            says = demand.properties
+            end = max(demand.term.end, found[demand.lease].end if demand.lease in found else 0)
+            weight = _weight(says.get(WEIGHT, ""))
+            found[demand.lease] = _Holder(end, weight, says.get(SPREAD, ""), says.get(AFFINITY, ""))
+        return found
+
+    def decisions(self, turn: FirstFitTurn) -> Iterator[AuthorityDecision]:
+        """Caps that fall, migrations, newcomers, caps that rise: in this order."""
+        placed = self._solved() if self._hosts else None
+        if placed is None:
+            yield from map(turn.place, self._demands)
+            return
+        problem, placement = placed
+        ids = list(self._hosts)
+        caps = {at: float(machine.cap) for at, (machine, _) in enumerate(self._running) if machine.cap >= 0}
+        todo = changes(problem, placement, caps)
+        moving = {one.task: one.target for one in todo.migrations}
+        yield from self._caps(todo.lowered, moving)
+        for task, target in moving.items():
+            machine = self._running[task][0]
+            if self._has_room(ids[target], machine.size, machine.lease):
+                why = f"for a least yield of {placement.min_yield:.3f}"
+                yield Migrate(
+                    machine.id, ids[target], why, self._cap_of(machine.size, placement.cpu[task], ids[target])
+                )
+        yield from self._start(problem, placement, turn)
+        yield from self._caps(todo.raised, moving)
+
+    def _solved(self) -> tuple[YieldProblem, Placement] | None:
+        """A placement of all, if one is found."""
+        hosts = tuple(
+            YieldHost(
+                id=one.id, cpu=amount(one.capacity, CPU), core=one.core or inf, domain=one.properties.get("rack", ""),
+                rigid=tuple(amount(one.capacity, name) for name in self._rigid),
+            )
+            for one in self._hosts.values()
+        )  # fmt: skip
+        tasks = (*(self._task(machine, host) for machine, host in self._running), *map(self._newcomer, self._new))
+        problem = YieldProblem(hosts=hosts, tasks=tasks, bound=self._settings.migration_bound)
+        if not tasks:
+            return None
+        found = solve(
+            problem, self._settings.algorithm, local_search=self._settings.local_search,
+            second_phase=self._settings.second_phase,
+        )  # fmt: skip
+        return (problem, found) if found.status in ("optimal", "placed") else None
+
+    def _task(self, machine: MachineView, host: HostView) -> YieldTask:
+        """A machine that runs: it stays where it is unless it is up and can be moved."""
+        moves = machine.state == UP and "migrate" in host.able
+        there = frozenset(one.id for one in self._hosts.values() if one.host_class == host.host_class)
+        id_ = f"{machine.id} on {host.id}"  # one that leaves a host is on two
+        return self._made(
+            id_, machine.lease, machine.needs, machine.size, there if moves else frozenset((host.id,)), host.id
+        )
+
+    def _newcomer(self, one: _Newcomer) -> YieldTask:
+        there = frozenset(host.id for host in self._hosts.values() if host.host_class == one.host_class)
+        at = self._new.index(one)
+        return self._made(f"new {at}", one.demand.lease, one.demand.needs, one.size, there, None)
+
+    def _made(
+        self, id_: str, lease: str, needs: Vector, size: Vector, hosts: frozenset[str], host: str | None
+    ) -> YieldTask:
+        known = self._leases.get(lease, _Holder(0, 1.0, "", ""))
+        cpu, core = amount(needs, CPU), amount(needs, CORE)
+        return YieldTask(
+            id=id_, cpu=cpu, rigid=tuple(amount(size, name) for name in self._rigid), host=host,
+            cores=max(1, -(-cpu // core)) if core else 1, floor=amount(size, CPU), weight=known.weight, hosts=hosts,
+            spread=f"{lease} {known.spread}" if known.spread else "",
+            together=f"{lease} {known.affinity}" if known.affinity else "",
+        )  # fmt: skip
+
+    # -- what follows --------------------------------------------------------------------------------------------
+
+    def _has_room(self, host: str, size: Vector, lease: str) -> bool:
+        """Whether a machine of a lease can be on a host up to the lease's end."""
+        known = self._leases.get(lease)
+        now = self._cycle.now
+        return known is not None and known.end > now and self._cycle.room(host, size, Term(now, known.end)) > 0
+
+    def _start(self, problem: YieldProblem, placement: Placement, turn: FirstFitTurn) -> Iterator[Place | Refuse]:
+        """Newcomers where they are best, or where the site has planned them; with their caps."""
+        chosen: dict[str, list[tuple[str, int]]] = {}
+        for number, one in enumerate(self._new, len(self._running)):
+            found = placement.mapping[number]
+            best = problem.hosts[found].id if found is not None else one.planned
+            host = best if best == one.planned or self._has_room(best, one.size, one.demand.lease) else one.planned
+            cap = self._cap_of(one.size, placement.cpu[number], host)
+            chosen.setdefault(one.demand.lease, []).append((host, cap))
+        for demand in self._demands:
+            machines = chosen.get(demand.lease, [])
+            if len(machines) == demand.units:
+                yield Place(demand.lease, tuple(host for host, _ in machines), tuple(cap for _, cap in machines))
+            else:
+                yield turn.place(demand)
+
+    def _cap_of(self, size: Vector, cpu: float, host: str) -> int:
+        """A share as a cap: no less than what is guaranteed; -1 where machines can't be capped."""
+        return max(amount(size, CPU), int(cpu)) if "cap" in self._hosts[host].able else -1
+
+    def _caps(self, caps: Mapping[int, float], moving: Container[int]) -> Iterator[Cap]:
+        """What is to be capped otherwise, by position of the machine, and does not move."""
+        for at, cpu in sorted(caps.items()):
+            if at >= len(self._running) or at in moving:
+                continue
+            machine, host = self._running[at]
+            least, needs = amount(machine.size, CPU), amount(machine.needs, CPU)
+            now, to = machine.cap if machine.cap >= 0 else needs, max(least, int(cpu))
+            changes_enough = abs(to - now) * THOUSAND > self._settings.least_change * needs
+            if machine.state == UP and "cap" in host.able and changes_enough:
+                yield Cap(machine.id, to)
+
+
+def _newcomers(demand: Demand, hosts: dict[str, HostView]) -> Iterator[_Newcomer]:
+    """The machines that a demand is to get, each with its planned place; none if one of these is out of service."""
+    sizes = dict(zip((class_ for class_, _ in demand.classes), demand.sizes, strict=True))
+    planned = demand.places[: demand.units]
+    if any(host not in hosts or hosts[host].host_class not in sizes for host in planned):
+        return
+    for host in planned:
+        class_ = hosts[host].host_class
+        yield _Newcomer(demand, sizes[class_], class_, host)
+
+
+def _weight(text: str) -> float:
+    try:
+        found = float(text or 1)
+    except ValueError:
+        return 1.0
+    return found if 0 < found < inf else 1.0

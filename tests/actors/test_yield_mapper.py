@@ -1,0 +1,135 @@
+"""The mapper of virtual clusters on real actors: who gets how much CPU, who moves, and what is never done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deployed_world import DeployedWorld
+
+from leasekit.core.leases import authority as au
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.time import HOUR, MINUTE, SECOND
+
+FARM = """
+[emulation]
+horizon = "1d"
+[actor.site]
+role = "authority"
+mapper = { name = "yield", SETTINGS }
+[[actor.site.inventory]]
+type = "node"
+units = 3
+capacity = { cpu = 4, memory = "8GiB" }
+least_yield = 0.25
+[[actor.site.delegation]]
+broker = "broker"
+type = "node"
+length = "1d"
+[actor.broker]
+role = "broker"
+[actor.web]
+role = "guest"
+settings.default_broker = "broker"
+"""
+NEEDS = {"needs.cpu": "2000", "needs.memory": "1024"}
+
+
+def world_of(folder: Path, settings: str = "") -> DeployedWorld:
+    return DeployedWorld(FARM.replace(", SETTINGS", f", {settings}" if settings else ""), folder)
+
+
+def ask(world: DeployedWorld, units: int, hours: int = 1, **more: dict[str, str]) -> str:
+    """A lease of machines that is active a minute later."""
+    lease = world.request("web", units, world.now, world.now + hours * HOUR, type="node", properties=NEEDS, **more)
+    world.pass_time(MINUTE)
+    assert world.lease("web", lease)["state"] == sm.ACTIVE, world.lease("web", lease)["reason"]
+    return lease
+
+
+def yields(world: DeployedWorld) -> dict[str, list[int]]:
+    """The CPU of each machine, in millicores, by host."""
+    site = world.site()
+    found: dict[str, list[int]] = {}
+    for unit in sorted(site.units.machines, key=lambda unit: unit.id):
+        if unit.state == au.UP:
+            assert unit.leaves == ""
+            found.setdefault(unit.host, []).append(unit.cap if unit.cap >= 0 else dict(unit.needs)["cpu"])
+    assert all(sum(caps) <= 4000 for caps in found.values()), found
+    assert site.errors == []
+    return found
+
+
+def test_cpu_is_shared_as_machines_come_and_go(tmp_path: Path) -> None:
+    """Newcomers spread over the hosts; caps fall when there are many, and rise when some have left."""
+    world = world_of(tmp_path)
+    first = ask(world, 6)
+    assert sorted(yields(world).values()) == [[2000, 2000]] * 3, "six of them get all that they need"
+    second = ask(world, 6)
+    world.pass_time(MINUTE)
+    assert sorted(yields(world).values()) == [[1000] * 4] * 3, "twelve of them get half of it"
+    assert not world.command("web", "lease.close", lease=first).error
+    world.pass_time(2 * MINUTE)
+    assert sum(map(len, yields(world).values())) == 6
+    assert min(cap for caps in yields(world).values() for cap in caps) == 2000
+    assert world.lease("web", second)["state"] == sm.ACTIVE
+
+
+@pytest.mark.parametrize("bound", [0, 2048, 16384])
+def test_who_runs_moves_within_the_bound(tmp_path: Path, bound: int) -> None:
+    """Machines move to a host that has become free, as much memory at once as the bound says; with 0 none does."""
+    world = world_of(tmp_path, f"migration_bound = {bound}")
+    site = world.site()
+    whole = world.request("web", 2, world.now, world.now + HOUR, type="node")
+    world.pass_time(MINUTE)
+    lease = ask(world, 4)
+    where = {unit.id: unit.host for unit in site.units.machines}
+    assert yields(world) == {"node-2": [1000] * 4}
+    assert not world.command("web", "lease.close", lease=whole).error
+    world.pass_time(5 * MINUTE)
+    moved = sum(unit.host != where[unit.id] for unit in site.units.machines)
+    found = [cap for caps in yields(world).values() for cap in caps]
+    assert world.lease("web", lease)["state"] == sm.ACTIVE
+    assert (moved, min(found)) == {0: (0, 1000), 2048: (2, 2000), 16384: (2, 2000)}[bound]
+
+
+def test_a_move_that_fails_changes_nothing(tmp_path: Path) -> None:
+    """A machine whose move fails half way is where it was, with its place there; its lease goes on."""
+    world = world_of(tmp_path)
+    site = world.site()
+    whole = world.request("web", 2, world.now, world.now + HOUR, type="node")
+    world.pass_time(MINUTE)
+    lease = ask(world, 4)
+    world.failing = "modify"
+    assert not world.command("web", "lease.close", lease=whole).error
+    world.pass_time(MINUTE)
+    assert {unit.host for unit in site.units.machines} == {"node-2"}
+    assert site.leases[lease].places == ("node-2",) * 4 and not any(unit.leaves for unit in site.units.machines)
+    assert world.lease("web", lease)["state"] == sm.ACTIVE and site.errors == []
+
+
+@pytest.mark.parametrize("algorithm", ["best", "exact", "sg", "mcb1"])
+def test_any_algorithm_will_do(tmp_path: Path, algorithm: str) -> None:
+    """Each places machines; none goes below what is guaranteed, or over what hosts have."""
+    world = world_of(tmp_path, f'algorithm = "{algorithm}", second_phase = "max_min"')
+    ask(world, 9)
+    ask(world, 9)
+    world.pass_time(MINUTE)
+    found = yields(world)
+    assert sum(map(len, found.values())) == 18
+    assert min(cap for caps in found.values() for cap in caps) >= 500
+
+
+def test_after_a_restart_caps_are_as_before(tmp_path: Path) -> None:
+    """Caps and hosts are rows; a restart in the middle of a change goes on with it."""
+    world = world_of(tmp_path)
+    ask(world, 6)
+    world.request("web", 6, world.now, world.now + HOUR, type="node")
+    world.request("web", 6, world.now, world.now + HOUR, type="node", properties=NEEDS)
+    world.pass_time(SECOND // 2)
+    world.restart("site")
+    world.pass_time(3 * MINUTE)
+    before = yields(world)
+    world.restart("site")
+    world.pass_time(MINUTE)
+    assert yields(world) == before
