@@ -101,10 +101,6 @@ STATUS: Final = listing(
 )
 
 
-def _apart(ahead: int) -> str:
-    return f"{format_duration(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
-
-
 def _outages(outages: Sequence[dict[str, Any]]) -> Iterator[str]:
     """A line for each type of units that can't be set up for some leases, with the first reason."""
     for type_ in dict.fromkeys(one["type"] for one in outages):
@@ -133,9 +129,10 @@ def _problems(answer: dict[str, Any]) -> list[str]:
     problems += [difference_in_words(row) for row in answer.get("delegations", ())]
     problems += [f"peer {peer['peer']}: {peer['problem']}" for peer in answer.get("peers", ()) if peer["problem"]]
     problems += [
-        f"peer {peer['peer']}: its clock is {_apart(peer['clock_ahead'])}: nothing that it says is obeyed (clock_skew)"
+        f"peer {peer['peer']}: its clock is {format_duration(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}: "
+        "nothing that it says is obeyed (clock_skew)"
         for peer in answer.get("peers", ())
-        if peer["clock_ahead"]
+        if (ahead := peer["clock_ahead"])
     ]
     if answer.get("orphans"):
         problems.append(f"{answer['orphans']} things of units that nobody has: `leasekit site orphans` lists them")
@@ -372,7 +369,11 @@ def usage(
     rows: list[dict[str, Any]] = []
     notes: list[Any] = []
     for actor, answer in _answers(place, start, end, keys).items():
-        rows += [_with_share(actor, row, answer["offered_unit_ms"]) for row in answer["accounts"]]
+        offered = answer["offered_unit_ms"]
+        for row in answer["accounts"]:
+            # How much there was to use at a site, of a row's type or of all; null at a broker.
+            there = offered.get(row["type"], 0) if "type" in row else sum(offered.values())
+            rows.append({"actor": actor, **row, "offered_unit_ms": there or None})
         if answer["since"] > start and not as_csv:
             notes.append(f"{actor}: what its store has begins at {to_second(answer['since'])}")
     columns = ("actor", *keys, *NUMBERS)
@@ -398,12 +399,6 @@ def _answers(place: DeployPlace, start: Instant, end: Instant, keys: Sequence[st
     if not found:
         raise LeasekitError("there is no broker and no site here: guests keep no accounts")
     return found
-
-
-def _with_share(actor: str, row: Mapping[str, Any], offered: Mapping[str, int]) -> dict[str, Any]:
-    """A row with how much there was to use at a site, of its type or of all (null at a broker)."""
-    there = offered.get(row["type"], 0) if "type" in row else sum(offered.values())
-    return {"actor": actor, **row, "offered_unit_ms": there or None}
 
 
 def _in_hours(row: Mapping[str, Any]) -> dict[str, Any]:

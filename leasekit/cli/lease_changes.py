@@ -145,8 +145,7 @@ def request_series(
     """Ask for a lease on each day from ``start`` on (None: from now on), and say what becomes of each. ``asked`` has
     the arguments of each request but its term.
     """
-    now = int(place.query(GUEST, "clock")["now"])
-    days, skipped = _days(series, max(now, start or 0), asked)
+    days, skipped = _days(series, max(_now(place), start or 0), asked)
     group = "" if series.each or len(days) == 1 else f"every-{secrets.token_hex(8)}"
     if dry_run:
         with place.connect(GUEST) as client:

@@ -288,7 +288,8 @@ def logs(
         raise LeasekitError(f"lease {found['id']} has no unit {unit!r}; it has {', '.join(units) or 'none'}")
     sources = {"guest": socket, **_site_socket(place, found)}
     if follow:
-        _follow(sources.get("site", socket), unit, lines)
+        with ControlClient(sources.get("site", socket)) as client:
+            print_lines(client.unit_log(unit, lines, follow=True))
         return
     found_lines = {
         which: {each: _log_lines(path, each, lines) for each in ([unit] if unit else units)}
@@ -315,13 +316,6 @@ def _log_lines(path: Path, unit: str, lines: int) -> list[str]:
 
     with ControlClient(path) as client:
         return list(client.unit_log(unit, lines))
-
-
-def _follow(path: Path, unit: str, lines: int) -> None:
-    from leasekit.runtime.client import ControlClient
-
-    with ControlClient(path) as client:
-        print_lines(client.unit_log(unit, lines, follow=True))
 
 
 def with_topologies(

@@ -255,7 +255,10 @@ def _compared(targets: tuple[str, ...], workload: Workload, nodes: int, results:
     failed = {target: str(r) for target, r in zip(targets, results, strict=True) if isinstance(r, LeasekitError)}
     told: list[Any] = []
     if done:
-        rows = [[*_cells(run.summary), f"{run.summary['measured']['seconds']:.1f}"] for run in done]
+        rows = [
+            [*(_cell(run.summary[column]) for column in report.COLUMNS), f"{run.summary['measured']['seconds']:.1f}"]
+            for run in done
+        ]
         columns = (*report.COLUMNS, "took s")
         told = [lambda _: print_table(columns, rows, empty="", right=columns[1:])]
         told.append("utilisation is over the time from the first submission to the last")
@@ -269,12 +272,6 @@ def _compared(targets: tuple[str, ...], workload: Workload, nodes: int, results:
     texts = [f"mapper {target!r} {text}" for target, text in failed.items()]
     plain = {"workload": workload.name, "nodes": nodes, "runs": [run.summary for run in done], "failed": failed}
     return plain, tuple(told), LeasekitError("\n".join(texts)) if texts else int(bool(wrong))
-
-
-def _cells(summary: dict[str, Any]) -> list[str]:
-    from leasekit.emulation.compare.report import COLUMNS
-
-    return [_cell(summary[column]) for column in COLUMNS]
 
 
 def _cell(value: Any) -> str:
