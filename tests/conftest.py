@@ -25,15 +25,12 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 SYSTEM = Path(__file__).parent / "system"
-MACHINES = ("test_baremetal", "test_libvirt", "test_power_bmc", "test_virtual_cluster")
-"""How the names begin of those that start virtual machines."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests in tests/system go first, since they take longest, in two workers: those with virtual machines have one."""
+    """Tests in tests/system go first, as they take longest; those that name no group are one, and share a worker."""
     for item in items:
-        if SYSTEM in item.path.parents:
-            group = "machines" if item.path.name.startswith(MACHINES) else "system"
-            item.add_marker(pytest.mark.xdist_group(group))
+        if SYSTEM in item.path.parents and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group("system"))
     items.sort(key=lambda item: SYSTEM not in item.path.parents)
