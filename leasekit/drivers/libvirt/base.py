@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from leasekit.core.drivers import DriverError, Orphan, ProbeResult, UnitContext, all_orphans
 from leasekit.core.properties import Properties
@@ -48,14 +48,23 @@ class FoundDomain(Protocol):
 
 
 P = TypeVar("P", bound=DomainPlace)
+Act = TypeVar("Act", bound=Callable[..., Awaitable[Properties]])
+_OPERATION: Final = "is_operation"
+
+
+def operation(method: Act) -> Act:
+    """Marks what a driver does to a unit when a site asks for it by the method's name, without its underscore."""
+    vars(method)[_OPERATION] = True
+    return method
 
 
 class DomainDriver(SiteOnly, Generic[P]):
-    """The half of a driver that does not depend on who runs the domains of its ``places``. Each of its ``operations``
-    is a method of that name, behind an underscore.
-    """
+    """The half of a driver that does not depend on who runs the domains of its ``places``."""
 
     operations: frozenset[str]
+
+    def __init_subclass__(cls) -> None:
+        cls.operations = frozenset(name[1:] for name, found in vars(cls).items() if hasattr(found, _OPERATION))
 
     def __init__(self, places: Mapping[str, P], images: Mapping[str, DomainImage]) -> None:
         self._places, self._images = places, images

@@ -11,7 +11,6 @@ import attrs
 import trio
 
 from leasekit.core.drivers import (
-    DROP,
     NOT_RESUMED,
     NOT_SAVED,
     RESUME,
@@ -24,7 +23,7 @@ from leasekit.core.drivers import (
 )
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.time import SECOND
-from leasekit.drivers.libvirt.base import DomainDriver
+from leasekit.drivers.libvirt.base import DomainDriver, operation
 from leasekit.drivers.libvirt.caps import measure_caps
 from leasekit.drivers.libvirt.connection import HostAbsentError, HostLostError
 from leasekit.drivers.libvirt.documents import Paths, domain_xml
@@ -51,7 +50,6 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
     kind = "libvirt"
     Settings: ClassVar[type] = LibvirtSettings
     capabilities: frozenset[str] = frozenset({"cap", "resize", "suspend", "image", "save"})
-    operations: frozenset[str] = frozenset({"restart", "suspend", "resume", "migrate", "console", "caps", DROP})
 
     def __init__(self, settings: LibvirtSettings) -> None:
         self._settings = settings
@@ -370,6 +368,7 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
 
     # Operations
 
+    @operation
     async def _suspend(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
         place = await self._whereabouts.find(unit.unit)
         state = await place.find(unit.unit)
@@ -379,6 +378,7 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
         await place.domains.save(state.name)
         return self._properties(place, record)
 
+    @operation
     async def _resume(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
         place = await self._whereabouts.find(unit.unit)
         state = await place.find(unit.unit)
@@ -388,6 +388,7 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
         await place.domains.start(state.name)
         return self._properties(place, state.record)
 
+    @operation
     async def _restart(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
         place = await self._whereabouts.find(unit.unit)
         state = await place.find(unit.unit)
@@ -402,10 +403,12 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
         plan = make_plan(attrs.evolve(unit, properties={**unit.properties, "image": record.image}), self._settings)
         return self._properties(place, await self._await_ready(place, plan, record, unit))
 
+    @operation
     async def _drop(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
         await self._kept.drop(unit.unit)
         return EMPTY
 
+    @operation
     async def _migrate(self, unit: UnitContext, arguments: Mapping[str, Any]) -> Properties:
         target = self._target(arguments)
         with trio.CancelScope() as scope:
@@ -461,6 +464,7 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
             await target.volumes.create(f"{name}.disk", size, format="qcow2", backing=below)
         await copy_volumes(source.volumes, target.volumes, name)
 
+    @operation
     async def _console(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
         place = await self._whereabouts.find(unit.unit)
         name = f"{place.name_of(unit.unit)}.console"
@@ -470,6 +474,7 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
         await console.more()
         return {"console": "\n".join(console.lines())[-8000:]}
 
+    @operation
     async def _caps(self, unit: UnitContext, arguments: Mapping[str, Any]) -> Properties:
         place, state, _ = await self._running(unit, "be measured")
         size = make_plan(unit, self._settings).size

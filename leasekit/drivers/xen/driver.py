@@ -11,7 +11,7 @@ import trio
 from leasekit.core.drivers import DriverError, Finding, OnlyUnits, ProbeResult, UnitContext
 from leasekit.core.properties import Properties
 from leasekit.core.settings import expect_one_of
-from leasekit.drivers.libvirt.base import DomainDriver
+from leasekit.drivers.libvirt.base import DomainDriver, operation
 from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest
 from leasekit.drivers.libvirt.readiness import console_lines
 from leasekit.drivers.libvirt.seed import make_host_key
@@ -32,7 +32,6 @@ class XenDriver(DomainDriver[XenPlace]):
 
     kind = "xen"
     Settings: ClassVar[type] = XenSettings
-    operations: frozenset[str] = frozenset({"restart", "suspend", "resume", "migrate", "console"})
 
     def __init__(self, settings: XenSettings) -> None:
         self._settings = settings
@@ -229,6 +228,7 @@ class XenDriver(DomainDriver[XenPlace]):
 
     # Operations
 
+    @operation
     async def _suspend(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
         place, state = await self._where(self._home(unit.unit), unit.unit)
         if state.record is not None and state.row is None and state.saved:
@@ -237,6 +237,7 @@ class XenDriver(DomainDriver[XenPlace]):
         await place.save(unit.unit)
         return self._properties(place, record)
 
+    @operation
     async def _resume(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
         place, state = await self._where(self._home(unit.unit), unit.unit)
         if state.record is None or not state.alive:
@@ -248,6 +249,7 @@ class XenDriver(DomainDriver[XenPlace]):
             await place.set_cpu(unit.unit, make_plan(unit, self._settings).size)
         return self._properties(place, state.record)
 
+    @operation
     async def _restart(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
         place, state = await self._where(self._home(unit.unit), unit.unit)
         if state.record is None:
@@ -261,6 +263,7 @@ class XenDriver(DomainDriver[XenPlace]):
         await place.start(unit.unit)
         return await self._await_ready(place, plan, record, unit)
 
+    @operation
     async def _migrate(self, unit: UnitContext, arguments: Mapping[str, Any]) -> Properties:
         target = self._target(arguments)
         if not self._settings.shared:
@@ -271,6 +274,7 @@ class XenDriver(DomainDriver[XenPlace]):
             unit.log(f"moved from host {source.name} to {target.name}")
         return self._properties(target, record)
 
+    @operation
     async def _console(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
         place, state = await self._where(self._home(unit.unit), unit.unit)
         if state.record is None:
