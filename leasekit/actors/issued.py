@@ -172,8 +172,6 @@ def _why(
 RETRIES_MAX: Final = 10
 """How often an offer that was refused is made again when its holder connects: each claim that nobody takes is one that
 a site must remember."""
-_CURRENT: Final = frozenset({deleg.OFFERING, deleg.HELD})
-_OVER: Final = frozenset({deleg.REFUSED, deleg.ENDED})
 
 
 def _order(record: Delegation) -> tuple[Instant, int]:
@@ -181,7 +179,7 @@ def _order(record: Delegation) -> tuple[Instant, int]:
 
 
 def _is_current(record: Delegation, chain: str) -> bool:
-    return record.base == chain and record.state in _CURRENT
+    return record.base == chain and record.is_current
 
 
 def _can_go_back(record: Delegation) -> bool:
@@ -305,10 +303,10 @@ class Issued:
     def _go_on(self, chain: str, spec: DelegationSpec, again: bool) -> bool:
         """Offer the next period of a chain. False if there is nothing to be offered now."""
         periods = [record for record in self.given.values() if record.base == chain]
-        live = sorted((one for one in periods if one.state in _CURRENT and one.term.end > self._kernel.now), key=_order)
+        live = sorted((one for one in periods if one.is_current and one.term.end > self._kernel.now), key=_order)
         end = live[-1].term.end if live else self._kernel.now
         refused = any(one.state == deleg.REFUSED and one.term.end > end - bool(live) for one in periods)
-        if (refused and not again) or any(one.state in (deleg.OFFERING, deleg.RECLAIMING) for one in periods):
+        if (refused and not again) or any(one.is_unanswered for one in periods):
             return False
         name = self._next_name(chain, periods)
         if not live:
@@ -469,9 +467,7 @@ class Issued:
 
     def _recall(self, offered: Delegation, held: Sequence[HeldClaim]) -> bool:
         """Take up again what the holder holds of the chain that ``offered`` was to begin. False if that is nothing."""
-        if any(
-            one.base == offered.base and one is not offered and one.state not in _OVER for one in self.given.values()
-        ):
+        if any(one.base == offered.base and one is not offered and not one.is_over for one in self.given.values()):
             return False
         found = []
         for one in held:
@@ -515,7 +511,7 @@ class Issued:
         """Its holder's operator let go of it: it is offered anew, since the holder is there again."""
         record = self.given.get(message.delegation)
         digest = decode_ticket(message.ticket).leaf.digest
-        if record is not None and record.peer == peer and record.digest == digest and record.state not in _OVER:
+        if record is not None and record.peer == peer and record.digest == digest and not record.is_over:
             if record.state == deleg.OFFERING:  # its answer was lost
                 self._kernel.fire(deleg.MACHINE, record, "taken")
             if deleg.MACHINE.allows((record.state, record.pending), "let_go"):
@@ -622,7 +618,7 @@ class Issued:
 
     def _check_until(self, chain: str, until: Instant | None) -> None:
         """Raises ``CommandError`` for what could never be given."""
-        held = [one for one in self.given.values() if one.base == chain and one.state in _CURRENT]
+        held = [one for one in self.given.values() if one.base == chain and one.is_current]
         last = max(held, key=_order, default=None)
         if last is not None and until is not None and until <= last.term.start:
             raise CommandError(
@@ -682,14 +678,14 @@ class Issued:
 
     def due_at(self, record: Delegation) -> Instant | None:
         """When time next concerns one that is given."""
-        if record.state in _OVER:
+        if record.is_over:
             return None
         end, now = record.term.end, self._kernel.now
         if record.state == deleg.REPLACED:
             return earliest(end, record.freed if record.freed >= 0 else None)
         if record.state == deleg.RECLAIMED:
             return earliest(end, record.freed if record.freed > now else None)
-        sending = record.send_at if record.state in (deleg.OFFERING, deleg.RECLAIMING) else None
+        sending = record.send_at if record.is_unanswered else None
         spec = self.specs.get(record.base) if record.state == deleg.HELD else None
         begin = end - spec.renew if spec is not None and spec.renew else 0
         if record.beyond > now:
@@ -699,7 +695,7 @@ class Issued:
     def due(self, record: Delegation) -> None:
         """Time concerns one that is given: it is over, or sent again, or renewed."""
         if not self.ended(record):
-            if record.state in (deleg.OFFERING, deleg.RECLAIMING):
+            if record.is_unanswered:
                 self._send_given(record)
             else:
                 self.give()
@@ -715,7 +711,7 @@ class Issued:
 
     def awaits(self, record: Delegation, peer: str) -> bool:
         """Whether ``peer`` has an offer, or a reclaim, to answer."""
-        return record.state in (deleg.OFFERING, deleg.RECLAIMING) and record.peer == peer
+        return record.is_unanswered and record.peer == peer
 
     def send_now(self, record: Delegation, peer: str) -> None:
         """Send that to a peer that has just connected."""
@@ -727,7 +723,7 @@ class Issued:
         for record in map(Delegation.from_row, rows):
             if record.given:
                 self.given[record.id] = record
-                waiting = record.state in (deleg.OFFERING, deleg.RECLAIMING)
+                waiting = record.is_unanswered
                 if waiting:
                     self._kernel.owe(record, record.peer)
                 self._kernel.schedule(record, self._kernel.now if waiting else self._kernel.due_at(record))

@@ -563,7 +563,7 @@ class Withholding:
         if known is not None:
             self._book.withhold(source, known, -1)
         sources = {one.id for one in chain}
-        holders = [d for d in self._issued if d.source in sources and d.state in (deleg.OFFERING, deleg.HELD)]
+        holders = [d for d in self._issued if d.source in sources and d.is_current]
         rest = Term(max(message.term.start, min(self._kernel.now, message.term.end - 1)), message.term.end)
         told: dict[str, list[tuple[bytes, int]]] = {}
         for class_, units in window.of(self._book.ticket(source.id).leaf):

@@ -432,7 +432,7 @@ class SiteUpdates:
     def _take(self, lease: GuestLease, message: LeaseUpdate) -> None:
         settles = lease.operation.number != 0 and message.number >= lease.operation.number
         # One that is closed goes on by nothing: its site may have gone on to a ticket that is given back by now.
-        if message.state == "active" and lease.ended < 0 and lease.pending not in (sm.CLOSING, sm.CLOSE_WAIT):
+        if message.state == "active" and lease.ended < 0 and not lease.is_closing:
             self._tickets.check_contract(lease, message)
         lease.site_seen = message.update
         self._kernel.touch(lease)
@@ -525,14 +525,14 @@ class LeaseTimers:
 
     def due_at(self, lease: GuestLease) -> Instant | None:
         """When its time comes: to send something again, for its state, for its mapper, or to be forgotten."""
-        if lease.state in (sm.CLOSED, sm.FAILED):
+        if lease.is_over:
             return lease.ended + self._kernel.settings.retention
         held = lease.hold_until if lease.join == mb.BLOCKED_JOIN and lease.hold_until > self._kernel.now else None
         return earliest(self._operations.due_at(lease), self._timeouts.due_at(lease), held)
 
     def due(self, lease: GuestLease) -> None:
         """Its time has come."""
-        if lease.state in (sm.CLOSED, sm.FAILED):
+        if lease.is_over:
             if lease.ended + self._kernel.settings.retention <= self._kernel.now:
                 self._records.drop(lease)
             return

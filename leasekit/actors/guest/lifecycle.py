@@ -216,11 +216,11 @@ class Endings:
     def close_early(self, request: CloseLeaseEarly) -> GuestLease:
         """End a lease early. Closing one that is over, or closing already, is an error that says so."""
         lease = self._records.find(request.lease)
-        if lease.state in (sm.CLOSED, sm.FAILED):
+        if lease.is_over:
             raise CommandError(
                 f"lease {lease.id} is {lease.state} already: {words(lease.reason) or 'no reason recorded'}"
             )
-        if lease.closing or lease.pending in (sm.CLOSING, sm.CLOSE_WAIT):
+        if lease.closing or lease.is_closing:
             raise CommandError(f"lease {lease.id} is being closed already")
         self.close(lease, said(request.reason) if request.reason else Reason(Code.CLOSED_BY_GUEST))
         return lease
@@ -262,7 +262,7 @@ class Endings:
         elif lease.pending == sm.CLOSE_WAIT:
             self._give_back_continuations(lease)
             self._operations.begin(lease, CLOSE)
-        elif lease.state in (sm.CLOSED, sm.FAILED):
+        elif lease.is_over:
             self.end_unused(lease)
 
     def _give_back_continuations(self, lease: GuestLease) -> None:
@@ -567,7 +567,7 @@ class Predecessors:
         if not name:
             return READY
         predecessor = self._records.by_id.get(name)
-        if predecessor is None or predecessor.state in (sm.CLOSED, sm.FAILED):
+        if predecessor is None or predecessor.is_over:
             return READY if lease.after.proceed else LOST
         if not done(predecessor) or self._kernel.now < lease.hold_until:
             return WAIT
@@ -633,7 +633,7 @@ class Transitions:
 
     def join(self, lease: GuestLease) -> None:
         """Have the units of an active lease join that wait."""
-        if lease.state not in (sm.ACTIVE, sm.ACTIVE_TICKETED) or lease.pending in (sm.CLOSING, sm.CLOSE_WAIT):
+        if lease.state not in (sm.ACTIVE, sm.ACTIVE_TICKETED) or lease.is_closing:
             return
         if self._predecessors.may_join(lease):
             self._membership.join(lease)

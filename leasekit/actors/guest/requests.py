@@ -74,7 +74,7 @@ class LeaseRequests:
         slice_ = request.slice or "default"
         if request.name and (slice_, request.name) in self._records.named:
             other = self._records.by_id[self._records.named[slice_, request.name]]
-            if other.state not in (sm.CLOSED, sm.FAILED):
+            if not other.is_over:
                 raise CommandError(
                     f"name: slice {slice_!r} has a lease {request.name!r} already ({other.id}, {other.state})"
                 )
@@ -504,7 +504,7 @@ class Slices:
             if lease.slice == name and lease.suspends and lease.pending == sm.CLOSING:
                 lease.closing = True  # its rest is not asked for
                 self._kernel.touch(lease)
-            elif lease.slice == name and not lease.closing and lease.pending not in (sm.CLOSING, sm.CLOSE_WAIT):
+            elif lease.slice == name and not lease.closing and not lease.is_closing:
                 self._endings.close(lease, reason)
                 closed.append(lease.id)
         return {"slice": name, "closed": closed}

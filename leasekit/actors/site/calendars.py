@@ -134,7 +134,7 @@ class Calendars:
 
     def unit_moved(self, unit: SiteUnit, *_: object) -> None:
         """A unit that has left its lease stands in for none."""
-        if not unit.promised and unit.state not in (au.SETUP, au.UP, au.CHANGE):
+        if not unit.promised and unit.state not in au.IN_USE:
             self.of(unit.type).end(f"for {unit.id}", self._kernel.now)
 
     def count_ended(self) -> None:

@@ -57,7 +57,6 @@ from leasekit.core.claims.signed import (
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Overdelegation, Standing
 from leasekit.core.commands import GiveWord, ListEvidence
 from leasekit.core.errors import CommandError, LeasekitError, TicketError
-from leasekit.core.leases import authority as au
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import Delegation, Incident, SiteClaim, SiteLease
 from leasekit.core.profile import FOREVER, Profile
@@ -515,7 +514,7 @@ class SiteDelegations:
         self._forget_classes()
         self.issued.give(again=True)
         for record in list(self.issued):
-            if record.state in (deleg.HELD, deleg.OFFERING) and record.type not in self._units.inventory.types:
+            if record.is_current and record.type not in self._units.inventory.types:
                 self.issued.take_back(
                     record, self._kernel.now, -1, Reason(Code.TYPE_GONE, self._keyring.name, record.type)
                 )
@@ -657,7 +656,7 @@ class DelegationLimits:
         if len(claims) < 2:
             return
         given = [decode_ticket(one.ticket).leaf.capacities for one in claims.values()]
-        there = [lease for lease in self._leases.values() if lease.ended < 0 and lease.pending != au.CLOSING]
+        there = [lease for lease in self._leases.values() if not lease.is_ending]
         held = [each for lease in there if lease.origin in claims for each in _held_by(lease)]
         for class_, units in leaf.weights:
             most, used = max(count_of(each, class_) for each in given), Profile(0, self._kernel.now)

@@ -171,7 +171,7 @@ def booked(queue: DemandQueue, shown: Container[str], units: Units) -> dict[str,
 
 def _later(lease: SiteLease, op: str | None, is_shown: bool, units: Units) -> Iterable[Demand]:
     """What a lease has, and what it will need more of than it has, or than it is shown to wait for."""
-    if lease.ended >= 0 or lease.pending == au.CLOSING:
+    if lease.is_ending:
         return
     end = lease.goes_to if lease.terminates_at < 0 else min(lease.goes_to, lease.terminates_at)
     held = tuple(lease.units)
@@ -449,7 +449,7 @@ class SiteLeases:
     def notice(self, lease: SiteLease, at: Instant, why: Reason | None) -> None:
         """End the lease at ``at``, before its term does, or that of a renewal, and tell its guest now."""
         later = lease.extension
-        if lease.ended >= 0 or lease.pending == au.CLOSING or at >= lease.goes_to or 0 <= lease.terminates_at <= at:
+        if lease.is_ending or at >= lease.goes_to or 0 <= lease.terminates_at <= at:
             return
         if later is not None and at <= later.term.start:
             self.withdraw_next(lease, why)
@@ -573,7 +573,7 @@ class LeaseEnds:
         if not saves(self._units.inventory.properties(lease.type)):
             self._leases.notice(lease, at, Reason(Code.ENDED_BY, by).because(why))
             return
-        if lease.ended >= 0 or lease.pending == au.CLOSING:
+        if lease.is_ending:
             return  # its guest has closed it, and may have said that nothing is to be kept
         before, begin = lease.saves, max(at - saving, self._kernel.now)
         lease.saves = True

@@ -21,8 +21,6 @@ from leasekit.actors.site.units import GONE
 from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.commands import AddMaintenance, EvictLease, RemoveMaintenance
 from leasekit.core.errors import CommandError
-from leasekit.core.leases import authority as au
-from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import Delegation, SiteLease, SiteUnit, Window
 from leasekit.core.properties import counts
 from leasekit.core.protocol.messages import Withhold
@@ -44,7 +42,7 @@ class Maintenance:
         """Those who have units that the settings name no more, or name again, hear of it."""
         for id_ in dict.fromkeys(unit.lease for unit in changed if unit.lease):
             lease = self._leases.by_id.get(id_)
-            if lease is None or lease.ended >= 0 or lease.pending == au.CLOSING:
+            if lease is None or lease.is_ending:
                 continue
             gone = next((name for name in lease.units if self._calendars.units[name].retire == GONE), None)
             told = lease.reason is not None and GONE in lease.reason.causes
@@ -113,7 +111,7 @@ class Maintenance:
         """The leases that have units of a window over its time, or are of a type of which it has all."""
         gone, units = self._calendars.whole_types(window), set(window.units)
         for lease in list(self._leases.by_id.values()):
-            over = lease.ended >= 0 or lease.pending == au.CLOSING
+            over = lease.is_ending
             meets = not over and lease.term.start < window.end and window.start < lease.goes_to
             if meets and (lease.type in gone or not units.isdisjoint(lease.units)):
                 yield lease
@@ -138,7 +136,7 @@ class Maintenance:
     @command("lease.evict")
     def _evict(self, asked: EvictLease) -> dict[str, Any]:
         lease = self._leases.by_id.get(asked.lease)
-        if lease is None or lease.ended >= 0 or lease.pending == au.CLOSING:
+        if lease is None or lease.is_ending:
             raise CommandError(f"lease: found {asked.lease!r:.80}, which is no lease here that goes on")
         at, end = max(asked.at, self._kernel.now), _end_of(lease)
         if at >= end:
@@ -154,7 +152,7 @@ class Maintenance:
         """
         term = Term(window.start, window.end)
         for type_ in self._calendars.units_in(window):
-            held = [d for d in self._issued if d.type == type_ and d.state in (deleg.OFFERING, deleg.HELD)]
+            held = [d for d in self._issued if d.type == type_ and d.is_current]
             told: dict[str, dict[bytes, int]] = {}
             for class_, count in self._calendars.classes_in(window, type_).items():
                 holders = units_of_class(held, class_)

@@ -266,7 +266,7 @@ class AcceptedTerms:
     def again(self, lease: SiteLease, message: Redeem) -> SiteLease:
         """The same holder redeems the same claim under another number: a repeat, which gets the same answer."""
         known = self._claims.get(decode_ticket(message.ticket).leaf.digest)
-        if known is None or known.lease != lease.id or lease.ended >= 0 or lease.pending == au.CLOSING:
+        if known is None or known.lease != lease.id or lease.is_ending:
             raise RemoteError(Code.EXISTS, f"lease {lease.id} is {lease.state} already")
         lease.number = lease.settles = message.number
         if lease.state == au.ACTIVE:
@@ -287,7 +287,7 @@ class AcceptedTerms:
 
     def _goes_by(self, lease: SiteLease, digest: bytes, number: int) -> bool:
         """Whether the lease goes by that ticket already: then the answer to ``number`` is how it stands."""
-        if lease.claim != digest or lease.ended >= 0 or lease.pending == au.CLOSING:
+        if lease.claim != digest or lease.is_ending:
             return False
         lease.number = lease.settles = number
         if lease.pending != au.PRIMING:
@@ -300,7 +300,7 @@ class AcceptedTerms:
         """
         digest = decode_ticket(message.ticket).leaf.digest
         lease.number = message.number
-        if lease.ended >= 0 or lease.pending == au.CLOSING:
+        if lease.is_ending:
             return  # its last word is the answer
         if self._goes_by(lease, digest, message.number):
             return
@@ -590,7 +590,7 @@ class ClaimVoids:
     def settle(self, ticket: Ticket, known: SiteClaim, note: Statement) -> None:
         """A claim that its holder had given back was redeemed: keep evidence, and end the lease."""
         lease = self._leases.by_id.get(known.lease)
-        if lease is None or lease.ended >= 0 or lease.claim != ticket.leaf.digest or lease.pending == au.CLOSING:
+        if lease is None or lease.is_ending or lease.claim != ticket.leaf.digest:
             return
         self._accusations.returned(ticket, known, note, self._contract(lease, known.at or None))
         self._ends.close(lease, "close", Reason(Code.GIVEN_BACK_BEFORE))

@@ -65,7 +65,7 @@ class SiteSaved:
 
     def save(self, lease: SiteLease, unit: SiteUnit) -> None:
         """A lease that is suspended is about to give up a unit: what is up is saved as it is torn down."""
-        if unit.lease != lease.id or unit.state not in (au.SETUP, au.UP, au.CHANGE):
+        if unit.lease != lease.id or unit.state not in au.IN_USE:
             return
         claimed = self._busy.get(unit.id)
         if claimed is not None:

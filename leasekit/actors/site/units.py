@@ -118,7 +118,7 @@ class Units:
             self._free.setdefault(unit.type, SortedList())
             self._tearing.setdefault(unit.type, {})
             self._sort(unit)
-            if unit.state == au.FREE and not unit.promised:
+            if unit.is_clean:
                 self._put_free(unit)
             elif unit.state == au.TEARDOWN and not unit.promised:
                 self._tearing[unit.type][unit.id] = unit
@@ -448,7 +448,7 @@ class Units:
 
     def _switched(self, unit: SiteUnit, done: ActionDone) -> tuple[str, SiteUnit, str] | None:
         """A unit was switched, or wasn't: its lease gets it now if it is on, and another one if it can't be."""
-        free = unit.state == au.FREE and not unit.promised
+        free = unit.is_clean
         if free:
             self._take_free(unit)
         power = self._power_done(unit, done)
@@ -576,7 +576,7 @@ class Units:
         for waiting in (unit, *self.machines_on(host)):
             if waiting.promised and waiting.state == au.FREE:
                 self.prepare(waiting)
-        if unit.retire and unit.state == au.FREE and not unit.promised and not self._machines.get(host):
+        if unit.retire and unit.is_clean and not self._machines.get(host):
             self._take_free(unit)
             unit.reason = unit.retire
             self._fire(unit, "out", unit.retire)
@@ -615,7 +615,7 @@ class Units:
         if unit.state == au.OUT or unit.retire:
             raise CommandError(f"unit {name} is out of service already: {words(unit.reason or unit.retire)}")
         unit.retire = reason
-        if unit.state == au.FREE and not unit.promised and not unit.host and not self._machines.get(name):
+        if unit.is_clean and not unit.host and not self._machines.get(name):
             self._take_free(unit)
             unit.reason = reason
             self._fire(unit, "out", reason)

@@ -110,3 +110,5 @@ UNIT_TABLE: Final = {
 }
 
 UNIT_MACHINE: Final = Machine("unit", UNIT_TABLE)
+IN_USE: Final = (SETUP, UP, CHANGE)
+"""States of a unit that its lease has, or is about to have."""

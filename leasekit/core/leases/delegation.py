@@ -51,3 +51,9 @@ TABLE: Final = {
 }
 
 MACHINE: Final = Machine("delegation", TABLE)
+CURRENT: Final = frozenset({OFFERING, HELD})
+"""States of what its holder has, or is to have."""
+UNANSWERED: Final = frozenset({OFFERING, RECLAIMING})
+"""States in which its holder has to answer."""
+OVER: Final = frozenset({REFUSED, ENDED})
+"""States of what its holder has not, and will not have."""

@@ -301,9 +301,19 @@ class GuestLease(KeptRecord):
         return self.site or self.broker
 
     @property
+    def is_over(self) -> bool:
+        """Whether nothing becomes of it any more, though claims of it may be on their way back."""
+        return self.state in guest.OVER
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether its units leave it, or it waits for the site's last word."""
+        return self.pending in guest.ENDING
+
+    @property
     def is_live(self) -> bool:
         """Whether it goes on."""
-        return self.ended < 0 or self.state not in (guest.CLOSED, guest.FAILED)
+        return self.ended < 0 or not self.is_over
 
     @property
     def end(self) -> Instant:
@@ -515,6 +525,11 @@ class SiteUnit(KeptRecord):
 
     table: ClassVar[str] = "units"
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether nobody has it, or is to get it."""
+        return self.state == site.FREE and not self.promised
+
 
 class AcceptedChange(NamedTuple):
     """What a site has accepted for later: from ``term.start`` on the lease goes on with these (extend, or modify).
@@ -597,6 +612,11 @@ class SiteLease(SentRecord):
     def weights(self) -> Counts:
         """What its units take, as it is booked."""
         return weigh(self.classes, self.sizes)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it is over, or its units are torn down."""
+        return self.ended >= 0 or self.pending == site.CLOSING
 
     def has_answered(self, number: int) -> bool:
         """Whether an update that answers a request is out."""
@@ -714,6 +734,21 @@ class Delegation(SentRecord):
 
     table: ClassVar[str] = "delegations"
     columns: ClassVar = {"term_start": "term.start", "term_end": "term.end"}
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its holder has it, or is to have it."""
+        return self.state in deleg.CURRENT
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether its holder has to answer."""
+        return self.state in deleg.UNANSWERED
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its holder has not got it, and won't."""
+        return self.state in deleg.OVER
 
     @property
     def base(self) -> str:

@@ -200,3 +200,7 @@ TABLE: Final = {
 }
 
 MACHINE: Final = Machine("service manager", TABLE)
+OVER: Final = (CLOSED, FAILED)
+"""States in which nothing can happen any more."""
+ENDING: Final = (CLOSING, CLOSE_WAIT)
+"""What is pending of a lease that is being closed."""
