@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import ClassVar, Final
@@ -57,12 +57,33 @@ class FirstFit:
         return [turn.shrink(demand) if demand.units < 0 else turn.fill(demand) for demand in cycle.demands]
 
 
+class _Offer:
+    """The units that can be given out, which are looked at once, however many classes are asked for."""
+
+    def __init__(self, units: Iterator[UnitView]) -> None:
+        self._units = units
+        self._seen: defaultdict[bytes | None, list[str]] = defaultdict(list)
+        self._read: Counter[bytes | None] = Counter()
+
+    def next(self, class_: bytes | None) -> str | None:
+        """The next unit of a class (None: of any) that it has not given as one of that; None if there is none."""
+        seen, at = self._seen[class_], self._read[class_]
+        while at == len(seen):
+            unit = next(self._units, None)
+            if unit is None:
+                return None
+            for each in (None, *unit.classes):
+                self._seen[each].append(unit.id)
+        self._read[class_] += 1
+        return seen[at]
+
+
 class FirstFitTurn:
     """One turn: which units have been given out so far, and how far each offer has been read."""
 
     def __init__(self, cycle: AuthorityCycle) -> None:
         self._cycle = cycle
-        self._offers: dict[tuple[str, str, bytes | None], Iterator[str]] = {}
+        self._offers: dict[tuple[str, str], _Offer] = {}
         self._able: dict[str, set[str]] = {}
         self._gone: set[str] = set()
         self._beside: Counter[str] = Counter()
@@ -156,16 +177,11 @@ class FirstFitTurn:
 
     def _next(self, type_: str, count: int, filter_: str, class_: bytes | None) -> list[str]:
         """The next units of a class (None: any) for a demand. Raises ``FilterError``."""
-        offer = self._offers.get((type_, filter_, class_))
+        offer = self._offers.get((type_, filter_))
         if offer is None:
-            offer = self._offers[type_, filter_, class_] = (
-                unit.id for unit in self._cycle.free(type_, filter_) if class_ is None or class_ in unit.classes
-            )
+            offer = self._offers[type_, filter_] = _Offer(iter(self._cycle.free(type_, filter_)))
         chosen: list[str] = []
-        while len(chosen) < count:
-            unit = next(offer, None)
-            if unit is None:
-                break
+        while len(chosen) < count and (unit := offer.next(class_)) is not None:
             if unit not in self._gone and unit not in self._named:
                 chosen.append(unit)
         self._gone.update(chosen)
