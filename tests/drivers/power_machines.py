@@ -13,8 +13,8 @@ CONTROL = """\
 # control FOLDER ORDER [DEVICE]
 echo "$2 $3" >>"$1/orders"
 case "$2" in
-    on|off) echo "$2" >"$1/power" ;;
-    soft_off) [ -e "$1/stubborn" ] || echo off >"$1/power" ;;
+    on|off) echo "$2" >"$1/power.$$" && mv "$1/power.$$" "$1/power" ;;
+    soft_off) [ -e "$1/stubborn" ] || { echo off >"$1/power.$$" && mv "$1/power.$$" "$1/power"; } ;;
     status) cat "$1/power" ;;
 esac
 """
