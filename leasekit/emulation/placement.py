@@ -67,7 +67,10 @@ SETS: Final[Mapping[str, YieldSet]] = {
             "mcb8": (0.09, 3.16), "mcb5": (0.25, 3.50), "mcb6": (0.46, 16.68), "mcb7": (1.04, 48.39),
             "mcb3": (4.07, 64.71), "mcb2": (8.68, 46.68), "mcb1": (10.97, 73.33), "mcb4": (14.80, 61.20),
         },
-        {"degradation of mcb8": (0.05, 0.12), "degradation of mcb5": (0.15, 0.4), "degradation of mcb1": (9.0, 13.0)},
+        {
+            "degradation of mcb8": (0.05, 0.12), "degradation of mcb5": (0.15, 0.4), "degradation of mcb1": (9.0, 13.0),
+            f"lp above {SEARCHED}": (0.0, 0.4),
+        },
     ),
 }  # fmt: skip
 

@@ -64,14 +64,17 @@ def _best(
     need, capacity, load = instance.need, instance.capacity, rooms.load
     best: tuple[Step, float] | None = None
     least = (loads[fullest] * (1 - EPSILON), inf)
+    leaving = sorted(here[fullest])
     for host in nsmallest(PARTNERS, (one for one in range(len(loads)) if one != fullest), key=loads.__getitem__):
-        for item in sorted(here[fullest]):
-            for other in (-1, *sorted(here[host])):
+        coming = (-1, *sorted(here[host]))
+        for item in leaving:
+            for other in coming:
                 change = need[item] - need[other] if other >= 0 else need[item]
-                after = (load[host] + change) / capacity[host]
-                if change <= 0 or after > least[0]:
+                if change <= 0:
                     continue
-                after = max(after, (load[fullest] - change) / capacity[fullest])
+                after = max((load[host] + change) / capacity[host], (load[fullest] - change) / capacity[fullest])
+                if after > least[0]:
+                    continue
                 cost = instance.moving(item, host) - instance.moving(item, fullest)
                 if other >= 0:
                     cost += instance.moving(other, fullest) - instance.moving(other, host)
