@@ -223,6 +223,34 @@ def test_the_fast_packing_is_the_general_one(seed: int, size: int, wide: bool) -
         packing.CHUNK = chunk  # type: ignore[misc]
 
 
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 10**6), size=st.integers(1, 20), share=st.sampled_from([0.0, 0.1, 0.5, 0.9]))
+def test_floors_and_cores_that_do_not_count_slow_nothing_down(seed: int, size: int, share: float) -> None:
+    """With floors the fast packing is the general one, too; all hosts by name, and cores that are fast enough, are no
+    limits; the level is that of each host by itself.
+    """
+    random = Random(seed)
+    count = max(1, size // 4)
+    places = tuple(attrs.evolve(host, core=0.5) for host in hosts(count, 1.0, 4.0))
+    made = tuple(
+        YieldTask(
+            id=f"t{i}", cpu=cpu, rigid=(random.random(),), cores=2, floor=random.choice([0, cpu * share]),
+            hosts=frozenset(host.id for host in places), weight=random.choice([1, 2]),
+        )
+        for i, cpu in enumerate(random.random() for _ in range(size))
+    )  # fmt: skip
+    instance = compiled(YieldProblem(hosts=places, tasks=made))
+    assert not instance.limited
+    free = [-1] * size
+    fast, slow = packing._LargestFirst(instance, free, 8), packing._Packer(instance, free, 8)
+    for level in (0.05, 0.3, 0.6, 1.0):
+        found = fast.packed(level)
+        assert found == slow.packed(level)
+        if found is not None:
+            own = instance.level(found)
+            assert own >= level * (1 - 1e-6) and own == pytest.approx(min(instance._levels(found)))
+
+
 def test_the_keys_are_those_of_the_paper() -> None:
     """Two resources: which of two tasks goes first, by sum, difference, ratio, and greatest need."""
     a, b = (0.5, 0.5), (0.6, 0.2)

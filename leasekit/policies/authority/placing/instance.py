@@ -37,7 +37,8 @@ class YieldInstance:
     problem, where ``tasks`` are positions.
 
     ``edge`` is the need of one virtual CPU, at most ``core`` of its host; ``groups`` are numbers of spread groups, of
-    which a domain takes ``most``. ``limited``: hosts and items differ in more than CPU and the rigid resources.
+    which a domain takes ``most``. ``limited``: an item may be refused by a host that has all that it needs. At a level
+    of ``bare`` or more no floor counts.
     """
 
     problem: YieldProblem
@@ -56,16 +57,22 @@ class YieldInstance:
     most: list[int]
     domain: list[int]
     homes: list[tuple[Home, ...]]
+    limited: bool = attrs.field(init=False)
+    bare: float = attrs.field(init=False)
+
+    @limited.default
+    def _is_limited(self) -> bool:
+        return any(self.groups) or any(one is not None for one in self.allowed) or min(self.core) < inf
+
+    @bare.default
+    def _no_floor_counts(self) -> float:
+        tasks = zip(self.problem.tasks, self.value, self.floor, strict=True)
+        return max((floor / (task.cpu * value) for task, value, floor in tasks if floor), default=0.0)
 
     @property
     def floors(self) -> bool:
         """Whether a task has one."""
         return len(self.rigid) > self.resources
-
-    @property
-    def limited(self) -> bool:
-        """Whether an item may be refused by a host that has all that it needs."""
-        return any(self.groups) or any(one is not None for one in self.allowed) or min(self.core) < inf
 
     @property
     def equal_hosts(self) -> bool:
@@ -82,15 +89,13 @@ class YieldInstance:
 
     def sizes(self, level: float) -> list[float]:
         """The CPU of each item at a level."""
-        if not self.floors:
+        if level >= self.bare:
             return [need * level for need in self.need]
         tasks, value, floor = self.problem.tasks, self.value, self.floor
         return [sum(max(floor[t], tasks[t].cpu * value[t] * level) for t in item) for item in self.tasks]
 
     def level(self, mapping: Sequence[int]) -> float:
         """The greatest level at which a mapping, all of whose items have hosts, fits: from 0 to 1."""
-        if self.floors:
-            return min(self._levels(mapping), default=1.0)
         loads, steepest = [0.0] * len(self.capacity), [0.0] * len(self.capacity)
         for need, edge, host in zip(self.need, self.edge, mapping, strict=True):
             loads[host] += need
@@ -102,7 +107,7 @@ class YieldInstance:
                 least = capacity / load
             if edge * least > core:
                 least = core / edge
-        return least
+        return least if least >= self.bare else min(self._levels(mapping), default=1.0)
 
     def _levels(self, mapping: Sequence[int]) -> Iterator[float]:
         """By host and by virtual CPU, where tasks have floors."""
@@ -207,6 +212,7 @@ def compiled(problem: YieldProblem) -> YieldInstance:
     if any(floor):
         rigid.append([sum(floor[t] for t in item) for item in items])
         room.append([_roomy(host.cpu) for host in hosts])
+    steepest = max((task.cpu / task.cores for task in tasks), default=0.0)
     spreads = {name: number for number, name in enumerate(dict.fromkeys(task.spread for task in tasks if task.spread))}
     domains = {
         name: number for number, name in enumerate(dict.fromkeys(host.domain or f"\0{host.id}" for host in hosts))
@@ -222,7 +228,7 @@ def compiled(problem: YieldProblem) -> YieldInstance:
         room=room,
         resources=width,
         edge=[max(tasks[t].cpu * value[t] / tasks[t].cores for t in item) for item in items],
-        core=[host.core for host in hosts],
+        core=[host.core if host.core < steepest else inf for host in hosts],
         allowed=[_allowed(problem, item, floor, at) for item in items],
         groups=[Counter(spreads[tasks[t].spread] for t in item if tasks[t].spread) for item in items],
         most=[problem.spread.get(name, 1) for name in spreads],
@@ -252,7 +258,8 @@ def _allowed(
 ) -> frozenset[int] | None:
     """The hosts that will do for all tasks of an item: by name, and by cores that can give them their floors."""
     tasks = [problem.tasks[t] for t in item]
-    sets = [frozenset(at[name] for name in task.hosts) for task in tasks if task.hosts is not None]
+    some = {task.hosts for task in tasks if task.hosts is not None and len(task.hosts) < len(at)}
+    sets = [frozenset(at[name] for name in one) for one in some]
     edge = max(floor[t] / problem.tasks[t].cores for t in item)
     if any(host.core < edge for host in problem.hosts):
         sets.append(frozenset(number for number, host in enumerate(problem.hosts) if host.core >= edge))

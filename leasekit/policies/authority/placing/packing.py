@@ -41,7 +41,7 @@ def mcb(instance: YieldInstance, number: int, pinned: Sequence[int]) -> Mapped |
 
     Items that are ``pinned`` stay; the others have -1 there. None if none was found.
     """
-    is_simple = number == 8 and instance.resources == 1 and not instance.limited and not instance.floors
+    is_simple = number == 8 and instance.resources == 1 and not instance.limited
     packer = (_LargestFirst if is_simple else _Packer)(instance, pinned, number)
     low, high = 0.0, (top := instance.ceiling(pinned))
     best: Mapped | None = None
@@ -76,7 +76,7 @@ class _Packer:
     def packed(self, level: float) -> Mapped | None:
         """Where all items go at a level; None if they don't fit."""
         rows = [self._of.sizes(level), *self._rigid]
-        shelves = self._shelves(rows)
+        shelves = self._shelves(rows, level)
         space = [list(row) for row in self._space]
         mapping = list(self._pinned)
         for item, host in enumerate(mapping):
@@ -138,7 +138,7 @@ class _Packer:
             if rooms is not None:
                 rooms.put(item, host)
 
-    def _shelves(self, rows: Sequence[Sequence[float]]) -> list[_Shelf]:
+    def _shelves(self, rows: Sequence[Sequence[float]], level: float) -> list[_Shelf]:
         """A shelf for each resource, in the order of the key; on that of the last where needs are equal."""
         lists: list[list[tuple[float, int]]] = [[] for _ in rows]
         scaled = [[size * scale for size in row] for row, scale in zip(rows, self._scales, strict=True)]
@@ -188,10 +188,12 @@ class _LargestFirst(_Packer):
         backwards = self._free[::-1]
         self._by_size = [sorted(backwards, key=row.__getitem__) for row in rows]
 
-    def _shelves(self, rows: Sequence[Sequence[float]]) -> list[Any]:
+    def _shelves(self, rows: Sequence[Sequence[float]], level: float) -> list[Any]:
         (cpu, memory), (by_cpu, by_memory) = rows, self._scales
         mostly_cpu = [size * by_cpu > other * by_memory for size, other in zip(cpu, memory, strict=True)]
         by_cpu_size, by_memory_size = self._by_size
+        if level < self._of.bare:
+            by_cpu_size = sorted(by_cpu_size, key=cpu.__getitem__)
         return [
             _sized_shelf([item for item in by_cpu_size if mostly_cpu[item]], cpu, memory),
             _sized_shelf([item for item in by_memory_size if not mostly_cpu[item]], memory, cpu),
