@@ -16,7 +16,7 @@ import attrs
 
 from leasekit.actors.kernel import Kernel, earliest, keeps
 from leasekit.core.errors import CommandError, LeasekitError
-from leasekit.core.mappers import Demand, Grant, LeaseView, PendingRequest, PlannedPart, Wake
+from leasekit.core.mappers import Demand, Grant, LeaseView, PendingRequest, PlannedPart, Preempt, Wake
 from leasekit.core.properties import Properties, check_plain, check_properties, is_text
 from leasekit.core.steps import Turn, TurnDone
 from leasekit.core.time import INSTANT_MAX, Instant, Term, make_term
@@ -176,6 +176,7 @@ _BY_TYPE: Final[Mapping[Any, Check]] = {
     tuple[str, ...]: _names,
     tuple[int, ...]: _integers,
     tuple[Grant, ...]: _several(Grant, "grants"),
+    tuple[Preempt, ...]: _several(Preempt, "preemptions"),
     tuple[PlannedPart, ...]: _several(PlannedPart, "planned parts"),
     TopologyRequest: _topology,
 }

@@ -97,7 +97,8 @@ class GrantedLease(NamedTuple):
 
     ``preemptible`` says whether it can be ended early by :class:`Preempt`; one that was already shows its new end, and
     its units are booked up to ``booked`` as long as its site has not accepted that (-1: to the end of its term).
-    ``classes`` says how many they are of each class.
+    ``classes`` says how many they are of each class. It runs from ``since`` on. ``ends_from`` is the earliest instant
+    at which it can be ended, if that is decided now, and it is not suspended: after its notice, and its least run.
     """
 
     lease: str
@@ -111,6 +112,8 @@ class GrantedLease(NamedTuple):
     properties: Properties
     booked: Instant = -1
     classes: Counts = NO_UNITS
+    since: Instant = -1
+    ends_from: Instant = -1
 
 
 class Usage(Protocol):
@@ -149,6 +152,10 @@ class BrokerCycle(NamedTuple):
 class Grant(NamedTuple):
     """Give ``lease`` that many ``units`` of ``source`` over ``term``.
 
+    ``victims`` make room for it, all of them or none: what it grants, to a new request of no group, is booked for that
+    at once, and nobody else has it. Its ticket is cut when the sites of all victims have accepted their ends; where it
+    may start earlier, it does if the victims leave before.
+
     With ``prepare`` (ms) they are booked and granted from so much earlier on, so that the site has set them up by the
     start of ``term`` (Haizea's preparation overhead).
     """
@@ -159,6 +166,7 @@ class Grant(NamedTuple):
     term: Term
     preemptible: bool = False
     prepare: Duration = 0
+    victims: tuple[Preempt, ...] = ()
 
     @property
     def booked(self) -> Term:
@@ -191,8 +199,9 @@ class Reject(NamedTuple):
 
 
 class Preempt(NamedTuple):
-    """End ``lease``, which must be preemptible, at ``at``. Its units can be granted anew when its site has accepted
-    that: look for them in a later cycle.
+    """End ``lease``, which must be preemptible, at ``at``: not before its ``ends_from``, unless it has not begun by
+    then. Its units can be granted anew when its site has accepted that: look for them in a later cycle, or make it one
+    of the ``victims`` of a :class:`Grant`.
 
     With ``suspend`` its site saves its units by then, beginning as long before as the lease says (``suspend``), and its
     guest asks for the rest.

@@ -53,6 +53,8 @@ class Code(StrEnum):
     ACCEPTED_MEANWHILE = "accepted_meanwhile"
     MAINTENANCE = "maintenance"
     DRAINED = "drained"
+    MAKES_ROOM = "makes_room"
+    PROMISED = "promised"
     EVICTED = "evicted"
     MOVED = "moved"
 
@@ -388,6 +390,8 @@ WORDS: Final[Mapping[str, str]] = {
     Code.ACCEPTED_MEANWHILE: "accepted meanwhile",
     Code.MAINTENANCE: "{detail} ({who}, until {until})",
     Code.DRAINED: "{detail} ({who})",
+    Code.MAKES_ROOM: "makes room for lease {who}, ends at {at}",
+    Code.PROMISED: "starts at {at}, when others have made room: {units}",
     Code.EVICTED: "evicted: {detail}",
     Code.MOVED: "moved to another unit: {detail}",
     # what became of another

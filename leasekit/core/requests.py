@@ -12,6 +12,8 @@ group_id           the request group; scoped to its holder; all get one term, or
 lease_count        on the group's leader only: how many requests the group has
 priority           the request's own class, a whole number; higher goes first
 preemptible        ``true``: the broker may end the lease early
+notice             how long before its end a preemptible lease hears of it (``30s`` if not given, ``0s`` is allowed)
+min_run            how long a preemptible lease runs at least before its broker ends it
 suspend            how long it takes to save the units of a preemptible lease, such as ``32s``: it may be suspended
 hold               ``PLAN/PART``: a part of a planned topology, of what the broker holds for it
 filter             which units will do, by their attributes and their site (:mod:`leasekit.core.filters`)
@@ -30,16 +32,20 @@ from typing import Final, NamedTuple
 
 from leasekit.core.errors import CommandError
 from leasekit.core.properties import NO_UNITS, Counts, Properties, counts
-from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term, parse_duration
+from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant, Term, parse_duration
 from leasekit.core.vectors import WHOLE, Vector, needs_of
 
 TRUE, FALSE = "true", "false"
 KEEP: Final = "keep"
+OF_PREEMPTIBLE: Final = ("notice", "min_run", "suspend")
+"""Properties that a preemptible lease alone can have."""
+NOTICE: Final[Duration] = 30 * SECOND
+"""How long before its end a preemptible lease hears of it, if it doesn't say."""
 
 
 class Options(NamedTuple):
     """The request properties of one request, read. ``latest_start`` and ``request_timeout`` are 0 where not given,
-    ``suspend`` where the lease is not to be suspended.
+    ``suspend`` where the lease is not to be suspended; ``notice`` and ``min_run`` are None there.
     """
 
     elastic: bool
@@ -56,6 +62,8 @@ class Options(NamedTuple):
     filter: str = ""
     keep: Counts = NO_UNITS
     needs: Vector = WHOLE
+    notice: Duration | None = None
+    min_run: Duration | None = None
 
 
 _PLAIN = Options(False, 0, False, 0, 0, "", 0, 0, False, frozenset())
@@ -80,8 +88,9 @@ def parse_options(properties: Properties, term: Term) -> Options:
         raise CommandError("properties.lease_count: goes with group_id, on the group's leader")
     if group and elastic:
         raise CommandError("properties.elastic: a request of a group is never elastic")
-    if "suspend" in properties and properties.get("preemptible") != TRUE:
-        raise CommandError("properties.suspend: goes with preemptible = 'true'")
+    for name in OF_PREEMPTIBLE:
+        if name in properties and properties.get("preemptible") != TRUE:
+            raise CommandError(f"properties.{name}: goes with preemptible = 'true'")
     excluded = frozenset(name.strip() for name in properties.get("exclude_sites", "").split(",") if name.strip())
     return Options(
         elastic=elastic,
@@ -98,6 +107,8 @@ def parse_options(properties: Properties, term: Term) -> Options:
         filter=properties.get("filter", ""),
         keep=_counts(properties.get(KEEP, "")),
         needs=_needs(properties),
+        notice=_duration(properties, "notice") if "notice" in properties else None,
+        min_run=_duration(properties, "min_run") if "min_run" in properties else None,
     )
 
 

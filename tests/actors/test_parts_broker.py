@@ -23,10 +23,10 @@ from leasekit.actors.broker.grants import (
     Lapses,
     LeaseTerms,
     LeaseViews,
-    Preemption,
     TicketCutter,
 )
 from leasekit.actors.broker.planner import Holds
+from leasekit.actors.broker.preemption import Preemption
 from leasekit.actors.broker.requests import Admission, Requests
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Keyring, Peering
@@ -40,7 +40,7 @@ from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import Asked, BrokerLease, Delegation, Granted, Notice
-from leasekit.core.mappers import Grant
+from leasekit.core.mappers import Grant, Preempt
 from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.codec import encode_message
 from leasekit.core.protocol.messages import (
@@ -59,7 +59,7 @@ from leasekit.core.protocol.messages import (
     Withdraw,
     Withhold,
 )
-from leasekit.core.reasons import Code, Reason, said
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.time import HOUR, MINUTE, Term
 
 ME, WEB, SITE, LOW = (Keypair(letter * 32) for letter in (b"m", b"w", b"s", b"l"))
@@ -180,12 +180,12 @@ def test_a_lease_is_ended_early_when_its_site_agrees() -> None:
     preemption = Preemption(parts.kernel, parts.granted, parts.statements, parts.notices, answers)
     firm = parts.lease(1)
     with pytest.raises(CommandError, match="w-1 is not preemptible"):
-        preemption.preempt(firm.id, HOUR + MINUTE, said("others need it"))
+        preemption.preempt(Preempt(firm.id, HOUR + MINUTE, "others need it"))
     parts.sent()
     lease = parts.lease(3, preemptible=True)
     with pytest.raises(CommandError, match="its site saves no 'vm'"):
-        preemption.preempt(lease.id, HOUR + MINUTE, said("others need it"), suspend=True)
-    preemption.preempt(lease.id, HOUR + MINUTE, said("others need it"))
+        preemption.preempt(Preempt(lease.id, HOUR + MINUTE, "others need it", suspend=True))
+    preemption.preempt(Preempt(lease.id, HOUR + MINUTE, "others need it"))
     messages = dict(parts.sent())
     told, heard = messages["site"], messages["web"]
     assert isinstance(told, Truncated) and isinstance(heard, TicketUpdate) and heard.status == "terminating"

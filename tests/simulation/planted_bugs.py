@@ -26,7 +26,8 @@ from typing import Any, Final, NamedTuple
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.claims import GrantedClaims, ReturnedTickets
 from leasekit.actors.broker.delegations import TakenDelegations, Withholding
-from leasekit.actors.broker.grants import Answers, Grants, Lapses, LeaseViews, Preemption, TicketCutter
+from leasekit.actors.broker.grants import Answers, Grants, Lapses, LeaseViews, TicketCutter
+from leasekit.actors.broker.preemption import Preemption
 from leasekit.actors.broker.requests import DryRuns
 from leasekit.actors.guest.answers import BrokerAnswers, BrokerUpdates, SiteUpdates
 from leasekit.actors.guest.leases import GuestOperations, Leases, Returns
@@ -370,7 +371,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     # -- preemption, maintenance, questions, peers
     "preempted units are granted before their site has agreed": Bug(
-        Preemption, "preempt", "lease.cut, lease.suspended = at, suspend",
+        Preemption, "end", "lease.cut, lease.suspended = at, suspend",
         "lease.cut, lease.suspended = at, suspend\n"
         "    for one in lease.claims:\n        self.book.end_early(one, max(at, one.term.start))",
     ),

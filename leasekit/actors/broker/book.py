@@ -425,9 +425,14 @@ class Book:
         """What units of these classes all have, and what each class has beside that."""
         return in_common([self._attributes[class_] for class_, _ in classes])
 
-    def accepted(self, base: str, text: str, needs: Vector = WHOLE) -> ClassedTimetable:
-        """The timetable of a chain, of those classes that a filter takes. Raises ``CommandError`` for what is none."""
-        table, first = self.asked(base, needs), self._chains[base][0]
+    def accepted(
+        self, base: str, text: str, needs: Vector = WHOLE, what_if: ClassedTimetable | None = None
+    ) -> ClassedTimetable:
+        """The timetable of a chain, or ``what_if`` in its stead, of those classes that a filter takes. Raises
+        ``CommandError`` for what is none.
+        """
+        first = self._chains[base][0]
+        table = self._seen(base, self.table_of(base) if what_if is None else what_if, needs)
         if not text:
             return table
         try:
@@ -534,18 +539,30 @@ class Book:
             for key, units, term in rest_of(old, new):
                 table.reserve(key, units, term, force=True)
 
+    def promise(self, claim: Granted) -> None:
+        """Book what a lease is to get from a chain when others have made room for it: until then more is booked than
+        there is.
+        """
+        if self._chains.get(claim.source):
+            self.table_of(claim.source).reserve(claim.key, claim.weights, claim.term, force=True)
+
+    def take_back(self, claim: Granted) -> None:
+        """What was promised is free, or granted."""
+        if self._chains.get(claim.source) and claim.key in self.table_of(claim.source):
+            self.table_of(claim.source).release(claim.key)
+
     def end_rest(self, old: Granted, at: Instant) -> None:
         """The site counts ``old`` to ``at`` and no longer."""
         table = self._tables.get(old.source)
         if table is not None:
-            for key in _rest_keys(old):
+            for key in rest_keys(old):
                 table.end(key, at)
 
     def free_rest(self, old: Granted) -> None:
         """The site has confirmed it, or what replaced ``old`` came back unused."""
         table = self._tables.get(old.source)
         if table is not None:
-            for key in _rest_keys(old):
+            for key in rest_keys(old):
                 if key in table:
                     table.release(key)
 
@@ -602,7 +619,8 @@ class Book:
         return members
 
 
-def _rest_keys(old: Granted) -> tuple[str, str]:
+def rest_keys(old: Granted) -> tuple[str, str]:
+    """Under which what a claim that replaces another leaves of that is booked."""
     return f"{old.key}/units", f"{old.key}/time"
 
 
@@ -612,7 +630,7 @@ def rest_of(old: Granted, new: Granted) -> list[tuple[str, Counts, Term]]:
     """
     start, end = new.term.start, old.term.end
     shared = Term(start, min(end, new.term.end))
-    units, time = _rest_keys(old)
+    units, time = rest_keys(old)
     pieces = []
     if left := minus(old.weights, new.weights):
         pieces.append((units, left, shared))

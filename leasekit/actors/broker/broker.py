@@ -31,10 +31,10 @@ from leasekit.actors.broker.grants import (
     Lapses,
     LeaseTerms,
     LeaseViews,
-    Preemption,
     TicketCutter,
 )
 from leasekit.actors.broker.planner import Holds, Planner, Quotes
+from leasekit.actors.broker.preemption import Preemption, Promises
 from leasekit.actors.broker.requests import Admission, DryRuns, Refusals, Requests
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import keeps, query, shown
@@ -52,8 +52,16 @@ from leasekit.core.steps import Tick, Turn, TurnDone
 from leasekit.core.time import Instant
 
 
-def decisions(queue: RequestQueue, grants: Grants, answers: Answers, preemption: Preemption) -> Carriers:
+def decisions(
+    queue: RequestQueue, grants: Grants, answers: Answers, preemption: Preemption, promises: Promises
+) -> Carriers:
     """How each decision is carried out, for :meth:`MapperTurns.declare`."""
+
+    def grant(one: Grant) -> None:
+        if one.victims:
+            promises.promise(queue.waiting(one.lease), queue.options[one.lease], one)
+        else:
+            grants.grant((one,))
 
     def reject(one: Reject) -> None:
         fits = one.earliest if one.earliest is None or one.earliest >= 0 else None
@@ -63,11 +71,11 @@ def decisions(queue: RequestQueue, grants: Grants, answers: Answers, preemption:
         queue.waiting(one.lease).defer_reason = of_mapper(one.reason) if one.reason else None
 
     return {
-        Grant: lambda one: grants.grant((one,)),
+        Grant: grant,
         GrantGroup: lambda one: grants.grant(one.grants),
         Reject: reject,
         Defer: defer,
-        Preempt: lambda one: preemption.preempt(one.lease, one.at, of_mapper(one.reason), suspend=one.suspend),
+        Preempt: preemption.preempt,
     }
 
 
@@ -176,7 +184,9 @@ class Broker(Server[BrokerLease]):
         quotes = Quotes(self.kernel, self.keyring, self.book, self.settings)
         self.planner = Planner(self.kernel, self.keyring, self.holds, quotes, getattr(mapper, "plan", None))
         self.dispatch.refused.insert(1, self.planner.refused)
-        self.turns.declare(decisions(self.queue, grants, self.answers, preemption), self.queue.waiting_ids)
+        promises = Promises(self.kernel, self.granted, checks, cutter, preemption)
+        carriers = decisions(self.queue, grants, self.answers, preemption, promises)
+        self.turns.declare(carriers, self.queue.waiting_ids)
         self.turning = BrokerTurns(self.turns, self.cycles, self.dry_runs, self.planner, mapper)
         for part in (
             self.sources,

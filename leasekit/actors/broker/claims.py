@@ -25,7 +25,7 @@ from leasekit.core.mappers import Grant
 from leasekit.core.properties import Properties, saves
 from leasekit.core.protocol.messages import MODIFY, NEW, Accepted, ClaimReport, ReturnTicket, TicketUpdate, Truncated
 from leasekit.core.reasons import Code, Reason, mark
-from leasekit.core.requests import Options
+from leasekit.core.requests import NOTICE, Options
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Duration, Instant, Term, format_duration
 from leasekit.core.vectors import NEEDS, as_properties
@@ -46,12 +46,24 @@ def ends_suspended(lease: BrokerLease, grant: Grant, options: Options, resource:
     return lease.suspend if is_part(lease, grant, options, resource) else 0
 
 
-def note_suspend(lease: BrokerLease, grant: Grant, options: Options) -> None:
-    """Remember how long it takes to save the lease: renewals needn't say it again."""
+def note_terms(lease: BrokerLease, grant: Grant, options: Options) -> None:
+    """Remember how the lease can be ended early: renewals needn't say it again."""
+    new = lease.asked.op == NEW
+    if new:
+        lease.since = grant.term.start
     if not grant.preemptible:
-        lease.suspend = 0
-    elif options.suspend:
-        lease.suspend = options.suspend
+        lease.suspend = lease.notice = lease.min_run = 0
+        return
+    lease.suspend = options.suspend or lease.suspend
+    if new or options.notice is not None:
+        lease.notice = NOTICE if options.notice is None else options.notice
+    if options.min_run is not None:
+        lease.min_run = options.min_run
+
+
+def ends_from(lease: BrokerLease, now: Instant) -> Instant:
+    """When a lease that has begun can be ended at the earliest, if that is decided now."""
+    return max(now + lease.notice, lease.since + lease.min_run)
 
 
 def with_suspend(lease: BrokerLease) -> Properties:
@@ -212,6 +224,8 @@ class GrantedClaims:
     """What each holder has been granted, if the mapper goes by it."""
     freed: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     """What happens, in order, when a lease is over."""
+    shrunk: list[Callable[[BrokerLease], None]] = attrs.field(factory=list, init=False)
+    """What happens, in order, when something of a lease's claims has come free."""
 
     def __attrs_post_init__(self) -> None:
         self.leases = self._served.leases
@@ -231,6 +245,8 @@ class GrantedClaims:
         """Something of the lease's claims has come free, or not any more."""
         self._book.note_news()
         self._kernel.touch(lease)
+        for tell in self.shrunk:
+            tell(lease)
 
     def is_held(self, claim: Granted) -> bool:
         """Whether what ``claim`` was cut from is still held."""
@@ -382,6 +398,8 @@ class GrantedClaims:
                 if old.held:
                     self._book.hold_rest(old, new)
                     self._cut_off[old.digest.hex()] = lease.id
+            if lease.promise is not None:
+                self._book.promise(lease.promise)
             if lease.unacked:
                 self._kernel.owe(lease, lease.holder)
             self._kernel.schedule(lease, self._kernel.now if lease.unacked else self._kernel.due_at(lease))

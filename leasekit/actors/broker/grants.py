@@ -1,6 +1,5 @@
 """How a broker answers requests: what its mapper is shown; how what it grants is checked, reserved, and cut into
-tickets; and how guests are told. Leases whose term is over, and those that are preempted, are told of as well. Nothing
-that a mapper says can overbook.
+tickets; and how guests are told, of leases whose term is over as well. Nothing that a mapper says can overbook.
 """
 
 from __future__ import annotations
@@ -8,31 +7,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any, overload
+from typing import overload
 
 import attrs
 
-from leasekit.actors.broker.book import Book, RequestQueue
+from leasekit.actors.broker.book import Book, RequestQueue, rest_keys
 from leasekit.actors.broker.claims import (
-    TRUNCATE,
     GrantedClaims,
     Statements,
     booked_until,
     concerned,
+    ends_from,
     ends_suspended,
     is_part,
-    note_suspend,
+    note_terms,
     place_of,
     with_suspend,
 )
 from leasekit.actors.broker.delegations import SourceDependents
 from leasekit.actors.broker.planner import Holds
-from leasekit.actors.kernel import Kernel, command, earliest, keeps
+from leasekit.actors.kernel import Kernel, earliest, keeps
 from leasekit.actors.peering import Keyring, Peering
 from leasekit.actors.served import Notices, Served
 from leasekit.actors.settings import BrokerSettings
 from leasekit.core.claims.claim import JOINED_MAX, Ticket, decode_ticket, join_tickets
-from leasekit.core.commands import EvictLease
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases.plans import HOLD, PlanHold
@@ -40,7 +38,7 @@ from leasekit.core.leases.records import BrokerLease, Delegation, Granted
 from leasekit.core.mappers import BrokerCycle, Grant, GrantedLease, PendingRequest, Usage
 from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties, chosen, first_of, fits, saves, total
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, TICKET_MAX, Introduce, TicketUpdate
-from leasekit.core.reasons import Code, Reason, clip, mark, marked
+from leasekit.core.reasons import Code, Reason, mark, marked
 from leasekit.core.requests import Options
 from leasekit.core.time import DAY, Instant, Term
 from leasekit.core.timetable import Shortfall, Timetable
@@ -108,8 +106,8 @@ class Answers:
         continuations: bytes = b"",
     ) -> None:
         """The request of ``lease`` is over, as ``status`` says: its guest is told until it acknowledges that."""
-        number, lease.defer_reason = lease.request, None
-        lease.request = 0
+        number, lease.request = lease.request, 0
+        self.take_back(lease)
         self._queue.remove(lease)
         if status == "granted":
             self._book.leave_group(lease.id)
@@ -128,6 +126,14 @@ class Answers:
                 -1 if fits is None else fits, endorsement, continuations, classes,
             ),
         )  # fmt: skip
+
+    def take_back(self, lease: BrokerLease) -> None:
+        """What ``lease`` waits for is decided: nothing is promised to it any more."""
+        lease.defer_reason, lease.hand_over = None, -1
+        if lease.promise is not None:
+            self._book.take_back(lease.promise)
+            self._book.note_news()
+            lease.promise, lease.victims = None, ()
 
     def reject(self, lease: BrokerLease, reason: Reason, fits: Instant | None = None, event: str = "refuse") -> None:
         """Refuse the request of ``lease``, and those of its group."""
@@ -209,6 +215,8 @@ class LeaseTerms:
         if lease.ended >= 0:
             return earliest(lease.send_at if lease.unacked else None, self._served.drop_at(lease))
         waiting = lease.deadline if lease.request else None
+        if lease.hand_over >= 0:
+            waiting = min(lease.deadline, lease.hand_over)
         ends = earliest(booked_until(lease), self._lapses.due_at(lease)) if lease.claims else None
         return earliest(lease.send_at if lease.unacked else None, waiting, ends)
 
@@ -218,6 +226,8 @@ class LeaseTerms:
             return
         if lease.request and lease.deadline <= self._kernel.now:
             self._answers.expire(lease)
+        elif 0 <= lease.hand_over <= self._kernel.now:
+            self._granted.changed(lease)
         if lease.unacked and lease.send_at <= self._kernel.now:
             self._served.send(lease)
         if lease.ended < 0 and lease.claims and booked_until(lease) <= self._kernel.now:
@@ -226,60 +236,6 @@ class LeaseTerms:
             self._granted.over(lease, Reason(Code.TERM_OVER))
         elif lease.ended < 0:
             self._lapses.ask(lease)
-
-
-@attrs.define(eq=False)
-class Preemption:
-    """The leases that are ended early."""
-
-    _kernel: Kernel
-    _granted: GrantedClaims
-    _statements: Statements
-    _notices: Notices
-    _answers: Answers
-
-    @command("lease.evict")
-    def _evict(self, asked: EvictLease) -> dict[str, Any]:
-        lease = self._granted.leases.get(asked.lease)
-        if lease is None or lease.ended >= 0:
-            raise CommandError(f"lease: found {asked.lease!r:.80}, which is no lease here that goes on")
-        why = Reason(Code.EVICTED, detail=clip(asked.reason or "no reason given"))
-        at = max(asked.at, self._kernel.now)
-        if lease.state != br.TICKETED:
-            self._answers.reject(lease, why)
-        elif lease.claims[-1].preemptible:
-            self.preempt(lease.id, at, why)
-        else:
-            raise CommandError(
-                f"lease {lease.id} is firm: its broker can't end it. Its site can: `leasekit site evict {lease.id}`"
-            )
-        return {"lease": lease.id, "holder": lease.holder, "at": at}
-
-    def preempt(self, lease_id: str, at: Instant, reason: Reason, *, suspend: bool = False) -> None:
-        """End a preemptible lease at ``at``: the site is told until it accepts, and the guest hears of it now. With
-        ``suspend`` its site saves it by then.
-
-        Raises ``CommandError``.
-        """
-        lease = self._granted.leases.get(lease_id)
-        if lease is None or lease.state != br.TICKETED or not lease.claims:
-            raise CommandError(f"lease {lease_id!r} holds nothing that could be taken from it")
-        last = lease.claims[-1].until
-        if not self._kernel.now <= at < last or lease.cut >= 0:
-            raise CommandError(f"lease {lease_id} ends at {mark(last)}: at is {mark(at)}, or it was preempted before")
-        # A renewal in hand is a claim of its own: all that go on after ``at`` are ended, or none. So is what a modify
-        # cut off, which the site may still go by.
-        saving = self._granted.check_saved_by(lease, at) if suspend else 0
-        going_on = [claim for claim in lease.claims if claim.booked_until > at]
-        notices = [(claim, *self._statements.truncated(lease, claim, at, saving, reason)) for claim in going_on]
-        if lease.request:
-            self._answers.reject(lease, Reason(Code.PREEMPTED_BY).because(reason))
-        lease.cut, lease.suspended = at, suspend
-        self._kernel.fire(br.MACHINE, lease, "preempt", Reason(Code.ENDS_AT, at=at).because(reason))
-        for claim, site, message in notices:
-            id_ = f"{TRUNCATE}{lease.id}#{claim.key}"
-            self._notices.owe(id_, site, lease.id, message.number, message, claim.term.end)
-        self._granted.notice(lease, lease.claims[-1], at, reason)
 
 
 @attrs.define(eq=False)
@@ -315,7 +271,8 @@ class LeaseViews:
             found.append(
                 GrantedLease(
                     lease.id, lease.holder, self._book.base(last.source), type_, last.units, Term(last.term.start, end),
-                    last.preemptible, priority, with_suspend(lease), last.until, last.classes,
+                    last.preemptible, priority, with_suspend(lease), last.until, last.classes, lease.since,
+                    ends_from(lease, self._kernel.now),
                 )
             )  # fmt: skip
         return found
@@ -432,6 +389,8 @@ class Cycles:
         members: dict[str, PendingRequest] = {}
         offered = set(self._book.types())
         for lease in chain(self._queue.leases.values(), more):
+            if lease.promise is not None:
+                continue
             if lease.asked.op == NEW and HOLD in lease.asked.properties:
                 lease.defer_reason = Reason(Code.PARTS_UNASKED)
                 continue
@@ -598,9 +557,47 @@ class TicketCutter:
         else:
             table.reserve("", units, grant.booked)
 
+    def promise(
+        self, lease: BrokerLease, options: Options, grant: Grant, ends: Iterable[tuple[BrokerLease, Instant]]
+    ) -> Granted:
+        """Book what is free for a grant when leases end at these instants, though they have not yet. Raises
+        ``CommandError`` with nothing changed.
+        """
+        table = self._book.table_of(grant.source).overlay()
+        for victim, at in ends:
+            for claim in victim.claims:
+                for key in (claim.key, *rest_keys(claim)):
+                    table.end(key, max(at, claim.term.start))
+        try:
+            left = self._book.accepted(grant.source, options.filter, options.needs, table)
+            units = left.pick(grant.units, grant.booked)
+        except Shortfall as short:
+            raise CommandError(
+                f"{short.free} units are free over {marked(short.term)} when all have made room"
+            ) from short
+        portion = self._book.hosts(grant.source).portion(units, options.needs)
+        promise = Granted(
+            b"", grant.source, self.new_key(lease), grant.units, grant.booked, grant.booked.end,
+            preemptible=grant.preemptible, prepare=grant.prepare, classes=portion.classes, sizes=portion.sizes,
+            needs=portion.needs,
+        )  # fmt: skip
+        self._book.promise(promise)
+        return promise
+
+    def earliest(self, promise: Granted, options: Options, starts: Term) -> Instant | None:
+        """The earliest of some starts at which what is promised is free for as long as it is promised for."""
+        table = self._book.table_of(promise.source).overlay()
+        table.release(promise.key)
+        left = self._book.accepted(promise.source, options.filter, options.needs, table)
+        return left.earliest(promise.units, promise.term.length, *starts)
+
+    def take_back(self, lease: BrokerLease) -> None:
+        """Nothing is promised to ``lease`` any more."""
+        self._answers.take_back(lease)
+
     def cut(self, lease: BrokerLease, grant: Grant, options: Options, key: str, portion: Portion) -> None:
         """Cut the tickets of a grant of these units, which is reserved under ``key``, and answer with them."""
-        note_suspend(lease, grant, options)
+        note_terms(lease, grant, options)
         parts = self._cut_claims(lease, grant, options, key, portion)
         first, continuations = parts[0][0], join_tickets([ticket.encode() for ticket, _ in parts[1:]])
         cut_at = grant.booked.start if lease.asked.op == MODIFY else -1
@@ -660,7 +657,9 @@ class Grants:
     _cutter: TicketCutter
 
     def grant(self, grants: Sequence[Grant]) -> None:
-        """Reserve for all, or for none; then cut the tickets."""
+        """Reserve for all, or for none; then cut the tickets. Raises ``CommandError``."""
+        if any(grant.victims for grant in grants):
+            raise CommandError("others make room for one new request at a time, which is of no group")
         leases = [self._queue.waiting(grant.lease) for grant in grants]
         self._check_group(leases, grants)
         for lease, grant in zip(leases, grants, strict=True):
@@ -706,6 +705,8 @@ class Grants:
     def try_grant(self, lease: BrokerLease, grant: Grant) -> Delegation:
         """See :class:`.dry_runs.Decider`."""
         self._checks.check(lease, self._queue.options[lease.id], grant)
+        if grant.victims:
+            raise CommandError(f"{', '.join(one.lease for one in grant.victims)} would have to make room for it")
         try:
             units = self._checks.choose(lease, self._queue.options[lease.id], grant)
             self._cutter.try_reserve(lease, grant, units)

@@ -428,7 +428,10 @@ class BrokerLease(SentRecord):
     ``number`` the last seen, ``cut`` when it was preempted to end (-1: it wasn't), ``key`` that of the holder when it
     first asked. ``suspend`` is how long it takes to save it (0: it can't be), ``suspended`` whether it is
     suspended, and nobody has asked for its rest yet. ``looked`` is when its sites were last asked whether its claims
-    were redeemed.
+    were redeemed. It runs from ``since`` on (-1: nothing is granted yet), for ``min_run`` at least, and hears of its
+    end ``notice`` before. ``promised`` is the lease that gets what its end leaves; ``promise`` what a lease is to get
+    that way from its ``victims``, which is booked for it, and has no ticket yet: it is cut at ``hand_over`` (-1: when
+    these have made room).
     """
 
     id: str
@@ -453,6 +456,13 @@ class BrokerLease(SentRecord):
     suspend: Duration = 0
     suspended: bool = False
     looked: Instant = -1
+    since: Instant = -1
+    notice: Duration = 0
+    min_run: Duration = 0
+    promised: str = ""
+    promise: Granted | None = None
+    victims: tuple[str, ...] = ()
+    hand_over: Instant = -1
 
     defer_reason: Reason | None = volatile()
 

@@ -11,9 +11,11 @@ from leasekit.core.mappers import (
     AuthorityCycle,
     BrokerCycle,
     CloseLeaseEarly,
+    Defer,
     ExtendLease,
     Go,
     Grant,
+    GrantedLease,
     GrantGroup,
     GuestCycle,
     Hold,
@@ -21,6 +23,7 @@ from leasekit.core.mappers import (
     ModifyLease,
     Power,
     Preempt,
+    Reject,
     RequestLease,
     Wake,
 )
@@ -142,8 +145,23 @@ class Preempting(Moody, Fcfs):
             suspend = "suspend" in lease.properties and at > cycle.now
             if suspend:
                 mood.met("mapper suspends")
-            decisions.append(Preempt(lease.lease, at, "others need its units more", suspend))
+            elif at > cycle.now:  # at once is refused to most
+                at = max(at, lease.ends_from)
+            one = Preempt(lease.lease, at, "others need its units more", suspend)
+            decisions = self._in_place_of(cycle, lease, one, decisions)
         return decisions
+
+    def _in_place_of(self, cycle: BrokerCycle, lease: GrantedLease, one: Preempt, decisions: list[Any]) -> list[Any]:
+        """The end of a lease makes room for the first request that would have to wait, or be refused, and fits in."""
+        left = {each.lease: each for each in decisions if isinstance(each, Defer | Reject)}
+        for request in cycle.requests:
+            start = max(request.term.start, one.at)
+            if request.lease in left and request.op == "new" and start <= request.latest_start:
+                self._mood.met("mapper has others make room")
+                term = Term(start, start + request.term.length)
+                grant = Grant(request.lease, lease.source, request.min_units, term, request.preemptible, victims=(one,))
+                return [grant if each is left[request.lease] else each for each in decisions]
+        return [*decisions, one]
 
 
 class SlowSite(Moody, FirstFit):

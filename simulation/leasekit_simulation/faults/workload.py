@@ -26,6 +26,8 @@ LONG: Final[tuple[Duration, ...]] = (HOUR, 3 * HOUR)
 SLEEPS: Final[tuple[Duration, ...]] = (SECOND, 5 * SECOND, 5 * SECOND, 20 * SECOND, MINUTE, MINUTE, 30 * MINUTE)
 GROWTH_MAX: Final = 6
 """How many units of a type a site may come to have beyond those that it had at first."""
+NOTICES: Final[tuple[dict[str, str], ...]] = ({"notice": "0s"}, {"notice": "2s", "min_run": "10s"}, {})
+"""What preemptible leases say of their ends."""
 STARTS: Final[tuple[Duration, ...]] = (0, 0, 10 * SECOND, 100 * SECOND)
 
 
@@ -137,6 +139,7 @@ class Workload:
             properties["request_timeout"] = "5s"
         if rng.random() < 0.2:
             properties["preemptible"] = "true"
+            properties |= NOTICES[len(self.asked) % len(NOTICES)]
             if scenario.suspends:
                 properties["suspend"] = "4s"
         if rng.random() < 0.1:

@@ -1,0 +1,182 @@
+"""Leases that a broker ends early, and what others are promised for that.
+
+Theory of operation. A grant that names victims ends these, and books what it grants, in one step: more is booked then
+than there is, so that nobody else gets it, until the site of each victim has accepted its end. The request waits on,
+without a ticket; its mapper is not shown it any more. When all ends are accepted the ticket is cut. If the request
+would rather start earlier it is cut only shortly before its start, or as soon as the victims have left by themselves:
+it starts at once then. What is booked is free again when the request is withdrawn, or waits for too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from leasekit.actors.broker.claims import TRUNCATE, GrantedClaims, Statements, ends_from
+from leasekit.actors.broker.grants import Answers, GrantChecks, TicketCutter
+from leasekit.actors.kernel import Kernel, command
+from leasekit.actors.served import Notices
+from leasekit.core.commands import EvictLease
+from leasekit.core.errors import CommandError
+from leasekit.core.leases import broker as br
+from leasekit.core.leases.records import BrokerLease, Granted
+from leasekit.core.mappers import Grant, Preempt
+from leasekit.core.protocol.messages import NEW, Truncated
+from leasekit.core.reasons import Code, Reason, clip, mark, of_mapper
+from leasekit.core.requests import Options, parse_options
+from leasekit.core.time import SECOND, Duration, Instant, Term
+from leasekit.core.timetable import Shortfall
+
+HAND_OVER: Final[Duration] = 10 * SECOND
+"""How long before its start a promised ticket is cut, where it would rather start earlier."""
+
+Told: TypeAlias = tuple[Granted, str, Truncated]
+"""A claim that ends early, its site, and what that is told."""
+
+
+@attrs.define(eq=False)
+class Preemption:
+    """The leases that are ended early."""
+
+    _kernel: Kernel
+    _granted: GrantedClaims
+    _statements: Statements
+    _notices: Notices
+    _answers: Answers
+
+    @command("lease.evict")
+    def _evict(self, asked: EvictLease) -> dict[str, Any]:
+        lease = self._granted.leases.get(asked.lease)
+        if lease is None or lease.ended >= 0:
+            raise CommandError(f"lease: found {asked.lease!r:.80}, which is no lease here that goes on")
+        why = Reason(Code.EVICTED, detail=clip(asked.reason or "no reason given"))
+        at = max(asked.at, self._kernel.now)
+        if lease.state != br.TICKETED:
+            self._answers.reject(lease, why)
+        elif lease.claims[-1].preemptible:
+            self.end(lease, at, why, self.told(lease, at, why))
+        else:
+            raise CommandError(
+                f"lease {lease.id} is firm: its broker can't end it. Its site can: `leasekit site evict {lease.id}`"
+            )
+        return {"lease": lease.id, "holder": lease.holder, "at": at}
+
+    def preempt(self, one: Preempt) -> None:
+        """End a preemptible lease, as the mapper says. Raises ``CommandError``."""
+        lease, reason = self.victim(one), of_mapper(one.reason)
+        self.end(lease, one.at, reason, self.told(lease, one.at, reason, suspend=one.suspend), suspend=one.suspend)
+
+    def victim(self, one: Preempt) -> BrokerLease:
+        """The lease that a mapper wants to be ended. Raises ``CommandError`` where that is too early for it."""
+        lease = self._granted.leases.get(one.lease)
+        if lease is None or lease.state != br.TICKETED or not lease.claims:
+            raise CommandError(f"lease {one.lease!r} holds nothing that could be taken from it")
+        first = lease.since + lease.min_run if one.suspend else ends_from(lease, self._kernel.now)
+        if lease.since < one.at < first:
+            raise CommandError(
+                f"lease {lease.id} can be ended from {mark(first)} on, after its notice and its least run: at is "
+                f"{mark(one.at)}"
+            )
+        return lease
+
+    def told(self, lease: BrokerLease, at: Instant, reason: Reason, *, suspend: bool = False) -> list[Told]:
+        """What sites are told when a lease is ended at ``at``. With ``suspend`` they save it by then. Raises
+        ``CommandError``, with nothing changed.
+        """
+        last = lease.claims[-1].until
+        if not self._kernel.now <= at < last or lease.cut >= 0:
+            raise CommandError(f"lease {lease.id} ends at {mark(last)}: at is {mark(at)}, or it was preempted before")
+        # A renewal in hand is a claim of its own: all that go on after ``at`` are ended, or none. So is what a modify
+        # cut off, which the site may still go by.
+        saving = self._granted.check_saved_by(lease, at) if suspend else 0
+        going_on = [claim for claim in lease.claims if claim.booked_until > at]
+        return [(claim, *self._statements.truncated(lease, claim, at, saving, reason)) for claim in going_on]
+
+    def end(
+        self, lease: BrokerLease, at: Instant, reason: Reason, told: Iterable[Told], *, suspend: bool = False
+    ) -> None:
+        """End a preemptible lease at ``at``: its sites are ``told`` until they accept, and its guest hears of it."""
+        if lease.request:
+            self._answers.reject(lease, Reason(Code.PREEMPTED_BY).because(reason))
+        lease.cut, lease.suspended = at, suspend
+        self._kernel.fire(br.MACHINE, lease, "preempt", Reason(Code.ENDS_AT, at=at).because(reason))
+        for claim, site, message in told:
+            id_ = f"{TRUNCATE}{lease.id}#{claim.key}"
+            self._notices.owe(id_, site, lease.id, message.number, message, claim.term.end)
+        self._granted.notice(lease, lease.claims[-1], at, reason)
+
+
+@attrs.define(eq=False, slots=False)
+class Promises:
+    """What leases are to get when others have made room for it."""
+
+    _kernel: Kernel
+    _granted: GrantedClaims
+    _checks: GrantChecks
+    _cutter: TicketCutter
+    _preemption: Preemption
+
+    def __attrs_post_init__(self) -> None:
+        self._granted.shrunk.append(self._changed)
+
+    def promise(self, lease: BrokerLease, options: Options, grant: Grant) -> None:
+        """End the victims of a grant, and book it; or change nothing. Raises ``CommandError``."""
+        if lease.asked.op != NEW or lease.group:
+            raise CommandError("others make room for one new request at a time, which is of no group")
+        if lease.promise is not None:
+            raise CommandError(f"lease {lease.id} waits for others to make room already")
+        self._checks.check(lease, options, grant)
+        ends: dict[str, tuple[BrokerLease, Preempt, Reason, list[Told]]] = {}
+        for one in grant.victims:
+            reason = Reason(Code.MAKES_ROOM, who=lease.id, at=one.at).because(of_mapper(one.reason))
+            victim = self._preemption.victim(one)
+            told = self._preemption.told(victim, one.at, reason, suspend=one.suspend)
+            ends[victim.id] = victim, one, reason, told
+        lease.promise = self._cutter.promise(
+            lease, options, grant, [(victim, one.at) for victim, one, *_ in ends.values()]
+        )
+        lease.defer_reason = Reason(Code.PROMISED, units=len(ends), at=grant.term.start)
+        for victim, one, reason, told in ends.values():
+            victim.promised = lease.id
+            self._preemption.end(victim, one.at, reason, told, suspend=one.suspend)
+        lease.victims = tuple(ends)
+        self._granted.changed(lease)
+
+    def _changed(self, lease: BrokerLease) -> None:
+        """Something of a lease has come free: that may be the last thing that another waits for."""
+        for each in (lease, self._granted.leases.get(lease.promised)):
+            if each is not None and each.promise is not None and not any(map(self._holds, each.victims)):
+                self._hand_over(each, each.promise)
+
+    def _holds(self, name: str) -> bool:
+        """Whether a victim's site has not accepted its end yet."""
+        lease = self._granted.leases.get(name)
+        if lease is None or lease.ended >= 0:
+            return False
+        return any(claim.booked_until > max(lease.cut, claim.term.start) for claim in lease.claims)
+
+    def _hand_over(self, lease: BrokerLease, promise: Granted) -> None:
+        """Grant what was promised: from as early as it can start, and not long before if that may change yet."""
+        options, now = parse_options(lease.asked.properties, lease.asked.term), self._kernel.now
+        start, begin = promise.term.start + promise.prepare, max(lease.asked.term.start, now)
+        length = promise.term.end - start
+        if options.deferrable and not promise.prepare and begin != start:
+            found = self._cutter.earliest(promise, options, Term(begin, max(begin, start)))
+            if begin < start == found and now < start - HAND_OVER:
+                lease.hand_over = start - HAND_OVER
+                self._kernel.touch(lease)
+                return
+            start = start if found is None else found
+        grant = Grant(
+            lease.id, promise.source, promise.units, Term(start, start + length), promise.preemptible, promise.prepare
+        )
+        self._cutter.take_back(lease)
+        try:
+            self._checks.check(lease, options, grant)
+            portion = self._checks.choose(lease, options, grant)
+            key = self._cutter.reserve(lease, grant, portion)
+        except (CommandError, Shortfall):
+            return  # there is less than there was: the request waits for the mapper again
+        self._cutter.cut(lease, grant, options, key, portion)

@@ -1,0 +1,190 @@
+"""What is under notice is promised to the request that others make room for, and to nobody else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployed_world import CHAIN, DeployedWorld
+
+from leasekit.actors.base import Actor
+from leasekit.actors.broker.broker import Broker
+from leasekit.core.mappers import BrokerCycle, Defer, Grant, Preempt
+from leasekit.core.protocol.messages import TicketUpdate, Truncated
+from leasekit.core.steps import TurnDone
+from leasekit.core.time import HOUR, MINUTE, SECOND, Term
+from leasekit.policies.broker.fcfs import Fcfs
+
+DEFERRABLE = {"deferrable": "true", "latest_start": str(30 * MINUTE)}
+
+
+class Strong:
+    """As FCFS. What that refuses or defers gets the place of all preemptible leases, when these can be ended."""
+
+    inline = True
+
+    def __init__(self) -> None:
+        self._fcfs = Fcfs()
+
+    def allocate(self, cycle: BrokerCycle) -> list[Any]:
+        """Grants with victims."""
+        return [self._stronger(cycle, one) for one in self._fcfs.allocate(cycle)]
+
+    def _stronger(self, cycle: BrokerCycle, decision: Any) -> Any:
+        request = next((one for one in cycle.requests if one.lease == decision.lease), None)
+        held = [one for one in cycle.granted("vm") if one.preemptible and one.term.end == one.booked]
+        if isinstance(decision, Grant) or request is None or request.preemptible or not held:
+            return decision
+        at = max(request.term.start, *(one.ends_from for one in held))
+        if at > request.latest_start:
+            return Defer(request.lease, "too late for others to make room")
+        victims = tuple(Preempt(one.lease, at, "it is more important") for one in held)
+        term = Term(at, at + request.term.length)
+        return Grant(request.lease, held[0].source, request.units, term, victims=victims)
+
+
+def strong(name: str, actor: Actor) -> Actor:
+    """The mapper above, for the broker of two guests."""
+    if name == "upper":
+        assert isinstance(actor, Broker)
+        actor.turning.mapper = Strong()
+    return actor
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DeployedWorld:
+    """Two units for two guests."""
+    text = CHAIN.replace('role = "broker"', 'role = "broker"\nsettings.request_timeout = "20m"')
+    text = text.replace('default_broker = "lower"', 'default_broker = "upper"')
+    text = text.replace(
+        'settings.default_broker = "upper"', 'settings = {default_broker = "upper", request_timeout = "20m"}'
+    )
+    return DeployedWorld(text, tmp_path, make=strong)
+
+
+def victim(world: DeployedWorld, units: int = 2, **more: str) -> str:
+    """A preemptible lease that runs."""
+    properties = {"preemptible": "true", **more}
+    lease = world.request("batch", units, world.now + SECOND, world.now + HOUR, properties=properties)
+    world.pass_time(30 * SECOND)
+    assert world.lease("batch", lease)["state"] == "active", world.lease("batch", lease)
+    return lease
+
+
+def tickets(world: DeployedWorld, lease: str) -> int:
+    """How many tickets its guest was sent for a lease."""
+    return sum(one.lease == lease and bool(one.ticket) for one in world.letters(TicketUpdate, "upper"))
+
+
+def test_the_victim_hears_who_and_when_and_the_other_starts_then(world: DeployedWorld) -> None:
+    """By code and values; nothing starts before the victim's notice is over, and both are told of it."""
+    first = victim(world)
+    asked = world.now
+    other = world.request("web", 2, asked, asked + HOUR, properties=DEFERRABLE)
+    world.pass_time(5 * SECOND)
+    told = world.guest("batch").leases[first]
+    ends = told.terminates_at
+    assert asked + 30 * SECOND <= ends <= asked + 31 * SECOND
+    assert told.reason is not None and told.reason.code == "ended_by"
+    (why,) = told.reason.causes
+    assert (why.code, why.who, why.at) == ("makes_room", other, ends)
+    broker = world.lease("upper", other)
+    assert broker["state"] == "nascent" and "when others have made room" in broker["reason"]
+    assert world.lease("batch", first)["state"] == "active" and tickets(world, other) == 0
+    world.run_until(ends - SECOND)
+    assert world.lease("batch", first)["state"] == "active" and tickets(world, other) == 1
+    world.run_until(ends + 5 * SECOND)
+    assert world.lease("batch", first)["state"] == "closed"
+    assert world.lease("web", other)["state"] == "active"
+    assert world.query("site", "evidence") == []
+
+
+def test_a_victim_that_leaves_early_makes_room_early(world: DeployedWorld) -> None:
+    """What it leaves is handed over at once, though its notice goes on."""
+    first = victim(world, notice="5m")
+    other = world.request("web", 2, world.now, world.now + HOUR, properties=DEFERRABLE)
+    world.pass_time(MINUTE)
+    assert world.lease("web", other)["state"] == "nascent"
+    world.command("batch", "lease.close", lease=first)
+    world.pass_time(15 * SECOND)
+    assert world.lease("web", other)["state"] == "active", world.lease("web", other)
+    assert world.broker("upper").leases[first].cut > world.now
+    assert world.query("site", "evidence") == []
+
+
+def test_nobody_else_gets_what_is_under_notice(world: DeployedWorld) -> None:
+    """A third request that would fit when the victim is gone gets its units when the other's lease is over. So it is
+    over restarts of the broker, while the site has not heard and afterwards.
+    """
+    first = victim(world)
+    world.lost.add(("upper", "site", "Truncated"))
+    other = world.request("web", 2, world.now, world.now + HOUR, properties=DEFERRABLE)
+    world.pass_time(SECOND)
+    third = world.request("batch", 2, world.now, world.now + HOUR, properties={"deferrable": "true"})
+    for lost in (True, False):
+        world.restart("upper")
+        world.pass_time(5 * SECOND)
+        assert world.letters(Truncated, "upper", "site")
+        assert world.lease("web", other)["state"] == "nascent" and tickets(world, other) == 0
+        if lost:
+            world.lost.clear()
+    world.pass_time(2 * MINUTE)
+    assert world.lease("batch", first)["state"] == "closed"
+    assert world.lease("web", other)["state"] == "active"
+    assert world.lease("batch", third)["state"] == "ticketed"
+    leases = world.broker("upper").leases
+    assert leases[third].claims[0].term.start >= leases[other].claims[0].term.end
+    assert world.query("site", "evidence") == []
+
+
+def test_what_was_promised_is_free_again_when_nobody_wants_it(world: DeployedWorld) -> None:
+    """The victim's end stands; what it leaves goes to the next one."""
+    first = victim(world)
+    other = world.request("web", 2, world.now, world.now + HOUR, properties=DEFERRABLE)
+    world.pass_time(5 * SECOND)
+    world.command("web", "lease.close", lease=other)
+    third = world.request("batch", 2, world.now + MINUTE, world.now + HOUR)
+    world.pass_time(2 * MINUTE)
+    assert world.lease("batch", first)["state"] == "closed"
+    assert world.lease("batch", third)["state"] == "active", world.lease("batch", third)
+
+
+def test_a_fixed_start_has_its_ticket_as_soon_as_sites_agree(world: DeployedWorld) -> None:
+    """It can't start earlier."""
+    first = victim(world)
+    start = world.now + 10 * MINUTE
+    other = world.request("web", 2, start, start + HOUR)
+    world.pass_time(5 * SECOND)
+    assert tickets(world, other) == 1 and world.guest("batch").leases[first].terminates_at == start
+    world.run_until(start + 10 * SECOND)
+    assert world.lease("web", other)["state"] == "active"
+
+
+def test_all_victims_or_none(world: DeployedWorld) -> None:
+    """If one of them can't be ended, or what they leave isn't enough, nobody is ended, and nothing is promised."""
+    first, second = victim(world, 1), victim(world, 1, min_run="1h")
+    firm = world.request("web", 6, world.now + 5 * MINUTE, world.now + HOUR)
+    world.pass_time(SECOND)
+    broker = world.broker("upper")
+    at, held = world.now + MINUTE, broker.leases[first].claims[0].source
+    both = (Preempt(first, at), Preempt(second, at))
+    for units, victims, why in (
+        (6, both, "can be ended from"),
+        (6, (Preempt(first, at), Preempt("nobody-1", at)), "holds nothing"),
+        (6, (Preempt(first, at),), "units are free"),
+        (6, (Preempt(first, world.now),), "can be ended from"),
+    ):
+        _decide(broker, Grant(firm, held, units, broker.leases[firm].asked.term, victims=victims))
+        assert why in broker.errors[-1], (why, broker.errors[-1])
+    assert broker.leases[first].cut == broker.leases[second].cut == -1
+    assert broker.leases[firm].promise is None
+    world.feed("upper", [])
+    world.run_until(world.now + 10 * MINUTE)
+    assert world.lease("batch", first)["state"] == world.lease("batch", second)["state"] == "active"
+
+
+def _decide(broker: Broker, decision: Any) -> None:
+    """Have the broker carry out a decision as at the end of a turn."""
+    broker.turns.running = broker.kernel.next("turn")
+    broker.step(TurnDone(broker.turns.running, [decision]))
