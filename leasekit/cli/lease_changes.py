@@ -33,7 +33,8 @@ from leasekit.cli.watching import ACTIVE, GRANTED, Following, WatchOutcome, foll
 from leasekit.config.instants import CALENDAR_END, dated, shown
 from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import Code, counted
-from leasekit.core.time import DAY, MINUTE, SECOND, Duration, Instant, format_duration
+from leasekit.core.requests import NOTICE, TRUE
+from leasekit.core.time import DAY, MINUTE, SECOND, Duration, Instant, format_duration, parse_duration
 from leasekit.core.vectors import NEEDS as PREFIX
 from leasekit.core.vectors import Vector, as_properties, read_amount
 
@@ -252,6 +253,7 @@ ANSWER_WITHIN: Duration = GuestSettings().request_timeout
 
 WAIT: Any = option("Follow it until it is in force; exit with 1 if it fails.")
 WAIT_FOR: Any = option("Follow it until it is granted, or active (as --wait).", type=(GRANTED, ACTIVE))
+_ANY_SPAN: Final = Parsed("duration", parse_duration)
 DRY_RUN: Any = option("Only ask what the broker would answer; exit with 1 if it would refuse.")
 UNITS: Any = option("That many units [as now].", type=Count(min=1), metavar="N")
 VICTIMS: Any = option("Give up this unit (repeat it), when it shrinks.", "--victim", metavar="UNIT")
@@ -277,6 +279,11 @@ def request(
     ),
     elastic: int | None = option("Fewer units will do, down to MIN.", type=Count(min=1), metavar="MIN"),
     deferrable_until: Instant | None = option("A later start will do, up to then."),
+    preemptible: bool = option("Its broker may end it early, to make room for others."),
+    notice: Duration | None = option(
+        f"How long before that it hears of it, 0s allowed [{format_duration(NOTICE)}].", type=_ANY_SPAN
+    ),
+    min_run: Duration | None = option("How long it runs at least before that."),
     timeout: Duration | None = option(f"How long an answer is of use [{format_duration(ANSWER_WITHIN)}]."),
     after: str = option("Redeem it only when that lease is active.", metavar="LEASE"),
     join_after: str = option("Join its units only when that lease's have joined.", metavar="LEASE"),
@@ -309,6 +316,7 @@ def request(
       leasekit lease request vm 8 --for 12h --start +1d --dry-run
       leasekit lease request vm 3 --for 2h --filter 'rack == b and memory_gb >= 64'
       leasekit lease request node 3 --for 2h --needs cpu=2,memory=4GiB
+      leasekit lease request vm 20 --for 1d --preemptible --notice 2m
       leasekit lease request vm 2 --for 8h --start 'monday 9:00' --zone Europe/Berlin --wait-for granted
       leasekit lease request vm 4 --every mon-fri --from 9:00 --to 17:00 --until 2027-06-30 --name lab
       leasekit lease request --topology topology.toml --dry-run
@@ -328,6 +336,7 @@ def request(
     if filter_ is not None:
         requested["filter"] = filter_
     requested |= as_properties(needs or (), PREFIX)
+    requested |= _preemptible(preemptible, notice, min_run)
     if elastic is not None:
         if elastic > units:
             raise click.UsageError(f"--elastic: found {elastic}, expected at most the {counted(units)} asked for")
@@ -376,6 +385,14 @@ def request(
     return _change(place, "lease.request", arguments, wait=wait_for or wait)
 
 
+def _preemptible(preemptible: bool, notice: Duration | None, min_run: Duration | None) -> dict[str, str]:
+    """The request properties of a lease that may be ended early."""
+    said = {name: f"{span}ms" for name, span in (("notice", notice), ("min_run", min_run)) if span is not None}
+    if said and not preemptible:
+        raise click.UsageError(f"--{next(iter(said)).replace('_', '-')} goes with --preemptible")
+    return {"preemptible": TRUE, **said} if preemptible else {}
+
+
 def _now(place: DeployPlace) -> Instant:
     """What time it is at the daemon, which need not be that of this machine's clock."""
     return int(place.query(GUEST, "clock")["now"])
@@ -395,8 +412,8 @@ _WITH_TOPOLOGY: Final = {
 
 _WITH_SERIES: Final = {
     "type_", "units", "start", "slice_", "name", "site", "broker", "properties", "configuration", "elastic", "needs",
-    "timeout", "dry_run", "days", "begin", "end", "last", "each", "zone", "as_json", "file", "state", "actor",
-    "control",
+    "preemptible", "notice", "min_run", "timeout", "dry_run", "days", "begin", "end", "last", "each", "zone", "as_json",
+    "file", "state", "actor", "control",
 }  # fmt: skip
 
 

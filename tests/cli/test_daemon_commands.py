@@ -114,6 +114,11 @@ def test_options_become_request_properties(cli: Cli) -> None:
     }  # fmt: skip
     properties = cli.json("lease request vm 1 --for 1h --group g --group-size 2")["requested"]["properties"]
     assert (properties["group_id"], properties["lease_count"]) == ("g", "2")
+    line = "lease request vm 1 --for 1h --start +1h --preemptible --notice 0s --min-run 10m"
+    properties = cli.json(line)["requested"]["properties"]
+    assert properties == {"preemptible": "true", "notice": "0ms", "min_run": "600000ms"}
+    _, err = cli("lease request vm 1 --for 1h --min-run 10m", 2)
+    assert "--min-run goes with --preemptible" in err
 
 
 def test_dry_run(cli: Cli) -> None:
