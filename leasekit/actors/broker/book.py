@@ -370,7 +370,7 @@ class Book:
             for class_, units in self._tickets[source.id].leaf.classes:
                 counted[class_] = max(units, counted.get(class_, 0))
         order = sorted(counted, key=lambda class_: (-counted[class_], class_))
-        return HostClasses.of({class_: self._attributes[class_] for class_ in order})
+        return HostClasses.of({class_: self._attributes[class_] for class_ in order if class_ in self._attributes})
 
     def table_or_none(self, id_: str) -> ClassedTimetable | None:
         """The timetable of a delegation, None if it is over."""

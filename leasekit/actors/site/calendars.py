@@ -115,7 +115,7 @@ class Calendars:
     def end_claim(self, type_: str, claim: bytes, at: Instant) -> None:
         """Free a claim from ``at`` on."""
         self.of(type_).end(claim, at)
-        self.places.end(claim, at)
+        self.places.end(claim, at, over=at <= self._kernel.now)
 
     def release(self, lease: SiteLease, claim: bytes) -> None:
         """Free all of a claim of the lease."""

@@ -66,7 +66,7 @@ from leasekit.core.reasons import Code, Reason, mark, marked
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
-from leasekit.core.vectors import WHOLE
+from leasekit.core.vectors import Sizes
 
 REDEEMED, VOID, SEEN, HEARD = "redeemed", "void", "seen", "heard"
 """What is known of a claim: ``heard`` is one of which only its early end was told, never shown by who holds it."""
@@ -589,11 +589,19 @@ class SiteDelegations:
             term=Term(start, end),
             serial=self._kernel.next("serial"),
             degree=spec.degree,
-            sizes=self._units.inventory.hosts(spec.type).sizes(units, WHOLE),
+            sizes=self._sizes(spec.type, units, last),
         )
         attributes = (self._units.inventory.attributes_of(class_, spec.type) for class_, _ in units)
         self.issued.offer(id_, spec.broker, ticket, *in_common(list(attributes)), chain=self.issued.chain_name(spec))
         return True
+
+    def _sizes(self, type_: str, units: Counts, last: Delegation | None) -> Sizes:
+        """What one unit of each class has: of hosts that there are, or of which more was given before."""
+        hosts = self._units.inventory.hosts(type_)
+        before = decode_ticket(last.ticket).leaf if last is not None else None
+        known = dict(zip((class_ for class_, _ in before.classes), before.sizes, strict=False)) if before else {}
+        found = {**known, **{class_: one.capacity for class_, one in hosts.items()}}
+        return tuple(found[class_] for class_, _ in units) if found else ()
 
     def let_go(self, record: Delegation, until: Instant) -> None:
         """What the holder granted before may go on until then."""

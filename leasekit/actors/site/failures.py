@@ -265,8 +265,8 @@ class UnitFailures:
 
     def out(self, unit: SiteUnit) -> None:
         """A unit is out of service: a lease that was to get it gets another."""
-        self._calendars.count(unit.type)
-        for machine in self._units.machines_on(unit.id):
+        self.count(unit)
+        for machine in self._units.machines_on(unit.host or unit.id):
             lease = self._leases.by_id.get(machine.promised)
             if machine.state == au.FREE and lease is not None:
                 self._units.take(machine, lease.id)
@@ -276,6 +276,10 @@ class UnitFailures:
             self._calendars.unit_moved(unit)
             if promised is not None and unit.id in promised.units:
                 self._replacements.replace(promised, unit)
+
+    def count(self, unit: SiteUnit) -> None:
+        """Units of the type of this one are in service, or out, that were not."""
+        self._calendars.count(unit.type)
 
     @command("unit.fail")
     def _fail_unit(self, asked: FailUnit) -> dict[str, Any]:
@@ -347,7 +351,8 @@ class UnitEnds:
         if ended is None:
             return
         what, unit, lease_id = ended
-        self._kernel.touch(unit)
+        if unit.id in self._units:  # a machine that is down is gone
+            self._kernel.touch(unit)
         if unit.host or self._units.inventory.hosts(unit.type):
             self._demands.mark_dirty()
         lease = self._leases.by_id.get(lease_id)
@@ -366,6 +371,8 @@ class UnitEnds:
     def _down(self, unit: SiteUnit, lease: SiteLease | None) -> None:
         if unit.state == au.OUT:
             self._failures.out(unit)
+        elif unit.host:
+            self._failures.count(unit)  # its host may be in service again
         elif unit.state == au.FREE and self._demands.ops:
             self._demands.mark_dirty()
         if lease is not None:

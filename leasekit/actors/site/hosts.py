@@ -67,7 +67,7 @@ class Places:
         tables = self._tables.get(host)
         if tables is None:
             unit = self._units[host]
-            has = self._inventory.hosts(unit.type)[unit.classes[0]].capacity
+            has = self._inventory.capacity(unit.type, unit.classes[0])
             tables = self._tables[host] = {name: Timetable(much) for name, much in has}
         return SizedTimetable([(tables.setdefault(name, Timetable()), much) for name, much in size])
 
@@ -135,10 +135,12 @@ class Places:
             table.release(key)
         self._booked.pop(claim, None)
 
-    def end(self, claim: bytes, at: Instant) -> None:
-        """Give up a claim's places from ``at`` on."""
+    def end(self, claim: bytes, at: Instant, *, over: bool = False) -> None:
+        """Give up a claim's places from ``at`` on; if that is ``over``, nothing more becomes of them."""
         for key, table in self._reservations(claim):
             table.end(key, at)
+        if over:
+            self._booked.pop(claim, None)
 
     def _reservations(self, claim: bytes) -> Iterator[tuple[tuple[bytes, int], Timetable]]:
         for one in self._booked.get(claim, ()):

@@ -409,6 +409,8 @@ class SiteLeases:
             spare = minus(held_classes(lease, self._units), lease.classes)
             if name in lease.units and count_of(spare, self._units[name].given_as):
                 self.take(lease, name)
+        if lease.sizes:
+            self.settle_places(lease)
         self._demand(lease)
 
     def _demand(self, lease: SiteLease) -> None:

@@ -189,8 +189,10 @@ class Units:
         return self._view(self._units[name])
 
     def _view(self, unit: SiteUnit) -> UnitView:
+        hosting = any(one.state != au.TEARDOWN for one in self._machines.get(unit.id, {}).values())
+        state = au.UP if hosting and unit.state == au.FREE else unit.state
         return UnitView(
-            unit.id, unit.type, unit.state, unit.lease or unit.promised, unit.failures,
+            unit.id, unit.type, state, unit.lease or unit.promised, unit.failures,
             self.kinds.properties(unit.host or unit.id), self.power(unit),
             unit.classes if self.is_available(unit) else (unit.given_as,), unit.host,
         )  # fmt: skip
@@ -376,6 +378,8 @@ class Units:
             unit.given = EMPTY
         else:
             unit.left, unit.retire = lease, Reason(Code.TEARDOWN_FAILED, detail=done.reason)
+            if unit.host:
+                self._hold_back(self._units[unit.host], Reason(Code.TEARDOWN_FAILED, unit.id, detail=done.reason))
         unit.lease = ""
         if unit.host and not unit.left and not unit.promised:
             self._fire(unit, "down", None)
@@ -517,7 +521,7 @@ class Units:
             )
             for unit in self
             if unit.type == type_ and unit.state != au.OUT and not unit.retire
-            for one in (classes[unit.classes[0]],)
+            if (one := classes.get(unit.classes[0])) is not None
         ]  # fmt: skip
 
     def add_machine(self, host: str, size: Vector, needs: Vector, cap: int = -1) -> SiteUnit:
@@ -556,7 +560,7 @@ class Units:
     def has_place(self, host: str, size: Vector, but: SiteUnit | None = None) -> bool:
         """Whether a host has as much left beside all that is on it now, in whatever state."""
         on = self._units[host]
-        capacity = self.inventory.hosts(on.type)[on.classes[0]].capacity if on.classes else ()
+        capacity = self.inventory.capacity(on.type, on.classes[0])
         there = [one for one in self._machines.get(host, {}).values() if one.state != au.FREE and one is not but]
         if on.state != au.FREE:
             return False
@@ -573,6 +577,10 @@ class Units:
         unit = self._units.get(host)
         if unit is None:
             return
+        why = unit.retire
+        is_clean = not any(one.left for one in self.machines_on(host))
+        if why and why.code == Code.TEARDOWN_FAILED and why.who and is_clean and host in self.inventory:
+            self.bring_back(host)
         for waiting in (unit, *self.machines_on(host)):
             if waiting.promised and waiting.state == au.FREE:
                 self.prepare(waiting)
@@ -580,6 +588,12 @@ class Units:
             self._take_free(unit)
             unit.reason = unit.retire
             self._fire(unit, "out", unit.retire)
+
+    def _hold_back(self, host: SiteUnit, why: Reason) -> None:
+        """Nothing more comes to a host on which a machine could not be torn down, until that could be."""
+        if not host.retire:
+            host.retire = why
+            self._fire_nothing(host)
 
     def move(self, unit: SiteUnit, host: str) -> None:
         """Have a machine that is up moved to another host: it takes its size on both until that has ended."""

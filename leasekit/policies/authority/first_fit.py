@@ -15,13 +15,13 @@ from leasekit.core.mappers import (
     AuthorityCycle,
     AuthorityDecision,
     Demand,
-    HostView,
     Place,
     Refuse,
     Release,
     UnitView,
 )
 from leasekit.core.time import Term
+from leasekit.core.vectors import Vector
 
 FILTER: Final = "filter"
 """The configuration property that says which units will do."""
@@ -115,26 +115,29 @@ class FirstFitTurn:
         return Release(demand.lease, tuple(gone))
 
     def place(self, demand: Demand) -> Place | Refuse:
-        """Units on the hosts on which the lease has its places; where one is out of service, on another."""
-        hosts, there = [], {host.id: host for host in self._cycle.hosts(demand.type)}
-        for planned in demand.places[: demand.units]:
-            host = planned if planned in there else self._host_beside(demand, list(there.values()))
-            if host is not None:
-                hosts.append(host)
+        """Units on the hosts on which the lease has its places; where one can't be had, on another of its class."""
+        there = {host.id: host for host in self._cycle.hosts(demand.type)}
+        able = there.keys() if demand.needs else {unit.id for unit in self._cycle.free(demand.type)} & there.keys()
+        hosts: list[str] = []
+        for (class_, count), size in zip(demand.classes, demand.sizes, strict=True):
+            mine = [host for host in demand.places if host in able and there[host].host_class == class_][:count]
+            others = (there[name] for name in there if name in able and name not in mine)
+            alike = [host.id for host in others if host.host_class == class_]
+            hosts += mine + self._beside_places(demand, alike, size, count - len(mine))
         if hosts:
-            return Place(demand.lease, tuple(hosts))
+            return Place(demand.lease, tuple(hosts[: demand.units]))
         return Refuse(demand.lease, f"no host of type {demand.type!r} has room for what lease {demand.lease} needs")
 
-    def _host_beside(self, demand: Demand, hosts: Sequence[HostView]) -> str | None:
-        """A host of a class that the demand counts, with room for one unit more."""
-        term = Term(self._cycle.now, demand.term.end)
-        for (class_, _), size in zip(demand.classes, demand.sizes, strict=True):
-            for host in hosts:
-                taken = self._beside[host.id]
-                if host.host_class == class_ and self._cycle.room(host.id, size, term) > taken:
-                    self._beside[host.id] += 1
-                    return host.id
-        return None
+    def _beside_places(self, demand: Demand, hosts: Sequence[str], size: Vector, count: int) -> list[str]:
+        """Hosts that have room for so many units more, up to the end of the lease."""
+        term, found = Term(self._cycle.now, max(demand.term.end, self._cycle.now + 1)), list[str]()
+        for host in hosts:
+            if len(found) >= count:
+                break
+            more = min(count - len(found), self._cycle.room(host, size, term) - self._beside[host])
+            found += [host] * max(0, more)
+            self._beside[host] += max(0, more)
+        return found
 
     def fill(self, demand: Demand) -> Assign | Place | Refuse:
         """Named units where the demand names them, then whatever is next, and will do, for those that it doesn't."""

@@ -12,6 +12,7 @@ from leasekit.core.time import INSTANT_MAX, Duration, Instant
 from leasekit_simulation.faults.checkers import Listening, MapperChecker, MemoryChecker, StateChecker
 from leasekit_simulation.faults.claim_book import ClaimChecker, GrantChecker, HonourChecker
 from leasekit_simulation.faults.end_book import CloseChecker, EndChecker
+from leasekit_simulation.faults.host_book import HostChecker
 from leasekit_simulation.faults.message_book import GuestChecker, MessageChecker, OrderChecker
 from leasekit_simulation.faults.odd_words import WordChecker
 from leasekit_simulation.faults.reason_book import ReasonChecker
@@ -79,7 +80,7 @@ class Checkers:
         self.all: list[Listening] = [
             self.states, self.memory, self.units, self.claims, self.grants, self.honour, self.messages, self.guests,
             self.orders, self.brokers, self.sites, self.reasons, self.ends, self.kept, self.power, self.blames,
-            self.closing, self.words, MapperChecker(wilful),
+            self.closing, self.words, HostChecker(), MapperChecker(wilful),
         ]  # fmt: skip
         self.closes: dict[str, str] = {}
         self._now, self._comes_late = now, comes_late

@@ -19,11 +19,12 @@ from leasekit.core.claims.claim import (
     begin_of,
     decode_ticket,
     redeem_by,
+    sizes_of,
     split_tickets,
 )
 from leasekit.core.claims.signed import decode_statement
 from leasekit.core.errors import CommandError, TicketError
-from leasekit.core.properties import count_of
+from leasekit.core.properties import Counts, count_of, counts
 from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,
@@ -43,6 +44,7 @@ from leasekit.core.reasons import Code
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
+from leasekit.core.vectors import NEEDS, weigh
 from leasekit_simulation.faults.checkers import Listening, must
 from leasekit_simulation.faults.scenario import HOSTILE
 
@@ -228,10 +230,10 @@ class ClaimChecker(Listening):
         held = self.children[parent.digest].values()
         if any(given.delegated for given in held):
             return
-        for number, (class_, capacity) in enumerate(parent.capacities):
+        for class_, capacity in parent.capacities:
             for units, (start, end), by_class in self._withheld.get(source.name, {}).values():
-                withheld = by_class[number] if by_class else units
-                if count_of(leaf.classes, class_) and start < leaf.term.end and leaf.term.start < end and withheld:
+                withheld = count_of(withheld_of(parent, units, by_class), class_)
+                if count_of(leaf.weights, class_) and start < leaf.term.end and leaf.term.start < end and withheld:
                     both = Term(max(start, leaf.term.start), min(end, leaf.term.end))
                     instant, total = fullest_of(held, class_, both)
                     must(
@@ -336,7 +338,7 @@ class ClaimChecker(Listening):
     @staticmethod
     def _check_sum(parent: Claim, leaf: Claim, held: Collection[Given]) -> None:
         must(parent.term.contains(leaf.term), f"claim {leaf.id[:8]} over {leaf.term} leaves its parent's {parent.term}")
-        for class_, _ in leaf.classes:
+        for class_, _ in leaf.weights:
             instant, total = fullest_of(held, class_, leaf.term)
             capacity = count_of(parent.capacities, class_)
             must(
@@ -351,9 +353,15 @@ class ClaimChecker(Listening):
             del siblings[digest]
 
 
+def withheld_of(claim: Claim, units: int, by_class: Sequence[int]) -> Counts:
+    """What a window takes of a claim, as it is counted."""
+    taken = counts(zip((class_ for class_, _ in claim.classes), by_class or (units,), strict=False))
+    return weigh(taken, sizes_of(claim, taken))
+
+
 def fullest_of(held: Collection[Given], class_: bytes, term: Term) -> tuple[Instant, int]:
     """As :func:`fullest`, of the units of one class that children hold."""
-    return fullest([(count_of(g.claim.classes, class_), g.claim.term.start, g.until) for g in held], term)
+    return fullest([(count_of(g.claim.weights, class_), g.claim.term.start, g.until) for g in held], term)
 
 
 def fullest(held: Sequence[tuple[int, Instant, Instant]], term: Term) -> tuple[Instant, int]:
@@ -458,15 +466,15 @@ class HonourChecker(Listening):
         """Of what a rogue gives away no more is honoured than it has."""
         honoured = self._honoured.setdefault(source.digest, {})
         honoured[leaf.digest] = leaf
-        for class_, _ in leaf.classes:
-            each = [(count_of(one.classes, class_), one.term.start, one.term.end) for one in honoured.values()]
+        for class_, _ in leaf.weights:
+            each = [(count_of(one.weights, class_), one.term.start, one.term.end) for one in honoured.values()]
             instant, total = fullest(each, leaf.term)
             capacity = count_of(source.capacities, class_)
             must(total <= capacity, f"{what}: at {instant} that makes {total} of {capacity} units of a rogue")
 
 
 PREEMPTIBLE: Final = "preemptible"
-KNOWN: Final = frozenset({PREEMPTIBLE, READY_AT, REDEEM_BY, REPLACES, SAVING})
+KNOWN: Final = frozenset({PREEMPTIBLE, READY_AT, REDEEM_BY, REPLACES, SAVING, f"{NEEDS}cpu", f"{NEEDS}memory"})
 
 
 class GrantChecker(Listening):

@@ -34,6 +34,7 @@ from leasekit.emulation.world import Node, World, instant
 from leasekit.policies.broker.fcfs import FcfsSettings
 from leasekit_simulation.faults.checkers import Heard, Listening
 from leasekit_simulation.faults.clocks import Clock, Clocked
+from leasekit_simulation.faults.host_book import HOST
 from leasekit_simulation.faults.mappers import Mood, make_mapper
 from leasekit_simulation.faults.networks import link_properties, may_plan, planning
 from leasekit_simulation.faults.scenario import HOSTILE, POWER_MAPPERS, ROGUE, Scenario, Share
@@ -231,7 +232,7 @@ class Population(World):
                 type=type_,
                 names=tuple(f"{type_}-{n}" for n in range(rack, self.size(name, type_), racks)),
                 power=power,
-                properties=link_properties(self.scenario, type_),
+                properties=self.properties_of(type_),
                 own=in_rack(rack, racks),
             )
             for type_ in self.scenario.sites[name]
@@ -257,13 +258,18 @@ class Population(World):
         """The class of a site's unit."""
         type_, _, number = unit.rpartition("-")
         racks = self.racks(type_)
-        return digest_properties({**link_properties(self.scenario, type_), **in_rack(int(number) % racks, racks)})
+        return digest_properties({**self.properties_of(type_), **in_rack(int(number) % racks, racks)})
+
+    def properties_of(self, type_: str) -> Properties:
+        """What all units of a type have."""
+        hosts = HOST if self.scenario.hosts and type_ not in self.scenario.links else {}
+        return {**link_properties(self.scenario, type_), **hosts}
 
     def attributes(self) -> dict[bytes, Properties]:
         """What the units of each class have."""
         types = {(type_, self.racks(type_)) for units in self.scenario.sites.values() for type_ in units}
         each = [
-            {**link_properties(self.scenario, type_), **in_rack(rack, racks)}
+            {**self.properties_of(type_), **in_rack(rack, racks)}
             for type_, racks in sorted(types)
             for rack in range(racks)
         ]

@@ -138,6 +138,8 @@ class BrokerRefusals(Listening):
                 continue
             if request.op == EXTEND and (before is None or before.claim.parent != digest):
                 continue
+            if root.sizes:
+                continue  # what is free of hosts may be in pieces
             if min(least, request.units) > root.units:
                 continue  # mappers give no lease more than there is, whatever may be oversold
             free = self._free(broker, digest, source, term)
@@ -344,6 +346,8 @@ class SiteRefusals(Listening):
         if leaf is None or leaf.digest in self._taken:
             return
         self._taken.add(leaf.digest)
+        if leaf.sizes:
+            return  # how many machines hosts take depends on these
         start, end = leaf.term
         has = [
             entry.claim.term.end
@@ -398,6 +402,8 @@ class SiteRefusals(Listening):
                     del book[digest]
 
     def _check_short(self, site: str, leaf: Claim, lease: str, why: str) -> None:
+        if leaf.sizes:
+            return  # what is free of hosts may be in pieces
         there = Counter(self._class_of(site, name) for name in self._names(site, leaf.type))
         alike = len({self._class_of(site, f"{leaf.type}-{n}") for n in range(self._inventory[site][leaf.type])}) == 1
         shown = []
@@ -427,7 +433,7 @@ class SiteRefusals(Listening):
         if site not in self._first_fit or self._units.was_set_up(message.lease) or not _is_none_free(message.reason):
             return
         leaf = next((e.claim for e in self._redeemed[site].values() if e.lease == message.lease), None)
-        if leaf is None:
+        if leaf is None or leaf.sizes:
             return
         classes = dict(leaf.classes)
         names = [name for name in self._names(site, leaf.type) if self._class_of(site, name) in classes]

@@ -268,7 +268,7 @@ class Run:
                 row["units"] for row in given if row["state"] == "held" and row["term"][0] <= now < row["term"][1]
             )
             capacity = self.world.actor(broker).book.ticket(source["source"]).leaf.capacity
-            tables = self.world.actor(broker).book.table(source["source"]).tables.values()
+            tables = self.world.actor(broker).book.asked(source["chain"]).tables.values()
             free = sum(table.free_at(now) for table in tables)  # one class may have less than was given of it
             must(free == capacity - kept, f"{broker}: {free} of {capacity} of {source['source']} are free")
 
@@ -330,11 +330,20 @@ class Run:
         must(not wrong, f"{site}: {wrong} are free, and in no inventory")
         missing = named - {row["unit"] for row in rows}
         must(not missing, f"{site}: {sorted(missing)} are in its inventory, and it does not know them")
+        stay = [one.id for one in actor.units.machines if not one.left]
+        must(not stay, f"{site} has machines that nobody has: {stay}")
         must(not actor.units.holding, f"{site} counts units as held: {actor.units.holding}")
         for type_ in self.scenario.sites[site]:
             table = actor.calendars.of(type_)
             must(table.reserved_at(actor.now) == 0, f"{site}'s calendar holds {table.reserved_at(actor.now)}")
-            free = sum(unit["state"] == "free" for unit in rows if unit["type"] == type_)
+            held_back = {one.host for one in actor.units.machines if one.left}
+            free_units = [
+                unit["unit"]
+                for unit in rows
+                if unit["type"] == type_ and unit["state"] == "free" and unit["unit"] not in held_back
+            ]
+            classes = Counter(self.world.class_of(site, unit) for unit in free_units)
+            free = actor.inventory.weigh(type_, classes).total()
             there = table.capacity_at(actor.now)
             must(there == free, f"{site}: {free} units of {type_} are free, its calendar counts {there}")
 
@@ -351,6 +360,8 @@ class Run:
             # Brokers don't know of which class a unit is that failed.
             whole = whole and (free == share.units or world.racks(share.type) == 1)
             alone = alone and not world.actor(share.site).issued.overrides
+            # A host on which something could not be torn down counts as free, and takes nothing.
+            whole = whole and not any(one.left for one in world.actor(share.site).units.machines)
             known = share.site in world.actor(guest).peers  # else a broker makes it known with the first ticket
             limited = self.scenario.mappers.get(share.broker) == "quotas"
             if not (whole and held and alone and free and known) or limited or share.length < 100 * HOUR:

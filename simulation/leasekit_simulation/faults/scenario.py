@@ -174,6 +174,8 @@ class Scenario:
     """Actors whose mappers run apart from them: other things happen while they decide."""
     racks: int = 1
     """In how many racks each site has its units, which are of as many classes."""
+    hosts: bool = False
+    """Whether units are hosts, which are leased whole or as machines on them."""
     redeem_within: Duration = HOUR
     """How long after their start tickets can be redeemed; 0: until their end."""
     tidy_every: int = 256
@@ -249,7 +251,16 @@ def draw(seed: int) -> Scenario:
         redeem_within=Random(f"leasekit redeem {seed}").choice((0, 10 * SECOND, MINUTE, HOUR)),
         tidy_every=Random(f"leasekit tidying {seed}").choice((1, 2, 5, 256)),
     )
-    return _governed(_networked(_renewed(_reloaded(_timed(_worded(_operated(_live(scenario))))))))
+    return _hosted(_governed(_networked(_renewed(_reloaded(_timed(_worded(_operated(_live(scenario)))))))))
+
+
+def _hosted(scenario: Scenario) -> Scenario:
+    """In some worlds units are hosts; sites with the first fit of units may have machines placed by yield there."""
+    rng = Random(f"leasekit hosts {scenario.seed}")
+    if rng.random() >= 0.2:
+        return scenario
+    placed = {name: "yield" for name in scenario.sites if scenario.mappers[name] == "first_fit" and rng.random() < 0.5}
+    return attrs.evolve(scenario, hosts=True, mappers={**scenario.mappers, **placed})
 
 
 def _live(scenario: Scenario) -> Scenario:

@@ -121,6 +121,7 @@ STAYS: Final[Mapping[str, str]] = {
     "evidence": "settings bound it",
     "by_digest": "claims of delegations, which are not over",
     "unused": "a number for each issuer, which may be 0",
+    "machines": "those that could not be torn down, for the operator",
     "strays": "ids of closes of unknown leases, at most STRAYS_MAX",
     "shown": "what the mapper's last turn was about",
     "reports": "the latest, for the operator",

@@ -1,0 +1,80 @@
+"""The book of hosts: what drivers were told of machines, added up by host. It knows needs and hosts from the actions
+alone, and the sizes of hosts from the scenario's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from leasekit.core.properties import Properties
+from leasekit.core.steps import Action, ActionDone
+from leasekit.core.time import Instant
+from leasekit_simulation.faults.checkers import Listening, must
+
+HOST: Final[Mapping[str, str]] = {
+    "capacity.cpu": "4000", "capacity.memory": "8192", "least_yield": "500", "driver.cap": "true",
+    "driver.migrate": "true",
+}  # fmt: skip
+"""What each unit has in worlds of hosts."""
+CPU_NEEDS, MEMORY_NEEDS = (400, 1000, 3000, 9000), (512, 2048, 5000)
+"""What machines need: some that no host has."""
+
+
+class _OnHost(NamedTuple):
+    cpu: int
+    memory: int
+
+
+WHOLE: Final = _OnHost(4000, 8192)
+
+
+class HostChecker(Listening):
+    """A host has no more on it at any time than it has, by what is guaranteed; one that is leased whole has nothing
+    else. A machine that moves takes its part on both hosts until that has ended. No cap is below what is guaranteed.
+    """
+
+    kind = "hosts"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._on: dict[tuple[str, str], dict[str, _OnHost]] = {}
+        self._last: dict[tuple[str, str], Action] = {}
+
+    def started(self, at: Instant, actor: str, action: Action) -> None:
+        """What is set up, or moved, takes its part from now on."""
+        if action.op not in ("setup", "modify", "teardown") or "capacity.cpu" not in action.properties:
+            return
+        unit, said = (actor, action.unit), action.properties
+        self._last[unit] = action
+        if action.op == "teardown":
+            return
+        size, host = _size(said), said.get("unit.host", action.unit)
+        cap = int(said.get("unit.cap", size.cpu))
+        must(cap >= size.cpu, f"{actor}: {action.unit} is capped at {cap} of {size.cpu} millicores")
+        there = self._on.setdefault((actor, host), {})
+        there[action.unit] = size
+        cpu, memory = (sum(each) for each in zip(*there.values(), strict=True))
+        must(
+            cpu <= WHOLE.cpu and memory <= WHOLE.memory,
+            f"{actor}: {host} has {cpu} millicores and {memory} MiB on it by {', '.join(sorted(there))}",
+        )
+
+    def ended(self, at: Instant, actor: str, done: ActionDone) -> None:
+        """What is torn down, or has moved, is there no more."""
+        action = self._last.get((actor, done.unit))
+        if action is None or action.number != done.number:
+            return
+        left = action.properties.get("unit.leaves", "")
+        if action.op == "teardown" and done.ok:
+            for there in [there for (site, _), there in self._on.items() if site == actor]:
+                there.pop(done.unit, None)
+        elif action.op == "modify" and left:
+            gone = left if done.ok else action.properties["unit.host"]
+            self._on[actor, gone].pop(done.unit, None)
+
+
+def _size(said: Properties) -> _OnHost:
+    if "unit.host" not in said:
+        return WHOLE
+    return _OnHost(-(-int(said.get("needs.cpu", "0")) // 2), int(said.get("needs.memory", "0")))
