@@ -27,6 +27,8 @@ from leasekit.core.protocol.messages import (
 from leasekit.core.reasons import Code
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, Term
 from leasekit.core.topology import read_topology
+from leasekit.policies.broker.coallocate import CoallocationSettings
+from leasekit.policies.broker.coallocation.frames import View
 from leasekit.policies.broker.coallocation.search import Search
 
 MAY = '[actor.c.permissions.b]\nmay = ["delegate", "endorse", "request"]\n'
@@ -236,6 +238,29 @@ def test_one_request_takes_a_bounded_effort(tmp_path: Path, monkeypatch: pytest.
     planned(made, hard)
     assert 0 < spent[0] < 25_000
     assert planned(made, pair(units=1, bw=1, start=6 * HOUR))["state"] == "committed"
+
+
+def test_starts_without_any_plan_take_a_bounded_effort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fits nowhere needs no search, but each start is looked at, and again for each guess at what would fit: that
+    counts as effort, and a refusal says how many starts were left out.
+    """
+    seen, free = [0], View.free
+
+    def counted(self: View, frame: Term) -> Any:
+        seen[0] += 1
+        return free(self, frame)
+
+    monkeypatch.setattr(View, "free", counted)
+    made = world(STAR, tmp_path)
+    request = pair(units=2**31 - 1, est=HOUR, lst=20 * HOUR)
+    request["options"] = {"frames": {"count": 1000, "mode": "equidistant"}}
+    made.request("h", 1, 30 * HOUR, 31 * HOUR, site="N1")
+    assert "no site with 2147483647 units free for r0" in planned(made, request)["reason"]
+    assert 1000 < seen[0] < CoallocationSettings().effort + 100
+    (tmp_path / "less").mkdir()
+    less = world(STAR.replace('name = "coallocation"\n', 'name = "coallocation"\neffort = 400\n'), tmp_path / "less")
+    reason = planned(less, request)["reason"]
+    assert "800 later starts were not looked at" in reason, reason
 
 
 def largest(units: int, bw: float, pmax: int, **link: Any) -> dict[str, Any]:

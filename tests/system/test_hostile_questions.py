@@ -42,7 +42,7 @@ OTHERS = """
 [actor.broker]
 role = "broker"
 listen = ["unix:broker.sock"]
-mapper = { name = "coallocation", effort = 2000 }
+mapper.name = "coallocation"
 [actor.greedy]
 role = "guest"
 mapper.name = "manual"

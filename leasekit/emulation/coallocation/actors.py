@@ -43,6 +43,9 @@ TYPE: Final = "cpu"
 NETWORK: Final = "network"
 BROKER: Final = "coordinator"
 
+EFFORT: Final = 200_000
+"""So much that no request meets it: nobody waits in virtual time while one is planned."""
+
 SETUP: Final = SECOND
 """How long a unit is set up or torn down."""
 
@@ -242,7 +245,7 @@ def _deploy_text(testbed: Testbed, scenario: str, setup: CoallocationSetup) -> s
         for link in testbed.resources.links
     }
     parts.append(_authority(NETWORK, links))
-    mapper: dict[str, Any] = {"name": "coallocation", "solver": setup.solver}
+    mapper: dict[str, Any] = {"name": "coallocation", "solver": setup.solver, "effort": EFFORT}
     if scenario == "load_balancing":
         mapper["load_balancing"] = True
     if scenario in testbed.preferences:

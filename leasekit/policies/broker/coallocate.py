@@ -66,9 +66,10 @@ class CoallocationSettings(FcfsSettings):
     """The most nodes of the search for each start."""
     milp_nodes: int = attrs.field(default=200, validator=attrs.validators.ge(1))
     """The most nodes of HiGHS for each start."""
-    effort: int = attrs.field(default=200_000, validator=attrs.validators.ge(1))
-    """The most nodes of all searches for one request, runs of HiGHS counted by the size of their programs: what one
-    guest asks for must not keep the broker from all others."""
+    effort: int = attrs.field(default=4_000, validator=attrs.validators.ge(1))
+    """The most nodes of all searches for one request, with starts, bounds and runs of HiGHS counted by their size.
+    While a request is planned the mapper decides no other one: this is how long one guest can make all others wait.
+    """
     plans: int = attrs.field(default=8, validator=[attrs.validators.ge(1), attrs.validators.le(100)])
     """How many plans are handed over, of which the broker holds the first that it can."""
 
@@ -176,6 +177,9 @@ class _Coallocating:
         first = planned.refused[0]
         words = [explainer.why(first, self._window.frame(first.start)), *self._offers.faults]
         proven = all(one.outcome is not None and one.outcome.status == "infeasible" for one in planned.refused)
+        late = sum(one.outcome is None for one in planned.refused)
+        if late:
+            words.append(f"{late} later starts were not looked at: the effort for one request was spent")
         if planned.looked_at >= STARTS_MAX:
             words.append(f"of the starts only the first {STARTS_MAX} at which anything changes were looked at")
         if dropped or not proven or planned.looked_at >= STARTS_MAX:

@@ -73,7 +73,7 @@ class FramePlan(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A start without a plan. ``outcome`` is None where time ran out before it was looked at."""
+    """A start without a plan. ``outcome`` is None where a limit was met before it was looked at."""
 
     start: Instant
     outcome: InstanceOutcome | None
@@ -186,6 +186,8 @@ class View:
         self._links = [
             (e, table) for e, table in enumerate(books.links) if len(table) and self._width(self._bw[e]) < most
         ]
+        self.nodes = 1 + (len(self._sites) + len(self._links)) // 16
+        """How many nodes of the search a frame is counted as."""
 
     def _count(self, free: int) -> int:
         part, whole = self._share
@@ -241,20 +243,23 @@ class FramePlanner:
     def plan(self, shape: InstanceShape, window: FrameWindow, policy: Policy = Policy()) -> FramePlanned:
         """Plans for the candidate starts of a window."""
         candidates = starts(window, self.books)
+        looked_at = len(candidates)
         view = View(self.books, shape, Term(candidates[0], candidates[-1] + window.duration), policy)
         frees: Iterable[Availability] = (view.free(window.frame(start)) for start in candidates)
         bounds = None
         if policy.solver != "highs" and len(candidates) > 1 and not (policy.best_only and policy.sort == "start"):
-            frees = looked_up = list(frees)
+            looked_at = policy.limits.affords(looked_at, view.nodes)
+            frees = looked_up = list(islice(frees, looked_at))
             bounds = Bounds(Ground(self.network, shape, best_of(looked_up)), self.oracle)
         known: dict[object, InstanceOutcome] = {}
         plans: list[FramePlan] = []
         refused: list[Refused] = []
         below = INF
-        for number, (start, free) in enumerate(zip(candidates, frees, strict=True)):
+        for number, (start, free) in enumerate(zip(candidates, frees, strict=False)):
             if policy.limits.met:
-                refused += [Refused(late, None) for late in candidates[number:]]
+                looked_at = number
                 break
+            policy.limits.charge(view.nodes)
             key = _essence(shape, free)
             outcome = known.get(key)
             if outcome is None:
@@ -277,6 +282,7 @@ class FramePlanner:
                 if policy.sort == "start":
                     break
                 below = outcome.cost
+        refused += [Refused(late, None) for late in candidates[looked_at:]]
         return FramePlanned(tuple(self._sorted(plans, policy.sort)), tuple(refused), len(candidates), len(known))
 
     def _sorted(self, plans: list[FramePlan], sort: Sort) -> list[FramePlan]:

@@ -10,7 +10,7 @@ from leasekit.policies.broker.coallocation.bounds import Bounds
 from leasekit.policies.broker.coallocation.instance import INF, Availability, InstanceOutcome, InstanceShape, Network
 from leasekit.policies.broker.coallocation.model import Solver
 from leasekit.policies.broker.coallocation.routing import Oracle
-from leasekit.policies.broker.coallocation.search import NODES_MAX, Search
+from leasekit.policies.broker.coallocation.search import NODES_MAX, SHARED_NODES_MAX, Search
 from leasekit.policies.solver import MILP_NODES_MAX
 
 SEARCH_ONLY_FACTOR = 50
@@ -25,9 +25,16 @@ def milp_worth(network: Network, shape: InstanceShape) -> int:
     return columns * columns // 5
 
 
+def bounds_worth(network: Network, shape: InstanceShape) -> int:
+    """How many nodes of the search a frame's own bounds are counted as: a sweep over the links for each spot, and for
+    each requested link.
+    """
+    return (len(shape.spots) + len(shape.demands)) * len(network.ends) // 24
+
+
 @final
 class Budget:
-    """Nodes that are left for all searches of one request together."""
+    """Nodes that are left for all that is done for one request together."""
 
     __slots__ = ("left",)
 
@@ -55,12 +62,19 @@ class SolveLimits(NamedTuple):
 
     def take(self, nodes: int) -> bool:
         """Use up nodes of the budget; False, with nothing used, if it has not so many."""
-        if self.budget is None:
-            return True
-        if self.budget.left < nodes:
+        if self.budget is not None and self.budget.left < nodes:
             return False
-        self.budget.left -= nodes
+        self.charge(nodes)
         return True
+
+    def charge(self, nodes: int) -> None:
+        """Use up nodes of the budget for what has been done."""
+        if self.budget is not None:
+            self.budget.left -= nodes
+
+    def affords(self, parts: int, nodes: int) -> int:
+        """How many of so many parts, of so many nodes each, half of the budget is enough for: one at least."""
+        return parts if self.budget is None else max(1, min(parts, self.budget.left // 2 // nodes))
 
     def share(self, parts: int) -> SolveLimits:
         """Limits for the first of so many parts of the work that is left: an equal share of the time."""
@@ -97,15 +111,15 @@ def solve(
     than ``bound``. Raises ``LeasekitError`` if HiGHS is needed and not installed.
     """
     if solver == "highs":
-        if limits.budget is not None:
-            limits.budget.left -= milp_worth(network, shape)
+        limits.charge(milp_worth(network, shape))
         return milp.solve(network, shape, free, below=below, nodes=limits.milp_nodes, remaining=limits.remaining)
     nodes = limits.nodes * (SEARCH_ONLY_FACTOR if solver == "search" else 1)
     if limits.budget is not None:
         nodes = max(1, min(nodes, limits.budget.left))
     searched = Search(network, shape, free, oracle, nodes=nodes, deadline=limits.deadline, bounds=bounds).run(below)
-    if limits.budget is not None:
-        limits.budget.left -= searched.nodes
+    limits.charge(searched.nodes)
+    if bounds is None or searched.nodes > SHARED_NODES_MAX:
+        limits.charge(bounds_worth(network, shape))
     if searched.status != "bound" or solver == "search" or not limits.take(milp_worth(network, shape)):
         return searched
     ceiling = below if searched.cost is None else searched.cost + 1
