@@ -33,6 +33,7 @@ from leasekit.policies.authority.yields import YieldSettings
 from leasekit.policies.broker.backfill import WaitingSettings
 from leasekit.policies.broker.fair_share import FairShareSettings
 from leasekit.policies.broker.fcfs import FcfsSettings
+from leasekit.policies.broker.preemption import PreemptionSettings
 from leasekit.policies.broker.priority import PrioritySettings
 from leasekit.policies.broker.quotas import QuotaSettings
 from leasekit.policies.broker.standard import StandardSettings
@@ -68,6 +69,7 @@ SETTINGS: Final[Mapping[str, type]] = {
     "settings of fcfs": FcfsSettings,
     "settings of backfill": WaitingSettings,
     "settings of priority": PrioritySettings,
+    "settings of preemption": PreemptionSettings,
     "settings of fair_share": FairShareSettings,
     "settings of load_following": LoadFollowingSettings,
     "settings of the filter": FlopFlipSettings,

@@ -95,8 +95,9 @@ class Source(NamedTuple):
 class GrantedLease(NamedTuple):
     """A lease that the broker has granted and that is not over: ``units`` of ``source`` over ``term``, its last one.
 
-    ``preemptible`` says whether it can be ended early by :class:`Preempt`; one that was already shows its new end, and
-    its units are booked up to ``booked`` as long as its site has not accepted that (-1: to the end of its term).
+    ``preemptible`` says whether it can be ended early by :class:`Preempt`, once; one that was already is ``ending``,
+    shows its new end, and its units are booked up to ``booked`` as long as its site has not accepted that (-1: to the
+    end of its term). ``priority`` is the class of the holder and the lease's own priority, added up.
     ``classes`` says how many they are of each class. It runs from ``since`` on. ``ends_from`` is the earliest instant
     at which it can be ended, if that is decided now, and it is not suspended: after its notice, and its least run.
     """
@@ -114,6 +115,7 @@ class GrantedLease(NamedTuple):
     classes: Counts = NO_UNITS
     since: Instant = -1
     ends_from: Instant = -1
+    ending: bool = False
 
 
 class Usage(Protocol):
@@ -153,7 +155,8 @@ class Grant(NamedTuple):
     """Give ``lease`` that many ``units`` of ``source`` over ``term``.
 
     ``victims`` make room for it, all of them or none: what it grants, to a new request of no group, is booked for that
-    at once, and nobody else has it. Its ticket is cut when the sites of all victims have accepted their ends; where it
+    at once, and nobody else has it. The request is not preemptible, and none of them is of a higher class
+    (``priority``). Its ticket is cut when the sites of all victims have accepted their ends; where it
     may start earlier, it does if the victims leave before.
 
     With ``prepare`` (ms) they are booked and granted from so much earlier on, so that the site has set them up by the

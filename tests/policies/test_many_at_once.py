@@ -30,6 +30,7 @@ MAPPERS: Mapping[str, Mapping[str, Any]] = {
     "fcfs": {},
     "timetable": {},
     "fair_share": {},
+    "preemption": {},
     "priority": {"order": "shortest"},
 }
 

@@ -12,6 +12,7 @@ import pytest
 from leasekit.policies.broker.backfill import WaitingSettings
 from leasekit.policies.broker.fair_share import FairShareSettings
 from leasekit.policies.broker.fcfs import FcfsSettings
+from leasekit.policies.broker.preemption import PreemptionSettings
 from leasekit.policies.broker.priority import PrioritySettings
 from leasekit.policies.broker.quotas import QuotaSettings
 from leasekit.policies.broker.standard import StandardSettings
@@ -34,7 +35,16 @@ PICTURES = load(DOCS / "pictures" / "mappers.py", "mapper_pictures")
 
 
 @pytest.mark.parametrize(
-    "settings", [StandardSettings, QuotaSettings, FcfsSettings, WaitingSettings, PrioritySettings, FairShareSettings]
+    "settings",
+    [
+        StandardSettings,
+        QuotaSettings,
+        FcfsSettings,
+        WaitingSettings,
+        PrioritySettings,
+        PreemptionSettings,
+        FairShareSettings,
+    ],
 )
 def test_every_setting_is_explained(settings: type) -> None:
     """Each field is a row of a table, with its docstring's first words; inherited ones stand in their own table."""

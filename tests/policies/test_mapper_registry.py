@@ -17,6 +17,7 @@ from leasekit.policies.authority.first_fit import FirstFit
 from leasekit.policies.broker.backfill import Backfill
 from leasekit.policies.broker.fair_share import FairShare
 from leasekit.policies.broker.fcfs import Fcfs, Random
+from leasekit.policies.broker.preemption import PreemptionMapper
 from leasekit.policies.broker.priority import Priority
 from leasekit.policies.broker.timetable import TimetableMapper
 from leasekit.policies.guest.load_following import LoadFollowing
@@ -97,6 +98,7 @@ def errors(target: str, role: str = "broker", settings: Any = None, **extras: An
         ("fcfs", "broker", {"balance": "best_fit"}, {}, Fcfs),
         ("backfill", "broker", {"mode": "conservative", "depth": 5}, {}, Backfill),
         ("priority", "broker", {"order": "shortest"}, {}, Priority),
+        ("preemption", "broker", {"cost": "price", "period": "30m", "budget": 2}, {}, PreemptionMapper),
         ("timetable", "broker", {}, {}, TimetableMapper),
         ("fair_share", "broker", {"weights": {"web": 2.0}, "half_life": "1d"}, {}, FairShare),
         ("random", "broker", {"seed": 7}, {}, Random),

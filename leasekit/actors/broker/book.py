@@ -24,7 +24,7 @@ from leasekit.core.leases.records import BrokerLease, Delegation, Granted, Withh
 from leasekit.core.mappers import Source
 from leasekit.core.properties import Counts, Properties, attributes, in_common, minus
 from leasekit.core.reasons import Code, counted
-from leasekit.core.requests import Options
+from leasekit.core.requests import Options, parse_options
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import DAY, Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Ledger, Shortfall
@@ -174,9 +174,13 @@ class RequestQueue:
         return waiting
 
     def priority(self, lease: BrokerLease) -> int:
-        """The priority that a request asks for, as far as its holder may."""
-        peer = self._keyring.peers.get(lease.holder)
-        return min(self.options[lease.id].priority, peer.priority_max if peer is not None else 0)
+        """The priority that a lease asked for last, as far as its holder may."""
+        options, peer = self.options.get(lease.id), self._keyring.peers.get(lease.holder)
+        if options is None:
+            if "priority" not in lease.asked.properties:
+                return 0
+            options = parse_options(lease.asked.properties, lease.asked.term)
+        return min(options.priority, peer.priority_max if peer is not None else 0)
 
     def check_room(self, peer: str) -> None:
         """Raises ``RemoteError`` if ``peer`` has to wait until it may ask for more.

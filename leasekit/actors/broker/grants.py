@@ -267,15 +267,18 @@ class LeaseViews:
                 continue
             last = claims[-1]
             end = last.until if lease.cut < 0 else min(last.until, max(lease.cut, last.term.start + 1))
-            priority = self._settings.priorities.get(lease.holder, 0)
             found.append(
                 GrantedLease(
                     lease.id, lease.holder, self._book.base(last.source), type_, last.units, Term(last.term.start, end),
-                    last.preemptible, priority, with_suspend(lease), last.until, last.classes, lease.since,
-                    ends_from(lease, self._kernel.now),
+                    last.preemptible, self.class_of(lease), with_suspend(lease), last.until, last.classes, lease.since,
+                    ends_from(lease, self._kernel.now), lease.cut >= 0,
                 )
             )  # fmt: skip
         return found
+
+    def class_of(self, lease: BrokerLease) -> int:
+        """The class of a lease, or of its request: its holder's, and its own priority, added up."""
+        return self._settings.priorities.get(lease.holder, 0) + self._queue.priority(lease)
 
     def request(self, lease: BrokerLease) -> PendingRequest:
         """What ``lease`` asks for."""
@@ -301,7 +304,7 @@ class LeaseViews:
             source=self._book.base(last.source) if last is not None and asked.op != NEW else "",
             held=last.units if last is not None else 0,
             group=lease.group,
-            priority=self._settings.priorities.get(lease.holder, 0) + self._queue.priority(lease),
+            priority=self.class_of(lease),
             preemptible=options.preemptible or _stays_preemptible(lease),
             properties=asked.properties,
             held_until=last.until if last is not None else 0,
@@ -377,6 +380,10 @@ class Cycles:
     def view(self, lease: BrokerLease) -> PendingRequest:
         """The request of ``lease`` as the mapper would be shown it now."""
         return self._views.request(lease)
+
+    def class_of(self, lease: BrokerLease) -> int:
+        """The class of a lease, as the mapper would be shown it."""
+        return self._views.class_of(lease)
 
     def show_news(self) -> BrokerCycle:
         """What the mapper is shown in its own turn: until something changes there is nothing new for it."""
@@ -471,6 +478,16 @@ class GrantChecks:
             )
         self._check_covered(source, grant)
 
+    def check_above(self, lease: BrokerLease, options: Options, victim: BrokerLease) -> None:
+        """Raises ``CommandError`` if ``victim`` need not make room for what ``lease`` asks for."""
+        mine, other = self._cycles.class_of(lease), self._cycles.class_of(victim)
+        if options.preemptible:
+            raise CommandError(f"lease {lease.id} is preemptible: nobody makes room for it")
+        if other > mine:
+            raise CommandError(
+                f"lease {victim.id} is of class {other}, and makes no room for {lease.id} of class {mine}"
+            )
+
     def choose(self, lease: BrokerLease, options: Options, grant: Grant) -> Portion:
         """The units of a grant by class: of those classes that the request's filter takes. A lease goes on with the
         units that it has. Raises ``CommandError``, or ``Shortfall`` if there are not so many.
@@ -557,17 +574,14 @@ class TicketCutter:
         else:
             table.reserve("", units, grant.booked)
 
-    def promise(
-        self, lease: BrokerLease, options: Options, grant: Grant, ends: Iterable[tuple[BrokerLease, Instant]]
-    ) -> Granted:
-        """Book what is free for a grant when leases end at these instants, though they have not yet. Raises
-        ``CommandError`` with nothing changed.
-        """
+    def room(self, options: Options, grant: Grant) -> Portion:
+        """What is free for a grant when its victims have left. Raises ``CommandError``. Nothing is changed."""
         table = self._book.table_of(grant.source).overlay()
-        for victim, at in ends:
-            for claim in victim.claims:
+        for one in grant.victims:
+            victim = self._granted.leases.get(one.lease)
+            for claim in victim.claims if victim is not None else ():
                 for key in (claim.key, *rest_keys(claim)):
-                    table.end(key, max(at, claim.term.start))
+                    table.end(key, max(one.at, claim.term.start))
         try:
             left = self._book.accepted(grant.source, options.filter, options.needs, table)
             units = left.pick(grant.units, grant.booked)
@@ -575,7 +589,13 @@ class TicketCutter:
             raise CommandError(
                 f"{short.free} units are free over {marked(short.term)} when all have made room"
             ) from short
-        portion = self._book.hosts(grant.source).portion(units, options.needs)
+        return self._book.hosts(grant.source).portion(units, options.needs)
+
+    def promise(self, lease: BrokerLease, options: Options, grant: Grant) -> Granted:
+        """Book what is free for a grant when its victims have left, though they have not yet. Raises ``CommandError``
+        with nothing changed.
+        """
+        portion = self.room(options, grant)
         promise = Granted(
             b"", grant.source, self.new_key(lease), grant.units, grant.booked, grant.booked.end,
             preemptible=grant.preemptible, prepare=grant.prepare, classes=portion.classes, sizes=portion.sizes,
@@ -704,12 +724,14 @@ class Grants:
 
     def try_grant(self, lease: BrokerLease, grant: Grant) -> Delegation:
         """See :class:`.dry_runs.Decider`."""
-        self._checks.check(lease, self._queue.options[lease.id], grant)
-        if grant.victims:
-            raise CommandError(f"{', '.join(one.lease for one in grant.victims)} would have to make room for it")
+        options = self._queue.options[lease.id]
+        self._checks.check(lease, options, grant)
         try:
-            units = self._checks.choose(lease, self._queue.options[lease.id], grant)
-            self._cutter.try_reserve(lease, grant, units)
+            if grant.victims:
+                units = self._cutter.room(options, grant)
+            else:
+                units = self._checks.choose(lease, options, grant)
+                self._cutter.try_reserve(lease, grant, units)
         except Shortfall as short:
             raise CommandError(f"it would overbook: {short.free} units are free over {marked(short.term)}") from short
         self._checks.check_own(grant, units)

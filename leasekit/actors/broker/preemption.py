@@ -132,11 +132,10 @@ class Promises:
         for one in grant.victims:
             reason = Reason(Code.MAKES_ROOM, who=lease.id, at=one.at).because(of_mapper(one.reason))
             victim = self._preemption.victim(one)
+            self._checks.check_above(lease, options, victim)
             told = self._preemption.told(victim, one.at, reason, suspend=one.suspend)
             ends[victim.id] = victim, one, reason, told
-        lease.promise = self._cutter.promise(
-            lease, options, grant, [(victim, one.at) for victim, one, *_ in ends.values()]
-        )
+        lease.promise = self._cutter.promise(lease, options, grant)
         lease.defer_reason = Reason(Code.PROMISED, units=len(ends), at=grant.term.start)
         for victim, one, reason, told in ends.values():
             victim.promised = lease.id

@@ -157,10 +157,11 @@ class Preempting(Moody, Fcfs):
         left = {each.lease: each for each in decisions if isinstance(each, Defer | Reject)}
         for request in cycle.requests:
             start = max(request.term.start, one.at)
-            if request.lease in left and request.op == "new" and start <= request.latest_start:
+            above = not request.preemptible and lease.priority <= request.priority
+            if request.lease in left and request.op == "new" and start <= request.latest_start and above:
                 self._mood.met("mapper has others make room")
                 term = Term(start, start + request.term.length)
-                grant = Grant(request.lease, lease.source, request.min_units, term, request.preemptible, victims=(one,))
+                grant = Grant(request.lease, lease.source, request.min_units, term, victims=(one,))
                 return [grant if each is left[request.lease] else each for each in decisions]
         return [*decisions, one]
 
