@@ -98,7 +98,8 @@ class GrantedLease(NamedTuple):
     ``preemptible`` says whether it can be ended early by :class:`Preempt`, once; one that was already is ``ending``,
     shows its new end, and its units are booked up to ``booked`` as long as its site has not accepted that (-1: to the
     end of its term). ``priority`` is the class of the holder and the lease's own priority, added up.
-    ``classes`` says how many they are of each class. It runs from ``since`` on. ``ends_from`` is the earliest instant
+    ``classes`` says how many they are of each class, ``needs`` what each of its machines needs of a host, whatever its
+    last request said. It runs from ``since`` on. ``ends_from`` is the earliest instant
     at which it can be ended, if that is decided now, and it is not suspended: after its notice, and its least run.
     """
 
@@ -116,6 +117,7 @@ class GrantedLease(NamedTuple):
     since: Instant = -1
     ends_from: Instant = -1
     ending: bool = False
+    needs: Vector = WHOLE
 
 
 class Usage(Protocol):

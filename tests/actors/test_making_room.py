@@ -172,3 +172,24 @@ def test_machines_and_hosts_make_room(tmp_path: Path, needs: dict[str, str]) -> 
     assert ending(world), world.lease("broker", lease)
     assert world.lease("web", lease)["state"] == "active", world.lease("web", lease)
     check_room(world)
+
+
+def test_a_modify_that_says_nothing_of_needs(tmp_path: Path) -> None:
+    """Machines stay machines, whatever the last request of their lease said: they leave no more than they take."""
+    world = DeployedWorld(HOSTS.replace("MAPPER", "preemption"), tmp_path)
+    leases = []
+    for units, filter_ in ((4, "rack in {c}"), (8, "")):
+        properties = {**SPOT, **SMALL, "filter": filter_}
+        leases.append(world.request("batch", units, world.now, 6 * HOUR, type="node", properties=properties))
+        world.pass_time(MINUTE)
+    changed = world.command("batch", "lease.modify", lease=leases[1], units=7)
+    assert not changed.error, changed.error
+    world.pass_time(MINUTE)
+    broker = world.broker("broker")
+    assert (
+        broker.leases[leases[1]].claims[-1].units == 7 and "needs.cpu" not in broker.leases[leases[1]].asked.properties
+    )
+    lease = world.request("web", 3, world.now, world.now + HOUR, type="node", properties=CAN_WAIT)
+    world.pass_time(3 * MINUTE)
+    assert ending(world) == set(leases) and world.lease("web", lease)["state"] == "active", broker.errors
+    check_room(world)

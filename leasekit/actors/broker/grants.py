@@ -271,7 +271,7 @@ class LeaseViews:
                 GrantedLease(
                     lease.id, lease.holder, self._book.base(last.source), type_, last.units, Term(last.term.start, end),
                     last.preemptible, self.class_of(lease), with_suspend(lease), last.until, last.classes, lease.since,
-                    ends_from(lease, self._kernel.now), lease.cut >= 0,
+                    ends_from(lease, self._kernel.now), lease.cut >= 0, last.needs,
                 )
             )  # fmt: skip
         return found

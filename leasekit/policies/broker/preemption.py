@@ -38,7 +38,6 @@ from leasekit.core.mappers import (
 )
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, Instant, Term
-from leasekit.core.vectors import needs_of
 from leasekit.policies.broker import reasons
 from leasekit.policies.broker.capacity import ClassedView, Place
 from leasekit.policies.broker.quotas import Limit
@@ -276,7 +275,7 @@ class _VictimTurn:
 
     def _leave(self, place: Place, one: GrantedLease, at: Instant, sign: int = 1) -> None:
         """Free what a lease leaves, or take it back where ``sign`` is negative."""
-        view = self._turn.views.needing(place.view, needs_of(one.properties))
+        view = self._turn.views.needing(place.view, one.needs)
         self._turn.give(view, sign * one.units, Term(max(at, one.term.start), one.term.end), one.classes)
 
     def _grant(self, request: PendingRequest, place: Place, way: _Way, limit: Limit | None) -> Grant:
