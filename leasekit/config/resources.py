@@ -347,8 +347,11 @@ def check_units(
 ) -> None:
     """A driver whose settings say which units it can serve must know all those that it sets up or switches."""
     units: dict[str, list[str]] = {}
+    divided = set[str]()
     for group in inventory:
         units.setdefault(group.type, []).extend(group.names)
+        if any(key.startswith(CAPACITY) for key in group.own):
+            divided.add(group.type)
     for name, spec in drivers.items():
         concerned = {
             type_: names
@@ -356,23 +359,28 @@ def check_units(
             if name in (driver_of.get(type_), driver_of.get(power_driver(type_)))
         }
         if concerned:
-            _check_known(context, spec, concerned)
+            _check_known(context, spec, concerned, divided)
 
 
-def _check_known(context: Context, spec: DriverSpec, units: Mapping[str, Sequence[str]]) -> None:
+def _check_known(
+    context: Context, spec: DriverSpec, units: Mapping[str, Sequence[str]], divided: AbstractSet[str]
+) -> None:
     only = context.faults.attempt(
         spec.where, lambda: only_units(spec.kind, spec.settings, spec.where, base=context.state)
     )
     if only is None:
         return
     for type_, names in units.items():
-        missing = [name for name in names if not only.takes(name)]
+        takes, what = only.takes, only.what
+        if type_ in divided and only.hosts is not None:
+            takes, what = only.hosts.__contains__, "host"
+        missing = [name for name in names if not takes(name)]
         if missing:
             more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
             named = ", ".join(map(repr, missing[:NAMED_MAX]))
             context.faults.add(
                 f"{spec.where}.{only.key}",
-                f"no {only.what} for {named}{more} of type {type_!r}",
+                f"no {what} for {named}{more} of type {type_!r}",
                 "one for each unit that the driver sets up or switches",
             )
 

@@ -8,7 +8,7 @@ a guest ``join`` and ``leave``; ``probe`` serves both.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 
 import attrs
@@ -25,6 +25,12 @@ NOT_SAVED: Final = "save.failed"
 """What a teardown returns that could not save: why. The unit is gone all the same."""
 NOT_RESUMED: Final = "resume.failed"
 """What a setup returns that found nothing under the key: why. The unit was set up anew."""
+UNIT_HOST: Final = "unit.host"
+"""Of a machine: the host on which its site has it. A ``modify`` with :data:`UNIT_LEAVES` moves it there."""
+UNIT_LEAVES: Final = "unit.leaves"
+"""The host on which the machine is until it has been moved; if that fails it stays there."""
+UNIT_CAP: Final = "unit.cap"
+"""How much CPU the machine gets at most, in millicores; none is said where it gets as much as there is."""
 DROP: Final = "drop"
 """The operation that throws away what was kept; the context's ``unit`` is the key."""
 Blame = Literal["lease", "unit", "site"]
@@ -121,12 +127,14 @@ class Timeouts:
 @attrs.frozen
 class OnlyUnits:
     """Which units alone a driver can serve, by its settings: those that ``takes`` says. For any other unit there is no
-    ``what`` (``node``) in the settings' ``key`` (``nodes``).
+    ``what`` (``node``) in the settings' ``key`` (``nodes``). Of units with a capacity, on which machines are, a driver
+    may serve others: those of ``hosts``.
     """
 
     takes: Callable[[str], bool]
     key: str
     what: str
+    hosts: Container[str] | None = None
 
 
 @attrs.frozen

@@ -112,6 +112,20 @@ def test_other_drivers_with_units_of_their_own(tmp_path: Path, file: str, old: s
     assert told(write(tmp_path, text.replace(old, new))) == [f"{fault}, {EXPECTED}"]
 
 
+def test_hosts_of_machines_are_hosts_of_their_driver(tmp_path: Path) -> None:
+    """By the same names: which units each is the home of says nothing of machines. They can be capped and moved."""
+    text = (DEPLOY / "libvirt/vms.toml").read_text(encoding="utf-8")
+    units = 'units = 8\nprefix = "vm-"'
+    hosts = 'names = ["here", "there"]\ncapacity = { cpu = 8, memory = "16GiB" }'
+    assert text.count(units) == 1
+    path = write(tmp_path, text.replace(units, hosts))
+    fault = "actor.site.driver.machines.hosts: found no host for 'there' of type 'vm'"
+    assert told(path) == [f"{fault}, {EXPECTED}"]
+    deployment = load(write(tmp_path, path.read_text().replace(', "there"]', "]")))
+    [group] = deployment.actors["site"].settings.inventory
+    assert {key for key in group.properties if key.startswith("driver.")} == {"driver.cap", "driver.migrate"}
+
+
 def test_drivers_of_packages_say_so_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has no such method, or knows of no bounds, serves any unit."""
     text = SITE.format(driver='kind = "cloud"\ntypes = ["node"]', nodes=2, more="", mapper="")

@@ -123,6 +123,38 @@ def test_a_size_is_chosen_within_the_sites_bounds():
             plan(vcpus=text)
 
 
+HOST = {"capacity.cpu": "16000", "capacity.memory": "65536"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "vcpus", "memory_mb", "cap"),
+    [
+        ({"unit.host": "a", "needs.cpu": "1001", "needs.memory": "96"}, 2, 96, 0),
+        ({"unit.host": "a", "needs.cpu": "2000", "needs.memory": "96", "unit.cap": "1501"}, 2, 96, 151),
+        ({"unit.host": "a", "needs.memory": "96", "unit.cap": "0"}, 1, 96, 1),
+        ({"unit.host": "a", "needs.memory": "96", "vcpus": "4", "cap": "300", "memory_mb": "4096"}, 4, 96, 0),
+        ({}, 16, 65536, 0),
+    ],
+    ids=["needs", "capped", "cap of nothing", "guest's wishes", "whole host"],
+)
+def test_a_machine_has_what_it_needs_of_its_host(properties, vcpus, memory_mb, cap):
+    """Whole vCPUs for its need of CPU, or as many as its lease may choose; its memory and cap are its site's to say."""
+    given_ = settings(size={"cap": 50}, choices={"vcpus": [1, 4], "cap": [0, 400], "memory_mb": [16, 8192]})
+    size = make_plan(unit(**HOST, **properties), given_).size
+    assert (size.vcpus, size.memory_mb, size.cap) == (vcpus, memory_mb, cap)
+
+
+def test_a_machine_asks_for_memory_where_that_is_counted():
+    """It would have some that its host does not know of; where a host's is not counted, it has what the site says."""
+    for needs in ({"needs.cpu": "1000"}, {"needs.memory": "15"}):
+        with pytest.raises(
+            DriverError, match=r"property needs.memory: found .*, expected at least 16, in MiB"
+        ) as caught:
+            plan(**HOST, **needs, **{"unit.host": "a"})
+        assert caught.value.blame == "lease"
+    assert plan(**{"capacity.cpu": "16000", "needs.cpu": "1000", "unit.host": "a"}).size.memory_mb == 512
+
+
 def test_names_and_addresses_follow_from_the_units_name():
     """A unit has the addresses of its number in each subnet, or those of the table, and a name that DNS allows."""
     network = NetworkSettings(

@@ -21,6 +21,7 @@ from leasekit.actors.site.saved import SiteSaved
 from leasekit.actors.site.units import Units
 from leasekit.actors.turns import MapperTurns, is_inline
 from leasekit.core.claims.signed import CONTRACT, Signer, Statement, state
+from leasekit.core.drivers import UNIT_HOST
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteLease, SiteUnit
@@ -323,7 +324,7 @@ class LeaseUpdates:
 
 def _told(unit: SiteUnit) -> Properties:
     """What a guest is told of a unit that is up: what its driver says, and where a machine is."""
-    return {**unit.given, "unit.host": unit.host} if unit.host else unit.given
+    return {**unit.given, UNIT_HOST: unit.host} if unit.host else unit.given
 
 
 def _promised(lease: SiteLease, word: str) -> Term:

@@ -18,7 +18,7 @@ from leasekit.actors.kernel import Kernel, keeps, query, shown
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import AuthoritySettings
 from leasekit.actors.site.inventory import Inventory
-from leasekit.core.drivers import DROP, NOT_RESUMED, NOT_SAVED, RESUME, SAVE, UNIT
+from leasekit.core.drivers import DROP, NOT_RESUMED, NOT_SAVED, RESUME, SAVE, UNIT, UNIT_CAP, UNIT_HOST, UNIT_LEAVES
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import saved as sv
 from leasekit.core.leases.records import SiteLease, SiteUnit
@@ -111,11 +111,11 @@ class SiteSaved:
         properties = self._inventory.properties_of(unit.host or unit.id, unit.type)
         context = {**properties, **unit.given, "unit.name": unit.id, "site.name": self._keyring.name}
         if unit.host:
-            context |= {"unit.host": unit.host, **as_properties(unit.needs, NEEDS)}
+            context |= {UNIT_HOST: unit.host, **as_properties(unit.needs, NEEDS)}
             if unit.cap >= 0:
-                context["unit.cap"] = str(unit.cap)
+                context[UNIT_CAP] = str(unit.cap)
             if unit.leaves:
-                context["unit.leaves"] = unit.leaves
+                context[UNIT_LEAVES] = unit.leaves
         for name in (SAVE, RESUME):
             context.pop(name, None)
         if lease is not None:

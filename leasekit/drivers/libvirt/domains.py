@@ -293,6 +293,7 @@ class Domains:
             libvirt = self._libvirt
             domain = connection.lookupByName(name)
             live, later = libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirt.VIR_DOMAIN_AFFECT_CONFIG
+            self._set_cpu(domain, size)  # first, for in this a guest has no say
             there = domain.vcpusFlags(live)
             told = ""
             if there < size.vcpus:
@@ -307,7 +308,6 @@ class Domains:
             domain.setMemoryFlags(min(size.memory_mb, has) * 1024, live)
             domain.setMemoryFlags(most_mb * 1024, later | libvirt.VIR_DOMAIN_MEM_MAXIMUM)
             domain.setMemoryFlags(size.memory_mb * 1024, later)
-            self._set_cpu(domain, size)
             return Resized(told=told, short_of_mb=has if has < size.memory_mb else 0)
 
         return await self._host.call(f"can't resize domain {name}", resize)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Final
 
 import attrs
@@ -15,6 +15,7 @@ from leasekit.core.drivers import (
     NOT_SAVED,
     RESUME,
     SAVE,
+    UNIT_LEAVES,
     DriverError,
     Finding,
     OnlyUnits,
@@ -33,7 +34,7 @@ from leasekit.drivers.libvirt.images import checked_with
 from leasekit.drivers.libvirt.kept import DISK, KeptUnit, KeptUnits
 from leasekit.drivers.libvirt.migration import check_same_pool, copy_volumes, migrate
 from leasekit.drivers.libvirt.place import LibvirtPlace
-from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest, make_plan
+from leasekit.drivers.libvirt.plan import UnitPlan, host_of, keys_digest, make_plan
 from leasekit.drivers.libvirt.readiness import Console, LibvirtWaiting
 from leasekit.drivers.libvirt.record import RESUMED_DISK, RESUMED_MEMORY, LibvirtRecord, make_record
 from leasekit.drivers.libvirt.seed import HostKey, initramfs_seed, make_host_key, make_iso, nocloud_files
@@ -49,14 +50,15 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
 
     kind = "libvirt"
     Settings: ClassVar[type] = LibvirtSettings
-    capabilities: frozenset[str] = frozenset({"cap", "resize", "suspend", "image", "save"})
+    capabilities: frozenset[str] = frozenset({"cap", "resize", "migrate", "suspend", "image", "save"})
+    """One that has but one host has nowhere to ``migrate`` to, and does not say it."""
 
     def __init__(self, settings: LibvirtSettings) -> None:
         self._settings = settings
         places = {name: LibvirtPlace(name, host, settings) for name, host in settings.hosts.items()}
         super().__init__(places, settings.images)
-        if len(self._places) > 1:
-            self.capabilities = self.capabilities | {"migrate"}
+        if len(self._places) == 1:
+            self.capabilities = self.capabilities - {"migrate"}
         self._whereabouts = Whereabouts(self._places, settings)
         self._kept = KeptUnits(self._places, settings)
         self._book = settings.network.address_book() if settings.network is not None else None
@@ -71,8 +73,8 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
 
     @staticmethod
     def only_units(settings: LibvirtSettings) -> OnlyUnits:
-        """Those that have a home."""
-        return OnlyUnits(lambda unit: settings.home_of(unit) != "", "hosts", HOME)
+        """Those that have a home, and hosts that the settings know by the same name."""
+        return OnlyUnits(lambda unit: settings.home_of(unit) != "", "hosts", HOME, hosts=settings.hosts)
 
     # What the runtime calls
 
@@ -89,9 +91,9 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
         key = unit.properties.get(RESUME, "")
         if key:
             check_unit_id(key)
-        home = self._whereabouts.home(unit.unit)
+        home = self._whereabouts.home(unit)
         async with self._locks.of(unit.unit):
-            place = await self._whereabouts.find(unit.unit)
+            place = await self._whereabouts.find(unit)
             state = await place.find(unit.unit)
             record = state.record if state is not None and state.alive else None
             try:
@@ -99,7 +101,7 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
                     plan = await self._with_addresses(plan, unit)
                     unit.log(f"{'runs' if record.ready else 'is starting'} already on host {place.name}")
                 else:
-                    await self._remove(unit.unit)
+                    await self._remove(unit)
                     place = home
                     plan = await self._with_addresses(plan, unit)
                     record = await self._go_on(key, place, plan, unit) if key else await self._make(place, plan, unit)
@@ -129,9 +131,9 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
         if name in self._moves:
             self._moves[name].cancel()
         async with self._locks.of(name):
-            place = await self._whereabouts.find(name)
+            place = await self._whereabouts.find(unit)
             lost = await self._kept.put(key, place, name, unit.log) if key else ""
-            await self._remove(name)
+            await self._remove(unit)
         if key:
             unit.log(f"is not saved: {lost}" if lost else f"is saved as {key}")
         return {NOT_SAVED: lost} if lost else None
@@ -140,9 +142,12 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
         """Brings vCPUs, memory, cap, shares and login keys of a running unit to what its properties say.
 
         Login keys need an image with a guest agent; elsewhere they are as they were at setup, and the log says so.
+        A machine that leaves its host is moved, with cap and shares; nothing that its guest can refuse is done then.
         """
         plan = make_plan(unit, self._settings)
         async with self._locks.of(unit.unit):
+            if UNIT_LEAVES in unit.properties:
+                return await self._leave_host(unit, plan)
             place, state, record = await self._running(unit, "be modified")
             record = await self._change(place, state.name, plan, record, unit)
             return self._properties(place, record)
@@ -169,13 +174,22 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
         unit.log(f"has now {', '.join(f'{key} {value}' for key, value in sizes.items())}")
         return record
 
+    async def _leave_host(self, unit: UnitContext, plan: UnitPlan) -> Properties:
+        target = self._whereabouts.named(unit, host_of(unit))
+        place, state, _ = await self._running(unit, "move")
+        await place.domains.set_cpu(state.name, plan.size)
+        moved = await self._move(unit, target)
+        with self._left_for_now(unit, self._whereabouts.home(unit)):
+            await self._whereabouts.arrived(unit, target)
+        return moved
+
     async def probe(self, unit: UnitContext) -> ProbeResult:
         """The domain's state. ``cpu_seconds`` since it started, ``memory_bytes``, ``vcpus``, and ``cpu_percent`` of
         one CPU since the last probe, from the second one on.
         """
         name = check_unit_id(unit.unit)
         try:
-            place = await self._whereabouts.find(name)
+            place = await self._whereabouts.find(unit)
             state = await place.find(name)
         except HostAbsentError as error:
             return ProbeResult(state="down", detail=str(error))
@@ -212,7 +226,7 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
         self._unasked.pop(place.name, None)
 
     async def _running(self, unit: UnitContext, what: str) -> tuple[LibvirtPlace, DomainState, LibvirtRecord]:
-        place = await self._whereabouts.find(unit.unit)
+        place = await self._whereabouts.find(unit)
         state = await place.find(unit.unit)
         if state is None or state.record is None or not state.alive or state.saved:
             why = "is not set up" if state is None or state.record is None else f"is {state.why}"
@@ -248,7 +262,7 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
             if not self._kept.is_hopeless(kept.key, error):
                 raise
             unit.log(f"its memory can't be brought back: {error}")
-            await self._whereabouts.remove(plan.unit)
+            await self._whereabouts.remove(unit)
             return False
         unit.log(f"goes on from the memory that was saved as {kept.key}, on host {place.name}")
         return True
@@ -344,23 +358,32 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
             unit.log(f"is in part as it was when it was saved: {error}")
         return record
 
-    async def _remove(self, unit: str) -> None:
+    async def _remove(self, unit: UnitContext) -> None:
         await self._whereabouts.remove(unit)
-        self._addresses.give_back(unit)
+        self._addresses.give_back(unit.unit)
         if self._book is not None:
             async with self._booking:
-                await trio.to_thread.run_sync(self._book.give_back, unit)
-        self._samples.forget(unit)
+                await trio.to_thread.run_sync(self._book.give_back, unit.unit)
+        self._samples.forget(unit.unit)
 
     async def _take_back(self, unit: UnitContext) -> None:
         with self._moment() as moment:
             try:
-                await self._remove(unit.unit)
+                await self._remove(unit)
             except DriverError as error:
                 # Why the setup ended is the reason to tell; what is left goes with the next try or the teardown.
                 unit.log(f"something is left for now: {error}")
         if moment.cancelled_caught:
             unit.log("something is left for now: it takes too long to remove")
+
+    @staticmethod
+    @contextmanager
+    def _left_for_now(unit: UnitContext, place: LibvirtPlace) -> Iterator[None]:
+        """For what a host has no use for any more: if it can't be removed, the unit's teardown does that."""
+        try:
+            yield
+        except DriverError as error:
+            unit.log(f"something is left on host {place.name} for now: {error}")
 
     def _moment(self) -> trio.CancelScope:
         """For what is to be done even if it was cancelled, but may not take for ever."""
@@ -370,7 +393,7 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
 
     @operation
     async def _suspend(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
-        place = await self._whereabouts.find(unit.unit)
+        place = await self._whereabouts.find(unit)
         state = await place.find(unit.unit)
         if state is not None and state.record is not None and state.saved:
             return self._properties(place, state.record)
@@ -380,7 +403,7 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
 
     @operation
     async def _resume(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
-        place = await self._whereabouts.find(unit.unit)
+        place = await self._whereabouts.find(unit)
         state = await place.find(unit.unit)
         if state is None or state.record is None or not state.alive:
             why = "is not set up" if state is None else f"is {state.why}"
@@ -390,7 +413,7 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
 
     @operation
     async def _restart(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
-        place = await self._whereabouts.find(unit.unit)
+        place = await self._whereabouts.find(unit)
         state = await place.find(unit.unit)
         if state is None or state.record is None:
             raise DriverError(f"unit {unit.unit} is not set up, so it can't be restarted", retry=False)
@@ -411,15 +434,21 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
     @operation
     async def _migrate(self, unit: UnitContext, arguments: Mapping[str, Any]) -> Properties:
         target = self._target(arguments)
+        if host_of(unit):
+            raise DriverError(f"unit {unit.unit}: its site's mapper says on which host it is", retry=False)
+        return await self._move(unit, target)
+
+    async def _move(self, unit: UnitContext, target: LibvirtPlace) -> Properties:
+        """Moves a unit; a teardown ends that."""
         with trio.CancelScope() as scope:
             self._moves[unit.unit] = scope
             try:
-                return await self._move(unit, target)
+                return await self._moved(unit, target)
             finally:
                 del self._moves[unit.unit]
         raise DriverError(f"unit {unit.unit} is torn down, so it does not move", retry=False)
 
-    async def _move(self, unit: UnitContext, target: LibvirtPlace) -> Properties:
+    async def _moved(self, unit: UnitContext, target: LibvirtPlace) -> Properties:
         source, state, record = await self._running(unit, "move")
         if source is target:
             return self._properties(source, record)
@@ -428,7 +457,7 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
         if image is None:
             text = f"unit {unit.unit}: its image {record.image} is not among the site's any more, so it can't move"
             raise DriverError(text, retry=False)
-        home = self._whereabouts.home(unit.unit)
+        home = self._whereabouts.home(unit)
         for place in (source, target):  # the source, too: it may have been found without a note
             if place is not home:
                 await home.note_move(unit.unit, place.name)
@@ -440,13 +469,11 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
             # Which of the two has it is seen when they are back.
             raise
         except BaseException:
-            with self._moment():
-                try:
-                    await self._whereabouts.clear(target, unit.unit)
-                except DriverError as error:
-                    unit.log(f"something is left on host {target.name} for now: {error}")
+            with self._moment(), self._left_for_now(unit, target):
+                await self._whereabouts.clear(target, unit)
             raise
-        await self._whereabouts.clear(source, unit.unit)
+        with self._left_for_now(unit, source):
+            await self._whereabouts.clear(source, unit)
         unit.log(f"moved from host {source.name} to {target.name}")
         return self._properties(target, record)
 
@@ -466,7 +493,7 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
 
     @operation
     async def _console(self, unit: UnitContext, _: Mapping[str, Any]) -> Properties:
-        place = await self._whereabouts.find(unit.unit)
+        place = await self._whereabouts.find(unit)
         name = f"{place.name_of(unit.unit)}.console"
         if await place.volumes.path(name) is None:
             raise DriverError(f"unit {unit.unit} has no console that can be read", retry=False)

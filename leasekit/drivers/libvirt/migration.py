@@ -66,9 +66,12 @@ async def migrate(source: HostConnection, target: HostConnection, name: str, *, 
 
 
 async def check_same_pool(source: Volumes, target: Volumes, domains: Domains, name: str) -> None:
-    """Raises ``DriverError`` where a unit's files would have other paths at the target, or its name is taken there."""
-    if await domains.find(name) is not None:
-        raise DriverError(f"host {target.host_name} has a domain {name} already", retry=False)
+    """Raises ``DriverError`` where a unit's files would have other paths at the target, or its name is taken there: for
+    a moment, where it is what an earlier try has begun.
+    """
+    state = await domains.find(name)
+    if state is not None:
+        raise DriverError(f"host {target.host_name} has a domain {name} already", retry=state.moving)
     here, there = await source.folder(), await target.folder()
     if here != there:
         text = f"host {source.host_name} has its pool at {here}, host {target.host_name} at {there}"

@@ -76,10 +76,12 @@ class LibvirtPlace:
             return self._probed[1]
 
     async def has(self, unit: str, *, volumes: bool) -> bool:
-        """Whether there is a domain of a unit, or one of its ``volumes``. Raises ``DriverError``."""
+        """Whether there is a domain of a unit, or one of its ``volumes``, notes among them. Raises ``DriverError``."""
         if await self.find(unit) is not None:
             return True
-        return volumes and await self.volumes.any([self.name_of(unit) + suffix for suffix in SUFFIXES])
+        name = self.name_of(unit)
+        own = {name + suffix for suffix in SUFFIXES}
+        return volumes and any(each in own or each.startswith(name + NOTE) for each in await self.volumes.names())
 
     async def glance(self, look: Callable[[Self], Awaitable[object]]) -> bool:
         """Whether ``look`` finds something here. A host that does not answer soon, or was silent a moment ago, or has

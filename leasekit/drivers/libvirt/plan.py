@@ -16,9 +16,18 @@ from uuid import UUID, uuid5
 
 import attrs
 
-from leasekit.core.drivers import LEASE, UNIT, Blame, DriverError, UnitContext
+from leasekit.core.drivers import LEASE, UNIT, UNIT_CAP, UNIT_HOST, Blame, DriverError, UnitContext
 from leasekit.core.settings import expect_one_of
-from leasekit.drivers.libvirt.settings import Choices, Image, LibvirtSettings, MachineSettings, NetworkSettings, Size
+from leasekit.core.vectors import CAPACITY, CPU, MEMORY, NEEDS, THOUSAND, amount, vector
+from leasekit.drivers.libvirt.settings import (
+    MEMORY_LEAST,
+    Choices,
+    Image,
+    LibvirtSettings,
+    MachineSettings,
+    NetworkSettings,
+    Size,
+)
 from leasekit.drivers.names import check_unit_id
 
 LOGIN_KEYS: Final = "slice.key"
@@ -75,7 +84,10 @@ def plan_of(
     image_name = unit.chosen.get("image", settings.default_image)
     if image_name not in settings.images:
         raise refused("image", image_name, expect_one_of(image_name[:80], settings.images), unit.blame("image"))
-    size = chosen_size(unit, settings.size, settings.choices)
+    size, choices = settings.size, settings.choices
+    if host_of(unit):
+        size, choices = placed_size(unit, size, choices)
+    size = chosen_size(unit, size, choices)
     whose = f"{settings.prefix}{name}"
     return UnitPlan(
         unit=name,
@@ -98,6 +110,41 @@ def plan_of(
 def refused(key: str, found: str, expected: str, blame: Blame) -> DriverError:
     """The error for a property whose value can't be used; fit for one line whatever was found."""
     return DriverError(f"property {key}: found {found[:80]!a}, {expected}", retry=False, blame=blame)
+
+
+def host_of(unit: UnitContext) -> str:
+    """The host on which a site has the unit: a machine's, or the unit itself where that is a host, leased whole; empty
+    where the site knows of no hosts.
+    """
+    is_host = any(key.startswith(CAPACITY) for key in unit.properties)
+    return unit.properties.get(UNIT_HOST, unit.unit if is_host else "")
+
+
+def placed_size(unit: UnitContext, size: Size, choices: Choices) -> tuple[Size, Choices]:
+    """What a unit has of its host where nothing else is chosen, and what can be: a machine what it needs, one that has
+    the host alone what that has for leases.
+
+    Its cap is as the site's mapper says, rounded up to whole percent. Nobody chooses cap and memory, which are counted.
+    Raises ``DriverError`` for a machine that asks for no memory, or too little, of a host whose memory is counted.
+    """
+    has = vector(unit.properties, CAPACITY)
+    takes = vector(unit.properties, NEEDS) if UNIT_HOST in unit.properties else has
+    memory, least = amount(takes, MEMORY), MEMORY_LEAST
+    if (memory or amount(has, MEMORY)) and memory < least:
+        key = NEEDS + MEMORY
+        raise refused(key, unit.properties.get(key, ""), f"expected at least {least}, in MiB", LEASE)
+    cap = int(unit.properties.get(UNIT_CAP, "-1"))
+    changed = attrs.evolve(
+        size,
+        vcpus=_ceiling(amount(takes, CPU), THOUSAND) or size.vcpus,
+        memory_mb=memory or size.memory_mb,
+        cap=max(_ceiling(cap, THOUSAND // 100), 1) if cap >= 0 else 0,
+    )
+    return changed, attrs.evolve(choices, cap=None, memory_mb=None if memory else choices.memory_mb)
+
+
+def _ceiling(much: int, of: int) -> int:
+    return -(-much // of)
 
 
 def chosen_size(unit: UnitContext, size: Size, choices: Choices) -> Size:

@@ -52,6 +52,8 @@ def _not_xen(_: object, __: attrs.Attribute[str], value: str) -> None:
 
 
 _POSITIVE: Final = attrs.validators.ge(1)
+MEMORY_LEAST: Final = 16
+"""The least memory of a unit, in MiB."""
 HOME: Final = "home (units of a host)"
 """What a unit does not have that no host takes."""
 
@@ -59,7 +61,8 @@ HOME: Final = "home (units of a host)"
 @attrs.frozen(kw_only=True)
 class LibvirtHost:
     """One hypervisor, by the URI that libvirt opens, and the units whose home it is (names, or patterns with ``*``).
-    Without a ``uri`` it is whatever machine is leased for it (:class:`LeasedHosts`).
+    Where units are hosts, the places of machines are the site's to say. Without a ``uri`` it is whatever machine is
+    leased for it (:class:`LeasedHosts`).
 
     ``pool`` is the storage pool for disks; with ``pool_path``, a folder on that host, it is made if it is missing.
     ``acceleration`` may be left to a probe that boots a tiny guest, for a KVM that is there need not run guests.
@@ -226,7 +229,7 @@ class Size:
     """
 
     vcpus: int = attrs.field(default=1, validator=_POSITIVE)
-    memory_mb: int = attrs.field(default=512, validator=attrs.validators.ge(16))
+    memory_mb: int = attrs.field(default=512, validator=attrs.validators.ge(MEMORY_LEAST))
     cap: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     shares: int = attrs.field(default=0, validator=attrs.validators.ge(0))
 

@@ -51,13 +51,6 @@ class Volumes:
 
         return await self._host.look(f"can't look for volume {name}", path)
 
-    async def any(self, names: Iterable[str]) -> bool:
-        """Whether there is one of these volumes. Raises ``DriverError``."""
-        return await self._host.look(
-            "can't look for volumes",
-            lambda connection: any(self._lookup(connection, name) is not None for name in names),
-        )
-
     async def capacity(self, name: str) -> int:
         """A volume's size as those see it who open it, in bytes. Raises ``DriverError``."""
         return await self._host.look(f"volume {name}", lambda connection: int(self._get(connection, name).info()[1]))

@@ -1,5 +1,8 @@
 """Where units are: at home, unless they were moved; and how one is removed wherever something of it may be.
 
+A unit's home is where the settings say, or where the site has it: a machine's home is its host. While it is moved from
+there it still is the host that it leaves.
+
 Before anything of a unit is brought to another host, a note at its home names that host; the note goes when the host
 has been looked at and has nothing of it any more. So what a host that is in no note has, if it can be asked, is looked
 at as well, but nobody waits for a host that is away and was never a unit's.
@@ -9,14 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from itertools import permutations
 
 import trio
 
-from leasekit.core.drivers import DriverError
+from leasekit.core.drivers import UNIT_LEAVES, DriverError, SiteFaultError, UnitContext
 from leasekit.core.settings import expect_one_of
 from leasekit.drivers.libvirt.connection import HostAbsentError, HostLostError
 from leasekit.drivers.libvirt.domains import DomainState
 from leasekit.drivers.libvirt.place import NOTE, LibvirtPlace
+from leasekit.drivers.libvirt.plan import host_of
 from leasekit.drivers.libvirt.settings import LibvirtSettings
 
 
@@ -27,29 +32,39 @@ class Whereabouts:
         self._places = places
         self._settings = settings
 
-    def home(self, unit: str) -> LibvirtPlace:
+    def home(self, unit: UnitContext) -> LibvirtPlace:
         """The host at which a unit is set up. Raises ``DriverError`` where there is none."""
-        home = self._settings.home_of(unit)
+        on = unit.properties.get(UNIT_LEAVES) or host_of(unit)
+        if on:
+            return self.named(unit, on)
+        home = self._settings.home_of(unit.unit)
         if not home:
-            raise DriverError(f"unit {unit}: no host of this driver takes it (hosts.NAME.units)", retry=False)
+            raise DriverError(f"unit {unit.unit}: no host of this driver takes it (hosts.NAME.units)", retry=False)
         return self._places[home]
 
-    async def find(self, unit: str) -> LibvirtPlace:
+    def named(self, unit: UnitContext, host: str) -> LibvirtPlace:
+        """The host of that name, on which the site has a unit. Raises ``SiteFaultError`` where there is none."""
+        if host not in self._places:
+            text = f"hosts: unit {unit.unit} is to be on {host[:40]!a}, {expect_one_of(host[:40], self._places)}"
+            raise SiteFaultError(text, retry=False)
+        return self._places[host]
+
+    async def find(self, unit: UnitContext) -> LibvirtPlace:
         """The host that has a unit's domain; its home where none has. Raises :class:`HostLostError` while it may be at
         one that can't be asked.
         """
-        home = self.home(unit)
+        home, name = self.home(unit), unit.unit
         found: list[tuple[LibvirtPlace, DomainState]] = []
         with suppress(HostAbsentError):
-            state = await home.find(unit)
+            state = await home.find(name)
             if state is not None:
                 if state.settled:
                     return home
                 found.append((home, state))
-        noted, lost = await self._noted(home, unit), None
+        noted, lost = await self._noted(home, name), None
         for place in noted:
             try:
-                state = await place.find(unit)
+                state = await place.find(name)
             except HostAbsentError:
                 continue
             except HostLostError as error:
@@ -62,38 +77,45 @@ class Whereabouts:
         if lost is not None:
             raise lost
         if not found:
-            return next(iter(await self._glance(self._others(home, *noted), lambda place: place.find(unit))), home)
+            return next(iter(await self._glance(self._others(home, *noted), lambda place: place.find(name))), home)
         return next((place for place, state in found if state.alive), found[0][0])
 
-    async def remove(self, unit: str) -> None:
+    async def remove(self, unit: UnitContext) -> None:
         """Removes a unit from all hosts that may have something of it. Raises :class:`HostLostError` while one of them
         can't be asked, unless it was given back with all that was on it.
         """
-        home = self.home(unit)
-        noted = await self._noted(home, unit)
+        home, name = self.home(unit), unit.unit
+        noted = await self._noted(home, name)
         shared = self._settings.shared_pool
-        seen = await self._glance(self._others(home, *noted), lambda place: place.has(unit, volumes=not shared))
+        seen = await self._glance(self._others(home, *noted), lambda place: place.has(name, volumes=not shared))
         places = (*noted, *seen, home)
         # What runs first, wherever it is: on a shared pool it uses the volumes that another host is told to remove.
         for place in places:
             with suppress(HostAbsentError):
-                await place.domains.remove(place.name_of(unit))
+                await place.domains.remove(place.name_of(name))
         for place in places:
             with suppress(HostAbsentError):
-                await place.remove_volumes(unit, wipe=self._settings.wipe)
-            if place is not home:
-                with suppress(HostAbsentError):
-                    await home.forget_move(unit, place.name)
+                await place.remove_volumes(name, wipe=self._settings.wipe)
+        for place, other in permutations(places, 2):
+            with suppress(HostAbsentError):
+                await place.forget_move(name, other.name)
 
-    async def clear(self, place: LibvirtPlace, unit: str) -> None:
+    async def clear(self, place: LibvirtPlace, unit: UnitContext) -> None:
         """Removes what a host that a unit was moved from, or did not come to, has of it; leaves it where it is."""
-        if await place.find(unit) is not None:
+        if await place.find(unit.unit) is not None:
             return
         if not self._settings.shared_pool:
-            await place.remove_volumes(unit, wipe=self._settings.wipe)
+            await place.remove_volumes(unit.unit, wipe=self._settings.wipe)
         home = self.home(unit)
         if place is not home:
-            await home.forget_move(unit, place.name)
+            await home.forget_move(unit.unit, place.name)
+
+    async def arrived(self, unit: UnitContext, place: LibvirtPlace) -> None:
+        """A unit is at the host where its site has it now: that is its home, and its old home keeps nothing of it."""
+        home = self.home(unit)
+        if home is not place:
+            await self.clear(home, unit)
+            await home.forget_move(unit.unit, place.name)
 
     async def each(self, look: Callable[[LibvirtPlace], Awaitable[object]], places: Iterable[LibvirtPlace]) -> None:
         """Looks at hosts at the same time, and for a short while, at those that were not silent a moment ago."""
