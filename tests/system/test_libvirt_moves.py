@@ -24,6 +24,7 @@ NAME = "leasekit-move-1"
 NOTE = f"{NAME}~moved-two"
 SLOW = 1
 """MiB in a second that a migration may send: with that it does not end while a test looks at it."""
+FAST = 1000
 WRITES = "(while :; do dd if=/dev/urandom of=/tmp/noise bs=1M count=24; done) </dev/null >/dev/null 2>&1 &"
 
 
@@ -119,6 +120,33 @@ async def test_a_daemon_killed_when_a_guest_has_moved(hosts, monkeypatch):
     assert (await later.probe(unit)).detail == "running on host one"
     await later.teardown(world.unit("move-1", "teardown", 2))
     assert not seed.read_bytes().strip(b"\0")
+    assert (hosts.left(world.host), hosts.left(hosts.two)) == ([], [])
+
+
+async def test_a_machine_is_moved_again_when_its_daemon_was_killed(hosts):
+    """The move from host to host that its site had begun is done by the next daemon, which finds the guest where it
+    was; its old host keeps nothing of it, and no note.
+    """
+    world = hosts.world
+    here = {"image": "disk", "needs.cpu": "1000", "needs.memory": "192", "unit.host": "one"}
+    there = {**here, "unit.host": "two"}
+    properties = await hosts.driver().setup(world.unit("move-1", **here))
+    world.ssh(properties, WRITES)
+    domain = world.host.connect().lookupByName(NAME)
+    domain.migrateSetMaxSpeed(SLOW)
+    moving = world.unit("move-1", "modify", 2, **there, **{"unit.leaves": "one"})
+    process = start_child(world, moving, hosts=hosts.settings)
+    soon(hosts.is_moving)
+    kill(process)
+    wait_until("its end", lambda: "it moves" if hosts.is_moving() or NAME in hosts.two.domains() else "")
+    domain.migrateSetMaxSpeed(FAST)
+    driver = hosts.driver()
+    assert (await driver.probe(moving)).detail == "running on host one"
+    await driver.modify(moving)
+    assert hosts.left(world.host) == []
+    assert (await driver.probe(world.unit("move-1", "probe", **there))).detail == "running on host two"
+    assert world.ssh(properties, "hostname").strip() == "move-1"
+    await driver.teardown(world.unit("move-1", "teardown", 3, **there))
     assert (hosts.left(world.host), hosts.left(hosts.two)) == ([], [])
 
 
