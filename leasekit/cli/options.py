@@ -65,6 +65,8 @@ class Declared(NamedTuple):
             more = {"multiple": True} if is_option else {"nargs": -1}
         if inner == "bool":
             more["is_flag"] = True
+            if annotation == "bool | None":
+                more["default"] = None  # click takes a flag that is not given for false
         else:
             more["type"] = _TYPES.get(inner)
         if is_option and annotation == "str":

@@ -98,6 +98,8 @@ def resolve_site(
         if earlier is not None and bool(earlier.capacity) != bool(entry.capacity):
             allowed = "capacity for all units of a type, or for none"
             context.faults.add(f"{key}.capacity", "units with and without it", allowed)
+        if entry.capacity and entry.type in _powered(table):
+            context.faults.add(f"{key}.capacity", "hosts that a driver switches", "no powers for hosts: they stay on")
         own, power = {**entry.unit_properties, **_capacity(entry)}, entry.type in _powered(table)
         properties = {**entry.properties, **_abilities(table, entry)}
         groups.append(UnitGroup(type=entry.type, names=names, properties=properties, own=own, power=power))

@@ -15,7 +15,8 @@ and of what one of them takes, the amounts that timetables, calendars and the cl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from typing import Final, NamedTuple, TypeAlias
@@ -97,6 +98,14 @@ def _written(resource: str, much: int) -> str:
 def amount(of: Vector, resource: str) -> int:
     """How much of a resource a vector has."""
     return next((much for name, much in of if name == resource), 0)
+
+
+def added(several: Iterable[Vector]) -> Vector:
+    """What vectors add up to."""
+    found: Counter[str] = Counter()
+    for each in several:
+        found.update(dict(each))
+    return tuple(sorted(found.items()))
 
 
 def is_within(less: Vector, more: Vector) -> bool:
@@ -193,6 +202,10 @@ class Portion(NamedTuple):
     def weights(self) -> Counts:
         """What they take, as it is booked."""
         return weigh(self.classes, self.sizes)
+
+
+NO_HOSTS: Final = HostClasses()
+"""Those of a type that is not divided."""
 
 
 def pool(class_: bytes, resource: str) -> bytes:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from deployed_world import DeployedWorld
 
-from leasekit.core.claims.claim import decode_ticket
+from leasekit.core.claims.claim import decode_ticket, delegate
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.reasons import Code
-from leasekit.core.time import HOUR, MINUTE, SECOND, Instant
+from leasekit.core.protocol.messages import NEW, ErrorReply, Redeem
+from leasekit.core.reasons import Code, words
+from leasekit.core.time import HOUR, MINUTE, SECOND, Instant, Term
 
 HOSTS = """
 [emulation]
@@ -194,3 +195,34 @@ def test_restart_and_failure_of_a_host(tmp_path: Path) -> None:
     world.run_until(now + HOUR + MINUTE)
     assert world.lease("web", later)["state"] == sm.ACTIVE
     check_room(world)
+
+
+@pytest.mark.parametrize(
+    ("needs", "size", "word"),
+    [
+        ({"needs.cpu": "4000", "needs.memory": "8192"}, (("cpu", 1), ("memory", 1)), "gives cpu=0.001,memory=1MiB"),
+        ({"needs.cpu": "x"}, (("cpu", 1000), ("memory", 2048)), "needs.cpu: found 'x'"),
+        ({"needs.gpu": "1"}, (("cpu", 1000), ("memory", 2048)), "needs gpu=1"),
+        ({}, (("cpu", 1000), ("memory", 2048)), "a whole host"),
+    ],
+)
+def test_a_broker_can_not_make_machines_look_small(
+    tmp_path: Path, needs: dict[str, str], size: tuple[tuple[str, int], ...], word: str
+) -> None:
+    """A site refuses a ticket whose units take less than they need, whatever its broker has signed, and goes on."""
+    world = world_of(tmp_path)
+    broker, now = world.broker("broker"), world.now
+    (source,) = broker.book.of_type("node")
+    whole = broker.book.ticket(source.id)
+    class_ = whole.leaf.classes[0][0]
+    ticket = delegate(
+        whole, broker.keyring.signer, holder=world.guest("web").keyring.signer.public, units=((class_, 1),),
+        term=Term(now, now + HOUR), serial=999, constraints=needs, sizes=(size,),
+    )  # fmt: skip
+    lease = ask(world, 1, now, now + HOUR)["id"].rpartition("-")[0] + "-999"
+    world.receive("site", "web", Redeem(lease, 1, NEW, "s", ticket.encode(), {}, {}, (), b""))
+    world.pass_time(SECOND)
+    words_ = [words(one.reason) for one in world.letters(ErrorReply, "site", "web")]
+    assert any(word in one for one in words_), words_
+    assert ask(world, 1, now + SECOND, now + HOUR, properties=SMALL)["state"] != sm.FAILED
+    assert lease not in world.site().leases

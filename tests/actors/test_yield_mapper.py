@@ -90,6 +90,8 @@ def test_who_runs_moves_within_the_bound(tmp_path: Path, bound: int) -> None:
     moved = sum(unit.host != where[unit.id] for unit in site.units.machines)
     found = [cap for caps in yields(world).values() for cap in caps]
     assert world.lease("web", lease)["state"] == sm.ACTIVE
+    told = {unit["unit"]: unit["properties"]["unit.host"] for unit in world.lease("web", lease)["units"]}
+    assert told == {unit.id: unit.host for unit in site.units.machines}
     assert (moved, min(found)) == {0: (0, 1000), 2048: (2, 2000), 16384: (2, 2000)}[bound]
 
 

@@ -58,6 +58,7 @@ from leasekit.core.leases.records import (
 from leasekit.core.properties import counts
 from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.schema import TABLES
+from leasekit.core.vectors import LARGEST
 
 TRANSIENT = {"timer", "send_at", "tries", "busy", "ask_at", "ask_tries", "op_at", "op_tries", "hold_until", "index"}
 """What need not survive a crash, in any record."""
@@ -84,10 +85,13 @@ held = st.builds(
 )  # fmt: skip
 asked = st.builds(Asked, st.sampled_from(("new", "extend", "modify")), units, terms(), names, properties)
 withheld = st.builds(Withheld, names, units, terms(), texts_of_people, numbers, st.lists(units, max_size=3).map(tuple))
+vectors = st.lists(st.tuples(names, st.integers(1, LARGEST)), max_size=2).map(tuple)
+sizes = st.lists(vectors, max_size=2).map(tuple)
+places = st.lists(names, max_size=2).map(tuple)
 by_class = st.dictionaries(digests, units, max_size=3).map(counts)
 granted = st.builds(
     Granted, st.binary(min_size=32, max_size=32), names, names, units, terms(), instants, maybe, numbers, maybe,
-    numbers, numbers, classes=by_class, redeem_by=instants,
+    numbers, numbers, classes=by_class, redeem_by=instants, sizes=sizes, needs=vectors,
 )  # fmt: skip
 later = st.builds(
     AcceptedChange,
@@ -99,6 +103,8 @@ later = st.builds(
     st.lists(names).map(tuple),
     properties,
     by_class,
+    sizes,
+    places,
 )
 
 
@@ -124,13 +130,14 @@ RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     SiteUnit: st.builds(
         SiteUnit, names, names, names, st.just(NONE), names, names, numbers, properties, reasons, numbers, reasons,
-        classes=st.lists(digests, max_size=2).map(tuple), given_as=digests,
+        classes=st.lists(digests, max_size=2).map(tuple), given_as=digests, host=names, size=vectors, needs=vectors,
+        cap=endings, leaves=names,
     ),
     SiteLease: st.builds(
         SiteLease, names, names, names, names, names, names, digests, terms(), units, numbers, properties, properties,
         reasons, st.lists(names, max_size=4), numbers, st.none() | later, numbers, updates(LeaseUpdate), statements,
         endings, digests, maybe, digests, endings, reasons, digests, maybe, numbers, after=st.none() | later,
-        classes=by_class,
+        classes=by_class, sizes=sizes, needs=vectors, places=places,
     ),
     SiteClaim: st.builds(
         SiteClaim, names, names, names, names, names, names, units, terms(), names, instants, statements, statements,

@@ -11,7 +11,7 @@ from ipaddress import IPv4Network
 import pytest
 
 from leasekit.drivers.baremetal import server
-from leasekit.drivers.baremetal.server import EACH_MAX, STRANGERS_MAX, BootServer, ServedFile, Site
+from leasekit.drivers.baremetal.server import EACH_MAX, UNKNOWN_MAX, BootServer, ServedFile, Site
 
 NODE = "127.0.7.7"
 WITHIN = 30
@@ -66,7 +66,7 @@ def test_an_address_has_so_many_connections():
 def test_strangers_leave_room_for_nodes():
     """However many addresses a guest has: all that are no node's have so many connections, and nodes are served."""
     with serving() as port, ExitStack() as held:
-        for number in range(STRANGERS_MAX):
+        for number in range(UNKNOWN_MAX):
             held.enter_context(connected(port, f"127.0.1.{number + 1}"))
         assert not is_let_in(port, "127.0.2.1")
         assert is_let_in(port, NODE)

@@ -28,7 +28,7 @@ from leasekit.core.requests import Options, parse_options
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import DAY, Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Ledger, Shortfall
-from leasekit.core.vectors import WHOLE, HostClasses, Vector, weigh
+from leasekit.core.vectors import NO_HOSTS, WHOLE, HostClasses, Vector, weigh
 
 KEPT: Final[Duration] = 31 * DAY
 """How far back usage is kept at least."""
@@ -302,10 +302,11 @@ class Book:
         chain = self._chains[source.base]
         chain.remove(source)
         if not chain:
-            del self._chains[source.base]
+            del self._chains[source.base], self._hosts[source.base]
         table = self._tables[id_]
         del self._sources[id_], self._tables[id_], self._tickets[id_]
-        self._hosts[source.base] = self._hosts_in(source.base)
+        if chain:
+            self._hosts[source.base] = self._hosts_in(source.base)
         table.close({name for other in chain for name, _ in self._tickets[other.id].leaf.weights})
         known = {class_ for table in self._tables.values() for class_ in table.tables}
         # One of which nothing more is granted may be of classes that have nothing in its chain's timetable.
@@ -365,7 +366,7 @@ class Book:
 
     def hosts(self, base: str) -> HostClasses:
         """What hosts of a chain have, by class: none, where units are not divided."""
-        return self._hosts.get(base) or HostClasses()
+        return self._hosts.get(base, NO_HOSTS)
 
     def _hosts_in(self, base: str) -> HostClasses:
         """The host classes of a chain, those with most hosts first."""

@@ -494,6 +494,12 @@ class GrantChecks:
         """
         needs = options.needs if lease.asked.op == NEW else concerned(lease).needs
         units = self._units(lease, options, grant, needs)
+        if lease.asked.op != NEW and concerned(lease).sizes:  # hosts of a class may be gone by now
+            old = concerned(lease)
+            known = dict(zip((class_ for class_, _ in old.classes), old.sizes, strict=True))
+            hosts = self._book.hosts(grant.source)
+            each = (known.get(class_) or hosts[class_].size(needs) for class_, _ in units)
+            return Portion(units, tuple(size for size in each if size), needs)
         return self._book.hosts(grant.source).portion(units, needs)
 
     def _units(self, lease: BrokerLease, options: Options, grant: Grant, needs: Vector) -> Counts:

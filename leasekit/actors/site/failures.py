@@ -347,6 +347,7 @@ class UnitEnds:
 
     def done(self, done: ActionDone) -> None:
         """An action on a unit has ended."""
+        left = self._units[done.unit].leaves if done.unit in self._units else ""
         ended = self._units.done(done)
         if ended is None:
             return
@@ -366,6 +367,8 @@ class UnitEnds:
             lease.waiting -= 1
             if unit.host:
                 self._leases.settle_places(lease)
+            if left and unit.host != left:
+                self._leases.show(lease)
             self._leases.check_primed(lease)
 
     def _down(self, unit: SiteUnit, lease: SiteLease | None) -> None:

@@ -16,7 +16,7 @@ from leasekit.actors.settings import UnitGroup
 from leasekit.core.errors import LeasekitError
 from leasekit.core.filters import Filter, FilterError, parse_filter
 from leasekit.core.properties import CLASSES_MAX, EMPTY, Properties, digest_properties
-from leasekit.core.vectors import HostClasses, Vector, weigh
+from leasekit.core.vectors import NO_HOSTS, HostClasses, Vector, weigh
 
 SLICE: Final = 10_000
 """The comparisons of one slice: some milliseconds."""
@@ -213,7 +213,7 @@ class Inventory:
 
     def hosts(self, type_: str) -> HostClasses:
         """What hosts of a type have, by class: none, where units are not divided."""
-        return self._hosts.get(type_) or HostClasses()
+        return self._hosts.get(type_, NO_HOSTS)
 
     def capacity(self, type_: str, class_: bytes) -> Vector:
         """What a host of a class has; nothing, where the settings name no such class any more."""

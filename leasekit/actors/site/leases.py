@@ -472,6 +472,11 @@ class SiteLeases:
         else:
             self._updates.publish(lease, "terminating", 0, why)
 
+    def show(self, lease: SiteLease) -> None:
+        """Have the guest of an active lease hear how its units are by now: one of them is somewhere else."""
+        if lease.state == au.ACTIVE and lease.pending == NONE:
+            self._updates.publish(lease, "active", 0, lease.reason)
+
     def tell(self, lease: SiteLease, reason: Reason | None) -> None:
         """Have the guest of a lease that goes on hear of something that concerns it."""
         lease.reason = reason

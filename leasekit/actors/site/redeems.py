@@ -65,7 +65,7 @@ from leasekit.core.protocol.messages import (
 from leasekit.core.reasons import Code, Reason, counted, mark, said
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
-from leasekit.core.vectors import needs_of
+from leasekit.core.vectors import WHOLE, is_within, needs_of, written
 
 
 @attrs.define(eq=False)
@@ -99,9 +99,31 @@ class TicketChecks:
             )
         if leaf.term.start > now + self._settings.redeem_ahead_max:
             raise TicketError(Code.FUTURE, f"the term starts at {mark(leaf.term.start)}, too far ahead of {mark(now)}")
+        self._check_sizes(leaf)
         for check in self._history:
             check(ticket)
         return ticket, leaf
+
+    def _check_sizes(self, leaf: Claim) -> None:
+        """What a claim says that a unit takes is at least what it needs: brokers may not make machines look small, or
+        others would have no room beside them. Raises ``TicketError``.
+        """
+        try:
+            needs = needs_of(leaf.constraints)
+        except ValueError as error:
+            raise TicketError(Code.WRONG_PROPERTIES, f"constraints: {error}") from error
+        if not leaf.sizes:
+            if needs or self._inventory.hosts(leaf.type):
+                raise TicketError(Code.WRONG_PROPERTIES, "the claim does not say what a unit takes of its host")
+            return
+        for (class_, _), size in zip(leaf.classes, leaf.sizes, strict=True):
+            host = self._inventory.hosts(leaf.type).get(class_)
+            least = host.size(needs) if host is not None else WHOLE
+            if least is None or not is_within(least, size):
+                raise TicketError(
+                    Code.WRONG_PROPERTIES,
+                    f"the claim gives {written(size)} for a unit that needs {written(needs) or 'a whole host'}",
+                )
 
     def check_first(self, peer: str, data: bytes, resource: Properties) -> tuple[Ticket, Claim]:
         """The ticket of a new term. One that a modify was granted is none: counted beside the claim that it replaces,

@@ -189,8 +189,9 @@ class Units:
         return self._view(self._units[name])
 
     def _view(self, unit: SiteUnit) -> UnitView:
-        hosting = any(one.state != au.TEARDOWN for one in self._machines.get(unit.id, {}).values())
-        state = au.UP if hosting and unit.state == au.FREE else unit.state
+        state, there = unit.state, self._machines.get(unit.id)
+        if there is not None and state == au.FREE:  # a host is as busy as what is on it
+            state = au.TEARDOWN if all(one.state == au.TEARDOWN for one in there.values()) else au.UP
         return UnitView(
             unit.id, unit.type, state, unit.lease or unit.promised, unit.failures,
             self.kinds.properties(unit.host or unit.id), self.power(unit),
@@ -216,7 +217,7 @@ class Units:
     def _offer(self, type_: str, accepts: Callable[[str], bool]) -> Iterator[UnitView]:
         dark = []
         for rank, _, _, name in self._free.get(type_, ()):
-            if not accepts(name) or not self.is_available(self._units[name]):
+            if not accepts(name) or (self._machines and not self.is_available(self._units[name])):
                 continue
             if rank:
                 dark.append(name)
@@ -273,9 +274,6 @@ class Units:
         """
         if self._waits(unit) or not self._has_room(unit):
             self._fire(unit, "down" if unit.state == au.TEARDOWN else "", None)
-        elif unit.host and self.power(self._units[unit.host]) != pw.ON:
-            self._wake_host(self._units[unit.host], Reason(Code.FOR_LEASE, unit.promised))
-            self._fire_nothing(unit)
         elif self.power(unit) == pw.ON:
             unit.lease, unit.promised = unit.promised, ""
             self._begin(unit, "setup")
@@ -469,7 +467,6 @@ class Units:
             return "down", unit, ""
         if free:
             self._put_free(unit)
-            self._let_in(unit.id)
         elif unit.promised and power == pw.ON:
             self.prepare(unit)
         self._fire_nothing(unit)
@@ -536,13 +533,6 @@ class Units:
     def _put_on(self, unit: SiteUnit, host: str) -> None:
         for name in (host, unit.leaves) if unit.leaves else (host,):
             self._machines.setdefault(name, {})[unit.id] = unit
-
-    def _wake_host(self, host: SiteUnit, why: Reason) -> None:
-        """Have a host switched on for a machine."""
-        if host.power not in (pw.STARTING, pw.RESUMING):
-            self._take_free(host)
-            self._switch(host, "on", why)
-            self._put_free(host)
 
     def _take_off(self, unit: SiteUnit, host: str) -> None:
         there = self._machines.get(host, {})

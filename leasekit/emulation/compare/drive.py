@@ -192,7 +192,7 @@ class _DriveRun:
         number, self._asked = self._asked, self._asked + 1
         properties = {"deferrable": TRUE, "latest_start": str(work.latest)}
         if work.kind == BEST_EFFORT:
-            properties |= {"preemptible": TRUE, "suspend": self._suspend}
+            properties |= {"preemptible": TRUE, "suspend": self._suspend, "notice": "0s"}
         self._world.command_at(
             work.submit, work.holder, "lease.request", type=NODE, units=work.units, name=str(number),
             term=[work.start, work.start + work.estimate], properties=properties,

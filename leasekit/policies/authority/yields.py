@@ -28,7 +28,7 @@ from leasekit.core.mappers import (
     Refuse,
 )
 from leasekit.core.time import Instant, Term
-from leasekit.core.vectors import CORE, CPU, MEMORY, THOUSAND, Vector, amount
+from leasekit.core.vectors import CORE, CPU, MEMORY, THOUSAND, Vector, added, amount, is_within
 from leasekit.policies.authority.first_fit import FILTER, FirstFitTurn
 from leasekit.policies.authority.placing.model import Placement, SecondPhase, YieldHost, YieldProblem, YieldTask
 from leasekit.policies.authority.placing.moves import changes
@@ -139,6 +139,8 @@ class _Plan:
         self._leases = self._known_leases(hosts[0].type) if hosts else {}
         self._running = [(machine, host) for host in hosts for machine in host.machines if machine.lease]
         self._new = [one for demand in demands for one in _newcomers(demand, self._hosts)]
+        self._sent: dict[str, list[Vector]] = {}
+        """What this turn has sent to each host so far."""
 
     def _known_leases(self, type_: str) -> dict[str, _Holder]:
         """Leases by id: of what is booked, and of the demands of this turn."""
@@ -164,7 +166,7 @@ class _Plan:
         yield from self._caps(todo.lowered, moving)
         for task, target in moving.items():
             machine = self._running[task][0]
-            if self._has_room(ids[target], machine.size, machine.lease):
+            if self._takes(ids[target], machine.size, machine.lease, now=True):
                 why = f"for a least yield of {placement.min_yield:.3f}"
                 yield Migrate(
                     machine.id, ids[target], why, self._cap_of(machine.size, placement.cpu[task], ids[target])
@@ -219,11 +221,19 @@ class _Plan:
 
     # -- what follows --------------------------------------------------------------------------------------------
 
-    def _has_room(self, host: str, size: Vector, lease: str) -> bool:
-        """Whether a machine of a lease can be on a host up to the lease's end."""
-        known = self._leases.get(lease)
-        now = self._cycle.now
-        return known is not None and known.end > now and self._cycle.room(host, size, Term(now, known.end)) > 0
+    def _takes(self, host: str, size: Vector, lease: str, *, now: bool = False) -> bool:
+        """Whether a host takes a machine of a lease beside what this turn has sent there: up to the lease's end, and if
+        it is to be there ``now``, beside all that is on the host. It counts as sent there then.
+        """
+        known, at = self._leases.get(lease), self._cycle.now
+        sent = [*self._sent.get(host, ()), size]
+        fits = known is not None and known.end > at and self._cycle.room(host, added(sent), Term(at, known.end)) > 0
+        if fits and now:
+            on = [machine.size for machine in self._hosts[host].machines]
+            fits = is_within(added([*on, *sent]), self._hosts[host].capacity)
+        if fits:
+            self._sent[host] = sent
+        return fits
 
     def _start(self, problem: YieldProblem, placement: Placement, turn: FirstFitTurn) -> Iterator[Place | Refuse]:
         """Newcomers where they are best, or where the site has planned them; with their caps."""
@@ -231,7 +241,8 @@ class _Plan:
         for number, one in enumerate(self._new, len(self._running)):
             found = placement.mapping[number]
             best = problem.hosts[found].id if found is not None else one.planned
-            host = best if best == one.planned or self._has_room(best, one.size, one.demand.lease) else one.planned
+            fits = best == one.planned or self._takes(best, one.size, one.demand.lease)
+            host = best if fits else one.planned
             cap = self._cap_of(one.size, placement.cpu[number], host)
             chosen.setdefault(one.demand.lease, []).append((host, cap))
         for demand in self._demands:

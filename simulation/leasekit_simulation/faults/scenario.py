@@ -257,7 +257,7 @@ def draw(seed: int) -> Scenario:
 def _hosted(scenario: Scenario) -> Scenario:
     """In some worlds units are hosts; sites with the first fit of units may have machines placed by yield there."""
     rng = Random(f"leasekit hosts {scenario.seed}")
-    if rng.random() >= 0.2:
+    if rng.random() >= 0.2 or set(POWER_MAPPERS) & {scenario.mappers[name] for name in scenario.sites}:
         return scenario
     placed = {name: "yield" for name in scenario.sites if scenario.mappers[name] == "first_fit" and rng.random() < 0.5}
     return attrs.evolve(scenario, hosts=True, mappers={**scenario.mappers, **placed})

@@ -128,6 +128,7 @@ STAYS: Final[Mapping[str, str]] = {
     "errors": "as reports",
     "timers": "of delegations, and timers that nobody waits for any more, which go with the next ones",
     "unacknowledged": "a hostile broker acknowledges nothing",
+    "hosts": "of delegations",
     "taken": "of delegations",
     "given": "of delegations",
     "overrides": "of delegations",
