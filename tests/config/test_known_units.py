@@ -217,3 +217,12 @@ def test_a_mapper_that_fails_to_say_it(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN.format(switches="()"))
     [line] = site(tmp_path, mapper='mapper = { name = "own.py:Broken" }')
     assert "what the mapper switches can't be told: KeyError: 'power' (own.py, line " in line
+
+
+def test_xen_has_no_machines_on_hosts(tmp_path: Path) -> None:
+    """Its units have fixed homes: hosts of a site are refused, rather than misplaced."""
+    text = (DEPLOY / "xen/vms.toml").read_text(encoding="utf-8")
+    entry = 'type = "vm"\nunits = 8\n'
+    assert text.count(entry) == 1
+    found = told(write(tmp_path, text.replace(entry, f"{entry}capacity = {{ cpu = 8 }}\n")))
+    assert len(found) == 1 and "found no host for" in found[0]

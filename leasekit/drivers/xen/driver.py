@@ -47,8 +47,10 @@ class XenDriver(DomainDriver[XenPlace]):
 
     @staticmethod
     def only_units(settings: XenSettings) -> OnlyUnits:
-        """Those that have a home."""
-        return OnlyUnits(lambda unit: any(host.takes(unit) for host in settings.hosts.values()), "hosts", HOME)
+        """Those that have a home; no machines on hosts, which it would not place as their site says."""
+        return OnlyUnits(
+            lambda unit: any(host.takes(unit) for host in settings.hosts.values()), "hosts", HOME, hosts=()
+        )
 
     # What the runtime calls
 

@@ -172,7 +172,8 @@ class _Plan:
                     machine.id, ids[target], why, self._cap_of(machine.size, placement.cpu[task], ids[target])
                 )
         yield from self._start(problem, placement, turn)
-        yield from self._caps(todo.raised, moving)
+        if not moving and len({machine.id for machine, _ in self._running}) == len(self._running):
+            yield from self._caps(todo.raised, moving)  # what moves has its CPU on both hosts until it is there
 
     def _solved(self) -> tuple[YieldProblem, Placement] | None:
         """A placement of all, if one is found."""
