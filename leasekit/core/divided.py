@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NoReturn
 
+from leasekit.core.profile import periods
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Shortfall, Timetable
 from leasekit.core.vectors import WHOLE, HostClasses, Vector, pool
@@ -123,15 +124,7 @@ class SizedTimetable(Timetable):
 
     def free_periods(self, units: int, window: Term) -> Iterator[Term]:
         """As :meth:`Timetable.free_periods`."""
-        begin = -1
-        for term, reserved, capacity in self.steps(window):
-            if capacity - reserved >= units:
-                begin = term.start if begin < 0 else begin
-            elif begin >= 0:
-                yield Term(begin, term.start)
-                begin = -1
-        if begin >= 0:
-            yield Term(begin, window.end)
+        return periods(self.steps(window), units, window)
 
     def overcommitted(self) -> list[Term]:
         """As :meth:`Timetable.overcommitted`, of any resource."""

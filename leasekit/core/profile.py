@@ -22,11 +22,11 @@ trace. The first key of a leaf is never removed, so across two leaves an equal p
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import TypeAlias, final
 
-from leasekit.core.time import Instant
+from leasekit.core.time import Instant, Term
 
 BEGIN: Instant = -(1 << 62)
 """Before every instant: the first key of each profile, and "nothing found" of a search backwards."""
@@ -481,3 +481,16 @@ def _raw_segments(root: _Node, lo: Instant, hi: Instant) -> Iterator[Segment]:
             yield a, b, held + add
         start, value = bounds[-1], here[-1] + add
     yield start, hi, value
+
+
+def periods(steps: Iterable[tuple[Term, int, int]], units: int, window: Term) -> Iterator[Term]:
+    """The maximal periods of a window in which so many units are free, by the steps of it."""
+    begin = -1
+    for term, reserved, capacity in steps:
+        if capacity - reserved >= units:
+            begin = term.start if begin < 0 else begin
+        elif begin >= 0:
+            yield Term(begin, term.start)
+            begin = -1
+    if begin >= 0:
+        yield Term(begin, window.end)

@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping
 from typing import TypeAlias
 
-from leasekit.core.profile import FOREVER, Profile, Segment, coalesced
+from leasekit.core.profile import FOREVER, Profile, Segment, coalesced, periods
 from leasekit.core.properties import NO_UNITS, Counts, count_of, counts
 from leasekit.core.time import Duration, Instant, Term
 
@@ -706,15 +706,7 @@ class ClassedTimetable:
 
     def free_periods(self, units: int, window: Term) -> Iterator[Term]:
         """As :meth:`Timetable.free_periods`, of the sum over all classes at each instant."""
-        begin = -1
-        for term, reserved, capacity in self.steps(window):
-            if capacity - reserved >= units:
-                begin = term.start if begin < 0 else begin
-            elif begin >= 0:
-                yield Term(begin, term.start)
-                begin = -1
-        if begin >= 0:
-            yield Term(begin, window.end)
+        return periods(self.steps(window), units, window)
 
     def overcommitted(self) -> list[Term]:
         """The periods in which more of a class is reserved than is in service, in order of their ends."""
