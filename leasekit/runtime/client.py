@@ -16,7 +16,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final, Self
@@ -239,7 +239,8 @@ class ControlClient:
             frame = pack({"id": self._next_id, "kind": kind, "name": name, "arguments": dict(arguments or {})})
         except FrameError as error:
             raise RequestError(str(error)) from None
-        with self._explained(self.timeout):
+        # A daemon that has hung up may have said why: what it said is there to be read, by whoever waits for the answer.
+        with self._explained(self.timeout), suppress(BrokenPipeError, ConnectionResetError):
             self._socket.sendall(frame)
         return self._next_id
 

@@ -370,6 +370,21 @@ def test_a_silent_daemon_times_out(tmp_path: Path) -> None:
         client.close()
 
 
+def test_the_reason_of_a_daemon_that_has_hung_up_is_read(tmp_path: Path) -> None:
+    """A daemon that refuses and hangs up before the request was sent has its reason heard."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "c"))
+        listener.listen()
+        with ControlClient(tmp_path / "c", timeout=PATIENCE) as client:
+            peer, _ = listener.accept()
+            with peer:
+                peer.sendall(pack({"id": 0, "ok": False, "error": "the daemon serves 256 clients already"}))
+            with pytest.raises(RequestError, match="256 clients"):
+                client.query("status")
+            with pytest.raises(ControlError, match="hung up"):
+                client.query("status")
+
+
 def test_another_users_socket_is_said_so(tmp_path: Path) -> None:
     """Without permission the error says whose commands a daemon takes (a child gives root's rights up)."""
     tmp_path.chmod(0o755)
