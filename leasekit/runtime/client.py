@@ -239,7 +239,7 @@ class ControlClient:
             frame = pack({"id": self._next_id, "kind": kind, "name": name, "arguments": dict(arguments or {})})
         except FrameError as error:
             raise RequestError(str(error)) from None
-        # A daemon that has hung up may have said why: what it said is there to be read, by whoever waits for the answer.
+        # A daemon that has hung up may have said why: who waits for the answer reads it.
         with self._explained(self.timeout), suppress(BrokenPipeError, ConnectionResetError):
             self._socket.sendall(frame)
         return self._next_id
