@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Generic
 
+from leasekit.actors.commanded import Commanded
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Dispatch, Kernel, takes
 from leasekit.actors.peering import Calls, Keyring, Peering
@@ -14,8 +15,7 @@ from leasekit.actors.served import L, Notices, Reports, Served
 from leasekit.actors.settings import ActorSettings, Peer
 from leasekit.actors.turns import MapperTurns, Turning, is_inline
 from leasekit.core.claims.signed import Scheme, Signer
-from leasekit.core.commands import check_arguments
-from leasekit.core.errors import LeasekitError, RemoteError
+from leasekit.core.errors import RemoteError
 from leasekit.core.protocol.messages import ErrorReply, Message
 from leasekit.core.reasons import Code, with_article
 from leasekit.core.schema import Row
@@ -27,7 +27,6 @@ from leasekit.core.steps import (
     Input,
     Ready,
     Received,
-    Reply,
     Tick,
     Turn,
     TurnDone,
@@ -57,17 +56,18 @@ class Actor:
         self.dispatch = Dispatch(self.role)
         self.turns = MapperTurns(self.kernel, self.role, self.first_turn)
         self.peering = Peering(self.kernel, self.keyring, self.role, self.endorsable, self._deals_with)
-        self.calls = Calls(self.kernel, self.keyring, self.dispatch)
-        for part in (self.peering, self.calls, self):
+        calls = Calls(self.kernel, self.keyring, self.dispatch)
+        self.commanded = Commanded(self.kernel, self.dispatch, calls)
+        for part in (self.peering, calls, self):
             self.dispatch.add(part)
-        self.dispatch.refused.append(self.calls.refused)
-        self.dispatch.connected += [self.kernel.connected, self.peering.connected, self.calls.connected]
+        self.dispatch.refused.append(calls.refused)
+        self.dispatch.connected += [self.kernel.connected, self.peering.connected, calls.connected]
         self._inputs: dict[type, Callable[[Any], None]] = {
             Tick: self._tick,
             Received: self._received,
             ActionDone: self._action_done,
             TurnDone: self._turn_done,
-            Command: self._command,
+            Command: self.commanded.take,
             Connected: self._connected,
             Disconnected: self._disconnected,
         }
@@ -137,6 +137,7 @@ class Actor:
         """Take up the state that a store kept; afterwards all that is due is due at once."""
         self.kernel.restore(tables.get("meta", ()))
         self.peering.restore(tables.get("peers", ()))
+        self.commanded.restore(tables.get("answers", ()))
         self._restore(tables)
 
     def recall(self, row: Row) -> dict[str, Any]:
@@ -175,17 +176,6 @@ class Actor:
             subject = next((getattr(message, field) for field in _SUBJECTS if hasattr(message, field)), "")
             number = getattr(message, "number", 0)
             self.kernel.send(peer, ErrorReply(subject, number, error.reason))
-
-    def _command(self, command: Command) -> None:
-        deferred = self.dispatch.deferred.get(command.name)
-        try:
-            if deferred is not None:
-                check_arguments(command.arguments)
-                deferred(command)
-            else:
-                self.kernel.reply(Reply(command.id, self.dispatch.carry_out(command.name, command.arguments)))
-        except LeasekitError as error:
-            self.kernel.reply(Reply(command.id, error=str(error)))
 
     def _connected(self, connected: Connected) -> None:
         for tell in self.dispatch.connected:

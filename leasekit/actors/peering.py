@@ -154,6 +154,7 @@ class Keyring:
         return former[0] if former is not None and former[1] > self._kernel.now else self.signer
 
 
+PEER_COMMAND: Final = "peer.command"
 ADMINISTER_TIMEOUT: Final[Duration] = 30 * SECOND
 """How long the answer to a command for another actor is waited for."""
 
@@ -189,7 +190,7 @@ class Calls:
     def __attrs_post_init__(self) -> None:
         self._kernel.register_unkept(PendingCall, on_due=self._unheard)
 
-    @deferred("peer.command")
+    @deferred(PEER_COMMAND)
     def _administer(self, command: Command, asked: CommandPeer) -> None:
         peer, name = asked.peer, asked.command
         named("peer", peer, self._keyring.peers, "known are")

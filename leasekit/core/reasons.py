@@ -33,6 +33,8 @@ class Code(StrEnum):
 
     # wanted by somebody
     SAID = "said"
+    COMMANDED = "commanded"
+    KEY_USED = "key_used"
     CLOSED_BY_GUEST = "closed_by_guest"
     CLOSED_BEFORE_NOTICE = "closed_before_notice"
     CLOSED_UNREDEEMED = "closed_unredeemed"
@@ -370,6 +372,8 @@ _MARKED: Final = re.compile(r"@\{(-?\d{1,20})\}")
 
 WORDS: Final[Mapping[str, str]] = {
     # wanted by somebody
+    Code.COMMANDED: "commanded by {who} ({what})",
+    Code.KEY_USED: "its key was given before, with another {what}",
     Code.CLOSED_BY_GUEST: "closed by its guest",
     Code.CLOSED_BEFORE_NOTICE: "closed by its guest, before it was to end at {at}",
     Code.CLOSED_UNREDEEMED: "closed before it was redeemed",

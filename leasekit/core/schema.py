@@ -63,6 +63,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "usage": Table({"id": str, "holder": str, "type": str, "until": int, "body": bytes}),
     "evidence": Table({"id": str, "at": int, "kind": str, "guilty": str, "words": str, "body": bytes}),
     "overrides": Table({"id": str, "peer": str, "type": str, "units": int, "until": int, "body": bytes}),
+    "answers": Table({"id": str, "until": int, "asked": bytes, "body": bytes}),
     "reports": Table({"id": str, "at": int, "peer": str, "code": str, "reason": str, "body": bytes}),
 }  # fmt: skip
 """Every table but the log, by name."""

@@ -27,6 +27,7 @@ import attrs
 from leasekit.core.drivers import UNIT, Blame
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.protocol.messages import Message
+from leasekit.core.reasons import Reason
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Instant
 
@@ -70,11 +71,18 @@ class ActionDone(NamedTuple):
 
 
 class Command(NamedTuple):
-    """The local operator wants ``name`` done; the answer comes as a :class:`Reply` with the same ``id``."""
+    """The local operator wants ``name`` done; the answer comes as a :class:`Reply` with the same ``id``.
+
+    ``caller`` is who wants it, and ``way`` how that came here, where the shell knows it. What has a ``key`` that this
+    caller gave before is a repeat: it is not done again.
+    """
 
     id: int
     name: str
     arguments: Mapping[str, Any]
+    caller: str = ""
+    way: str = ""
+    key: str = ""
 
 
 class TurnDone(NamedTuple):
@@ -115,11 +123,14 @@ class Action(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The answer to a :class:`Command`: ``result`` or, when refused, ``error`` in words."""
+    """The answer to a :class:`Command`: ``result`` or, when refused, ``error`` in words, with its ``reason`` where it
+    has a code.
+    """
 
     id: int
     result: Any = None
     error: str = ""
+    reason: Reason | None = None
 
 
 class Turn(NamedTuple):

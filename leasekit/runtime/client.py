@@ -1,13 +1,12 @@
 """A control socket: its format, and the end that the command line uses, on plain blocking sockets.
 
-Both ends send frames of a length (4 bytes, big-endian) and msgpack of that length.
-
-A request is ``{"id": int, "kind": str, "name": str, "arguments": {...}}``, its answer ``{"id", "ok": true,
-"result"}`` or ``{"id", "ok": false, "error": str}``; an answer may hold ``"warnings": [str, ...]`` as well, of what an
-operator has to know whatever was asked. Requests on one connection may be sent without waiting; their
-answers come in the order in which they are ready. ``watch`` and ``unit_log`` with ``follow`` are answered when
-nothing can be missed any more, and then followed by ``{"id", "event": {...}}`` until the client hangs up; nothing
-else can be asked on that connection.
+Both ends send frames (:mod:`leasekit.core.frames`). A request is ``{"id": int, "kind": str, "name": str, "arguments":
+{...}}``; ``caller``, ``way`` and ``key`` are a command's, if its caller is not the user who connects. Its answer is
+``{"id", "ok": true, "result"}`` or ``{"id", "ok": false, "error": str}``, with ``because`` where the error has a code;
+an answer may hold ``"warnings": [str, ...]`` as well, of what an operator has to know whatever was asked. Requests on
+one connection may be sent without waiting; their answers come in the order in which they are ready. ``watch`` and
+``unit_log`` with ``follow`` are answered when nothing can be missed any more, and then followed by ``{"id", "event":
+{...}}`` until the client hangs up; nothing else can be asked on that connection.
 """
 
 from __future__ import annotations
@@ -18,53 +17,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from struct import Struct
 from typing import Any, Final, Self
-
-import msgpack
 
 from leasekit.config.instants import dated
 from leasekit.core.errors import LeasekitError
+from leasekit.core.frames import ANSWER_MAX, LENGTH, FrameError, length, pack, unpack
 from leasekit.core.time import Instant
-
-LENGTH: Final = Struct(">I")
-REQUEST_MAX: Final = 2 * 1024 * 1024
-"""The longest request, in bytes."""
-ANSWER_MAX: Final = 256 * 1024 * 1024
-"""The longest answer, in bytes."""
-
-
-class FrameError(LeasekitError):
-    """Bytes that are no frame of a control socket."""
-
-
-def pack(value: Any) -> bytes:
-    """A frame that holds ``value``. Raises ``FrameError`` if msgpack can't say it."""
-    try:
-        body: bytes = msgpack.packb(value)
-    except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:
-        raise FrameError(f"can't be sent: {error}") from error
-    return LENGTH.pack(len(body)) + body
-
-
-def length(head: bytes, limit: int) -> int:
-    """The length that a frame's head gives. Raises ``FrameError`` if it is more than ``limit``."""
-    (size,) = LENGTH.unpack(head)
-    if size > limit:
-        raise FrameError(f"found a frame of {size} bytes, allowed are at most {limit}")
-    return int(size)
-
-
-def unpack(body: bytes) -> dict[str, Any]:
-    """The map in a frame's body. Raises ``FrameError``."""
-    try:
-        value = msgpack.unpackb(body, strict_map_key=True)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise FrameError(f"found a frame that is not msgpack: {error or 'malformed'}") from None
-    if not isinstance(value, dict):
-        raise FrameError(f"found a frame that holds {type(value).__name__}, expected a map")
-    return value
-
 
 TIMEOUT: Final = 30.0
 """How long an answer is waited for by default, in seconds."""
@@ -77,7 +35,11 @@ class ControlError(LeasekitError):
 
 
 class RequestError(LeasekitError):
-    """The daemon has refused a request; the text is its reason."""
+    """The daemon has refused a request; the text is its reason, ``because`` the code and values of that (or None)."""
+
+    def __init__(self, text: str, because: Mapping[str, Any] | None = None) -> None:
+        super().__init__(text)
+        self.because = because
 
 
 _warned: Final[set[str]] = set()
@@ -228,15 +190,18 @@ class ControlClient:
             self._early[answer.get("id") or id_] = _result(answer)
         return self._early.pop(id_)
 
-    def request(self, kind: str, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
-        """One request and its result. ``kind`` is one that :mod:`leasekit.runtime.control` serves."""
-        return self.receive(self.send(kind, name, arguments))
+    def request(self, kind: str, name: str, arguments: Mapping[str, Any] | None = None, **caller: str) -> Any:
+        """One request and its result. ``kind`` is one that :mod:`leasekit.runtime.control` serves; ``caller``, ``way``
+        and ``key`` are a command's, as :class:`~leasekit.core.steps.Command` has them.
+        """
+        return self.receive(self.send(kind, name, arguments, **caller))
 
-    def send(self, kind: str, name: str, arguments: Mapping[str, Any] | None = None) -> int:
+    def send(self, kind: str, name: str, arguments: Mapping[str, Any] | None = None, **caller: str) -> int:
         """Send a request without waiting for its answer; returns its id."""
         self._next_id += 1
+        asked = {"kind": kind, "name": name, "arguments": dict(arguments or {}), **caller}
         try:
-            frame = pack({"id": self._next_id, "kind": kind, "name": name, "arguments": dict(arguments or {})})
+            frame = pack({"id": self._next_id, **asked})
         except FrameError as error:
             raise RequestError(str(error)) from None
         # A daemon that has hung up may have said why: who waits for the answer reads it.
@@ -298,4 +263,4 @@ class ControlClient:
 def _result(answer: Mapping[str, Any]) -> Any:
     if answer.get("ok"):
         return answer.get("result")
-    return RequestError(str(answer.get("error", "the daemon gave no reason")))
+    return RequestError(str(answer.get("error", "the daemon gave no reason")), answer.get("because"))

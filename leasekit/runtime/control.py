@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import logging
 import os
+import pwd
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import attrs
 import trio
 
 from leasekit.core.accounts import KEYS
 from leasekit.core.errors import CommandError, LeasekitError
-from leasekit.core.reasons import read, view
+from leasekit.core.frames import LENGTH, REQUEST_MAX, FrameError, length, pack, unpack
+from leasekit.core.reasons import Reason, read, view
 from leasekit.core.schema import TABLES, LogRow
 from leasekit.core.time import INSTANT_MAX, Term
-from leasekit.runtime.client import LENGTH, REQUEST_MAX, FrameError, length, pack, unpack
 from leasekit.runtime.logs import TAIL_MAX
 from leasekit.runtime.queues import WATCH_MAX, Feed, Watcher
 from leasekit.runtime.shell import ActorShell
@@ -37,30 +38,136 @@ LOG_LIMIT_MAX: Final = 10_000
 PAST_PAGE: Final = 500
 """How many leases that are over are told at once."""
 READ_MAX: Final = 65_536
+CONTROL: Final = "control socket"
+"""The way of a command that names none."""
 
 _CREDENTIALS: Final = struct.Struct("3i")
 
 logger = logging.getLogger(__name__)
 
 
+class ControlRequest(NamedTuple):
+    """A request: its ``kind``, what of that kind, and with which ``arguments``. ``caller``, ``way`` and ``key`` are as
+    :class:`~leasekit.core.steps.Command` has them.
+    """
+
+    id: int
+    kind: str
+    name: str
+    arguments: Mapping[str, Any]
+    caller: str = ""
+    way: str = ""
+    key: str = ""
+
+
+Answering: TypeAlias = Callable[[ControlRequest], Awaitable[Any]]
+"""Answers requests of a kind. Raises ``LeasekitError`` for one that is refused."""
+
+
+class Streaming(Protocol):
+    """Answers a request by ``answer`` and then goes on sending, until the client hangs up."""
+
+    async def __call__(self, connection: Connection, asked: ControlRequest) -> None: ...
+
+
 @attrs.define(eq=False)
 class Control:
-    """Serves ``shell`` on the listening socket that :func:`~leasekit.runtime.sockets.listen_unix` made.
+    """Serves requests of ``kinds`` on the listening socket that :func:`~leasekit.runtime.sockets.listen_unix` made;
+    those that ``streams`` has are followed by events. ``warnings`` go with every answer, whatever was asked.
+    """
+
+    _kinds: Mapping[str, Answering]
+    _streams: Mapping[str, Streaming] = attrs.field(factory=dict, kw_only=True)
+    _warnings: Callable[[], list[str]] = attrs.field(default=list, kw_only=True)
+    _connections: int = attrs.field(init=False, default=0)
+
+    async def serve(self, listener: trio.SocketListener) -> None:
+        """Serve until cancelled."""
+        await trio.serve_listeners(self._accept, [listener])
+
+    async def _accept(self, stream: trio.SocketStream) -> None:
+        async with stream:
+            connection = Connection(stream, self._warnings)
+            user = _user(stream)
+            if user is None:
+                logger.warning("a process of another user has connected to the control socket: refused")
+            elif self._connections >= CONNECTIONS_MAX:
+                await connection.refuse(0, f"the daemon serves {CONNECTIONS_MAX} clients already")
+            else:
+                self._connections += 1
+                try:
+                    await self._converse(connection, user)
+                except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+                    return  # it has gone away; what it had asked for is done all the same
+                except BaseExceptionGroup as group:
+                    _, rest = group.split((trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError))
+                    if rest is not None:
+                        raise rest from None
+                finally:
+                    self._connections -= 1
+
+    async def _converse(self, connection: Connection, user: str) -> None:
+        limit = trio.Semaphore(IN_FLIGHT_MAX)
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    request = await connection.receive()
+                    if request is None:
+                        # It may have shut down its sending side only, and still wait for answers.
+                        return
+                    asked = _check(request, user)
+                except FrameError as error:
+                    await connection.refuse(0, str(error))
+                    nursery.cancel_scope.cancel()
+                    return
+                streaming = self._streams.get(asked.kind)
+                if streaming is not None and (asked.kind not in self._kinds or asked.arguments.get("follow")):
+                    try:
+                        await streaming(connection, asked)
+                    except LeasekitError as error:
+                        await connection.refuse(asked.id, str(error))
+                    nursery.cancel_scope.cancel()
+                    return
+                await limit.acquire()
+                nursery.start_soon(self._handle, connection, limit, asked)
+
+    async def _handle(self, connection: Connection, limit: trio.Semaphore, asked: ControlRequest) -> None:
+        try:
+            handler = self._kinds.get(asked.kind)
+            if handler is None:
+                allowed = ", ".join(dict.fromkeys([*self._kinds, *self._streams]))
+                raise CommandError(f"kind: found {asked.kind!r:.60}, allowed are {allowed}")
+            result = await handler(asked)
+            await connection.answer(asked.id, result)
+        except LeasekitError as error:
+            await connection.refuse(asked.id, str(error), getattr(error, "reason", None))
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+            raise
+        except Exception as error:
+            # A bug in one request's handler must not end the daemon.
+            logger.critical("bug: in the answer to %s %s", asked.kind, asked.name, exc_info=error)
+            await connection.refuse(asked.id, f"internal error: {type(error).__name__}: {error}")
+        finally:
+            limit.release()
+
+
+@attrs.define(eq=False)
+class ActorDoor:
+    """What the daemon of an actor answers on its control socket.
 
     ``describe`` adds to the answer of the query ``status``; ``stop`` ends the daemon. ``more`` are commands beside
-    the actor's, by name. ``warnings`` go with every answer, whatever was asked.
+    the actor's, by name.
     """
 
     _shell: ActorShell
     _describe: Callable[[], Mapping[str, Any]] = attrs.field(default=dict, kw_only=True)
     _stop: Callable[[], None] = attrs.field(kw_only=True)
     _more: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[Any]]] = attrs.field(factory=dict, kw_only=True)
-    _warnings: Callable[[], list[str]] = attrs.field(default=list, kw_only=True)
-    _connections: int = attrs.field(init=False, default=0)
-    _kinds: dict[str, Callable[[str, Mapping[str, Any]], Awaitable[Any]]] = attrs.field(init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self._kinds = {
+    @property
+    def kinds(self) -> dict[str, Answering]:
+        """What is answered, by kind."""
+        return {
             "command": self._command,
             "query": self._query,
             "history": self._history,
@@ -72,102 +179,36 @@ class Control:
             "stop": self._end,
         }
 
-    async def serve(self, listener: trio.SocketListener) -> None:
-        """Serve until cancelled."""
-        await trio.serve_listeners(self._accept, [listener])
+    @property
+    def streams(self) -> dict[str, Streaming]:
+        """What is answered and then followed."""
+        return {"watch": self._watch, "unit_log": self._follow}
 
-    async def _accept(self, stream: trio.SocketStream) -> None:
-        async with stream:
-            connection = _Connection(stream, self._warnings)
-            if not _is_ours(stream):
-                logger.warning("a process of another user has connected to the control socket: refused")
-            elif self._connections >= CONNECTIONS_MAX:
-                await connection.refuse(0, f"the daemon serves {CONNECTIONS_MAX} clients already")
-            else:
-                self._connections += 1
-                try:
-                    await self._converse(connection)
-                except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
-                    return  # it has gone away; what it had asked for is done all the same
-                except BaseExceptionGroup as group:
-                    _, rest = group.split((trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError))
-                    if rest is not None:
-                        raise rest from None
-                finally:
-                    self._connections -= 1
+    async def _command(self, asked: ControlRequest) -> Any:
+        if asked.name in self._more:
+            return await self._more[asked.name](asked.arguments)
+        return await self._shell.command(asked.name, asked.arguments, caller=asked.caller, way=asked.way, key=asked.key)
 
-    async def _converse(self, connection: _Connection) -> None:
-        limit = trio.Semaphore(IN_FLIGHT_MAX)
-        async with trio.open_nursery() as nursery:
-            while True:
-                try:
-                    request = await connection.receive()
-                    if request is None:
-                        # It may have shut down its sending side only, and still wait for answers.
-                        return
-                    id_, kind, name, arguments = _check(request)
-                except FrameError as error:
-                    await connection.refuse(0, str(error))
-                    nursery.cancel_scope.cancel()
-                    return
-                if kind == "watch" or (kind == "unit_log" and arguments.get("follow")):
-                    await self._stream(connection, id_, kind, name, arguments)
-                    nursery.cancel_scope.cancel()
-                    return
-                await limit.acquire()
-                nursery.start_soon(self._handle, connection, limit, id_, kind, name, arguments)
+    async def _query(self, asked: ControlRequest) -> Any:
+        result = await self._shell.query(asked.name, asked.arguments)
+        return {**result, **self._describe()} if asked.name == "status" else result
 
-    async def _handle(
-        self,
-        connection: _Connection,
-        limit: trio.Semaphore,
-        id_: int,
-        kind: str,
-        name: str,
-        arguments: Mapping[str, Any],
-    ) -> None:
-        try:
-            handler = self._kinds.get(kind)
-            if handler is None:
-                raise CommandError(f"kind: found {kind!r:.60}, allowed are {', '.join(self._kinds)}, watch")
-            result = await handler(name, arguments)
-            await connection.answer(id_, result)
-        except LeasekitError as error:
-            await connection.refuse(id_, str(error))
-        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
-            raise
-        except Exception as error:
-            # A bug in one request's handler must not end the daemon.
-            logger.critical("bug: in the answer to %s %s", kind, name, exc_info=error)
-            await connection.refuse(id_, f"internal error: {type(error).__name__}: {error}")
-        finally:
-            limit.release()
+    async def _history(self, asked: ControlRequest) -> list[dict[str, Any]]:
+        return [_transition(row) for row in await self._shell.history(asked.name)]
 
-    # -- kinds -------------------------------------------------------------------------------------------------
-
-    async def _command(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        if name in self._more:
-            return await self._more[name](arguments)
-        return await self._shell.command(name, arguments)
-
-    async def _query(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        result = await self._shell.query(name, arguments)
-        return {**result, **self._describe()} if name == "status" else result
-
-    async def _history(self, lease: str, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return [_transition(row) for row in await self._shell.history(lease)]
-
-    async def _log(self, name: str, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        after = _whole(arguments, "after", 0, 2**63 - 1)
-        limit = _whole(arguments, "limit", 1_000, LOG_LIMIT_MAX)
+    async def _log(self, asked: ControlRequest) -> list[dict[str, Any]]:
+        after = _whole(asked.arguments, "after", 0, 2**63 - 1)
+        limit = _whole(asked.arguments, "limit", 1_000, LOG_LIMIT_MAX)
         return [_transition(row) for row in await self._shell.log(after, limit)]
 
-    async def _archived(self, table: str, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    async def _archived(self, asked: ControlRequest) -> list[dict[str, Any]]:
+        table = asked.name
         columns = list(TABLES[table].columns) if table in TABLES else []
-        rows = await self._shell.archived(table, _whole(arguments, "limit", 1_000, LOG_LIMIT_MAX))
+        rows = await self._shell.archived(table, _whole(asked.arguments, "limit", 1_000, LOG_LIMIT_MAX))
         return [dict(item for item in zip(columns, row, strict=True) if item[0] != "body") for row in rows]
 
-    async def _past(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    async def _past(self, asked: ControlRequest) -> dict[str, Any]:
+        arguments = asked.arguments
         ended, id_ = _whole(arguments, "ended", 0, INSTANT_MAX), arguments.get("id", "")
         if not isinstance(id_, str):
             raise CommandError(f"id: found {id_!r:.60}, expected text")
@@ -176,55 +217,43 @@ class Control:
         after = {} if last is None else {"ended": last[0], "id": last[1]["id"]}
         return {"leases": [lease for _, lease in found], "after": after}
 
-    async def _usage(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        keys = arguments.get("by", list(KEYS))
+    async def _usage(self, asked: ControlRequest) -> dict[str, Any]:
+        keys = asked.arguments.get("by", list(KEYS))
         if not isinstance(keys, list) or not all(key in KEYS for key in keys) or len(set(keys)) < len(keys):
             raise CommandError(f"by: found {keys!r:.60}, expected some of {', '.join(KEYS)}")
-        return await self._shell.usage(_period(arguments), keys)
+        return await self._shell.usage(_period(asked.arguments), keys)
 
-    async def _end(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        logger.info("stop: asked for on the control socket")
+    async def _end(self, asked: ControlRequest) -> dict[str, Any]:
+        logger.info("stop: asked for on the control socket by %s", asked.caller)
         self._stop()
         return {"stopping": True}
 
-    async def _stream(
-        self, connection: _Connection, id_: int, kind: str, name: str, arguments: Mapping[str, Any]
-    ) -> None:
-        """Answer, and then send events until the client hangs up."""
-        try:
-            if kind == "watch":
-                await self._watch(connection, id_, name)
-            else:
-                await self._follow(connection, id_, name, arguments)
-        except LeasekitError as error:
-            await connection.refuse(id_, str(error))
+    async def _watch(self, connection: Connection, asked: ControlRequest) -> None:
+        with self._shell.transitions.watch(lambda row: not asked.name or row.lease == asked.name) as watcher:
+            await connection.answer(asked.id, None)
+            await connection.stream(asked.id, watcher, _transitions)
 
-    async def _watch(self, connection: _Connection, id_: int, lease: str) -> None:
-        with self._shell.transitions.watch(lambda row: not lease or row.lease == lease) as watcher:
-            await connection.answer(id_, None)
-            await connection.stream(id_, watcher, _transitions)
-
-    async def _unit_log(self, unit: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        lines = _whole(arguments, "lines", 200, TAIL_MAX)
+    async def _unit_log(self, asked: ControlRequest) -> dict[str, Any]:
+        lines = _whole(asked.arguments, "lines", 200, TAIL_MAX)
         try:
-            return {"lines": self._shell.unit_logs.tail(unit, lines)}
+            return {"lines": self._shell.unit_logs.tail(asked.name, lines)}
         except OSError as error:
-            raise CommandError(f"the log of {unit!r:.80} can't be read: {error.strerror}") from error
+            raise CommandError(f"the log of {asked.name!r:.80} can't be read: {error.strerror}") from error
 
-    async def _follow(self, connection: _Connection, id_: int, unit: str, arguments: Mapping[str, Any]) -> None:
+    async def _follow(self, connection: Connection, asked: ControlRequest) -> None:
         feed: Feed[str] = Feed()
         with feed.watch(limit=WATCH_MAX) as watcher:
-            end = self._shell.unit_logs.follow(unit, lambda line: feed.publish([line]))
+            end = self._shell.unit_logs.follow(asked.name, lambda line: feed.publish([line]))
             try:
                 # The file is read on the loop's own thread: no line gets lost between its end and what follows.
-                await connection.answer(id_, await self._unit_log(unit, arguments))
-                await connection.stream(id_, watcher, lambda items: [{"lines": items}])
+                await connection.answer(asked.id, await self._unit_log(asked))
+                await connection.stream(asked.id, watcher, lambda items: [{"lines": items}])
             finally:
                 end()
 
 
 @attrs.define(eq=False)
-class _Connection:
+class Connection:
     """Frames on one stream; answers of several tasks don't mix."""
 
     _stream: trio.SocketStream
@@ -254,10 +283,11 @@ class _Connection:
         """Send a result. Raises ``FrameError`` if it can't be packed."""
         await self._send(pack({"id": id_, "ok": True, "result": result, **self._warned()}))
 
-    async def refuse(self, id_: int, error: str) -> None:
-        """Send an error."""
+    async def refuse(self, id_: int, error: str, reason: Reason | None = None) -> None:
+        """Send an error, with the code and values of its reason where it has one."""
         text = error.encode("utf-8", "backslashreplace").decode()
-        await self._send(pack({"id": id_, "ok": False, "error": text, **self._warned()}))
+        because = {} if reason is None else {"because": view(reason)["because"]}
+        await self._send(pack({"id": id_, "ok": False, "error": text, **because, **self._warned()}))
 
     def _warned(self) -> dict[str, list[str]]:
         warnings = self._warnings()
@@ -297,14 +327,18 @@ def _transitions(rows: list[LogRow]) -> list[dict[str, Any]]:
     return [{key: value for key, value in _transition(row).items() if key != "seq"} for row in rows]
 
 
-def _check(request: Mapping[str, Any]) -> tuple[int, str, str, Mapping[str, Any]]:
+def _check(request: Mapping[str, Any], user: str) -> ControlRequest:
+    """A request as it came; where it names no caller, that is the ``user`` whose process is at the other end."""
     id_, kind = request.get("id"), request.get("kind")
     name, arguments = request.get("name", ""), request.get("arguments") or {}
+    caller = request.get("caller") or user, request.get("way") or CONTROL, request.get("key") or ""
     if type(id_) is not int or not isinstance(kind, str) or not isinstance(name, str):
         raise FrameError("a request has an id (a whole number), a kind and a name (text)")
     if not isinstance(arguments, dict):
         raise FrameError(f"arguments: found {type(arguments).__name__}, expected a map")
-    return id_, kind, name, arguments
+    if not all(isinstance(one, str) for one in caller):
+        raise FrameError("caller, way and key: expected text")
+    return ControlRequest(id_, kind, name, arguments, *caller)
 
 
 def _whole(arguments: Mapping[str, Any], key: str, default: int, most: int) -> int:
@@ -322,7 +356,13 @@ def _period(arguments: Mapping[str, Any]) -> Term:
     return Term(since, until)
 
 
-def _is_ours(stream: trio.SocketStream) -> bool:
+def _user(stream: trio.SocketStream) -> str | None:
+    """Who is at the other end; None for one who is not heard."""
     credentials = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(credentials)
-    return uid in (0, os.geteuid())
+    if uid not in (0, os.geteuid()):
+        return None
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"

@@ -53,7 +53,7 @@ from leasekit.core.time import INSTANT_MAX, Duration, Instant, format_duration
 from leasekit.drivers.files import make_private, narrow
 from leasekit.runtime import logs
 from leasekit.runtime.clock import RealClock
-from leasekit.runtime.control import Control
+from leasekit.runtime.control import ActorDoor, Control
 from leasekit.runtime.logs import UnitLogs
 from leasekit.runtime.mapper_turns import apart
 from leasekit.runtime.peers import PeerAddress
@@ -266,11 +266,11 @@ class Daemon:
         tending = Tending(shell, _tended(job))
         reloading = Reloading(job, shell, transport, tending)
         more = {**(tending.requests if job.role == "authority" else {}), "reload": reloading.reload}
-        control = Control(
+        door = ActorDoor(
             shell, stop=self.stop, more=more,
             describe=lambda: {**_describe(job, transport), **tending.describe(), **reloading.describe()},
-            warnings=lambda: _warnings(job, shell, transport),
         )  # fmt: skip
+        control = Control(door.kinds, streams=door.streams, warnings=lambda: _warnings(job, shell, transport))
         with Sockets() as sockets:
             listener = await _listen_control(sockets, job)
             async with trio.open_nursery() as nursery:

@@ -182,19 +182,23 @@ class ActorShell:
         self._linked.discard(peer)
         self._inbox.put_now(Disconnected(peer))
 
-    async def command(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Have the actor do what the operator wants; returns when it is durable. Raises ``CommandError``."""
+    async def command(
+        self, name: str, arguments: Mapping[str, Any], *, caller: str = "", way: str = "", key: str = ""
+    ) -> Any:
+        """Have the actor do what the operator wants; returns when it is durable. ``caller``, ``way`` and ``key`` are
+        :class:`~leasekit.core.steps.Command`'s. Raises ``CommandError``.
+        """
         self._must_run()
         id_, waiting = next(self._ids), _Waiting()
         self._waiting[id_] = waiting
         try:
-            await self._inbox.put([Command(id_, name, arguments)])
+            await self._inbox.put([Command(id_, name, arguments, caller, way, key)])
             await waiting.answered.wait()
         finally:
             del self._waiting[id_]
         assert waiting.reply is not None, "who sets the event sets the reply first"
         if waiting.reply.error:
-            raise CommandError(waiting.reply.error)
+            raise CommandError(waiting.reply.reason or waiting.reply.error)
         return waiting.reply.result
 
     async def query(self, name: str, arguments: Mapping[str, Any]) -> Any:

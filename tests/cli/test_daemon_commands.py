@@ -318,7 +318,7 @@ def test_history(cli: Cli) -> None:
     cli("lease request vm 1 --for 1h --name web --wait")
     id_ = cli.json("lease close web --wait")["id"]
     rows = cli.json("lease history web")
-    assert [row["event"] for row in rows][:4] == ["ask", "ticket", "redeem", "lease"]
+    assert [row["event"] for row in rows][:4] == ["ask", "lease.request", "ticket", "redeem"]
     assert ("closed", "closed/-") in [(row["event"], row["to_state"]) for row in rows]
     assert cli.json(f"lease history {id_} --actor site")[0]["event"] == "redeem"
     out, _ = cli(f"lease history {id_}")

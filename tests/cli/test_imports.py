@@ -33,6 +33,7 @@ TO_LIST_LEASES = {
     "leasekit.config.instants",
     "leasekit.config.sockets",
     "leasekit.core.errors",
+    "leasekit.core.frames",
     "leasekit.core.leases.machine",
     "leasekit.core.time",
     "leasekit.core.reasons",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import socket
 import struct
 import subprocess
@@ -21,26 +23,18 @@ from polling import PATIENCE, poll
 from runtime_world import make_actor, make_shell, request, running
 
 from leasekit.core.drivers import UnitContext
+from leasekit.core.frames import ANSWER_MAX, REQUEST_MAX, FrameError, length, pack, unpack
 from leasekit.core.properties import Properties
 from leasekit.drivers.null import NullDriver, NullSettings
 from leasekit.runtime import control as control_module
-from leasekit.runtime.client import (
-    ANSWER_MAX,
-    REQUEST_MAX,
-    ControlClient,
-    ControlError,
-    FrameError,
-    RequestError,
-    length,
-    pack,
-    unpack,
-)
-from leasekit.runtime.control import Control
+from leasekit.runtime.client import ControlClient, ControlError, RequestError
+from leasekit.runtime.control import ActorDoor, Control
 from leasekit.runtime.shell import ActorShell
 from leasekit.runtime.sockets import Endpoint, Sockets
 from leasekit.stores.memory import MemoryStore
 
 T = TypeVar("T")
+REQUEST = "lease.request"
 
 
 @asynccontextmanager
@@ -49,7 +43,8 @@ async def served(shell: ActorShell, path: Path) -> AsyncIterator[Path]:
     with Sockets() as sockets:
         (listener,) = await sockets.listen(Endpoint(path=str(path)), "control")
         async with running(shell), trio.open_nursery() as nursery:
-            nursery.start_soon(Control(shell, stop=shell.stop).serve, listener)
+            door = ActorDoor(shell, stop=shell.stop)
+            nursery.start_soon(Control(door.kinds, streams=door.streams).serve, listener)
             yield path
             nursery.cancel_scope.cancel()
 
@@ -71,7 +66,9 @@ async def test_commands_queries_and_history(tmp_path: Path) -> None:
         lease = (await ask(path, lambda client: client.command("lease.request", **wish)))["id"]
         assert [row["id"] for row in await ask(path, lambda client: client.query("leases"))] == [lease]
         history = await ask(path, lambda client: client.history(lease))
-        assert [(row["event"], row["to_state"]) for row in history] == [("ask", "nascent/ticketing")]
+        assert [(row["event"], row["to_state"]) for row in history] == [("ask", "nascent/ticketing"), (REQUEST, "")]
+        me = pwd.getpwuid(os.getuid()).pw_name
+        assert history[-1]["why"] == f"commanded by {me} (control socket)"
         assert await ask(path, lambda client: client.log(limit=10)) == history
         assert await ask(path, lambda client: client.log(after=history[-1]["seq"])) == []
         status = await ask(path, lambda client: client.query("status"))
@@ -167,11 +164,11 @@ async def test_watching_begins_before_the_answer(tmp_path: Path) -> None:
                 one = watch_one.watch(first)
                 client.command("lease.request", **wish)
                 client.command("lease.close", lease=first)
-                heard = [next(everything) for _ in range(3)]
+                heard = [next(everything) for _ in range(6)]
                 return [f"{row['lease'][-1]} {row['event']}" for row in heard], [next(one)["event"]]
 
         everything, one = await trio.to_thread.run_sync(run)
-        assert everything == ["1 ask", "2 ask", "1 close"]
+        assert everything == ["1 ask", f"1 {REQUEST}", "2 ask", f"2 {REQUEST}", "1 close", "1 lease.close"]
         assert one == ["close"]
 
 
@@ -341,6 +338,30 @@ async def test_too_many_clients_are_told(tmp_path: Path, monkeypatch: pytest.Mon
                     break
                 except RequestError:
                     await trio.sleep(0.005)
+
+
+async def test_a_command_with_a_key_is_done_once(tmp_path: Path) -> None:
+    """A repeat gets the first answer, also from a daemon that has been started since; another command does not."""
+    store, asked = MemoryStore(), {"caller": "alice", "way": "page", "key": "k-1"}
+    wish = request(1, properties={"deferrable": "true"})
+
+    def ask_with(**others: Any) -> Callable[[ControlClient], Any]:
+        return lambda client: client.request("command", REQUEST, {**wish, **others}, **asked)
+
+    async with served(make_shell("guest", tmp_path, store=store), tmp_path / "c") as path:
+        first = await ask(path, ask_with())
+        assert await ask(path, ask_with()) == first
+        with pytest.raises(RequestError, match="its key was given before, with another") as caught:
+            await ask(path, ask_with(units=2))
+        assert caught.value.because == {"code": "key_used", "what": REQUEST}
+        asked["caller"] = "bob"
+        assert await ask(path, ask_with()) != first
+        asked["caller"] = "alice"
+    async with served(make_shell("guest", tmp_path, store=store), tmp_path / "c") as path:
+        assert await ask(path, ask_with()) == first
+        assert len(await ask(path, lambda client: client.query("leases"))) == 2
+        history = await ask(path, lambda client: client.history(first["id"]))
+        assert [row["why"] for row in history if row["event"] == REQUEST] == ["commanded by alice (page)"]
 
 
 def test_no_daemon_is_said_so(tmp_path: Path) -> None:

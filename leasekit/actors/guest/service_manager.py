@@ -150,8 +150,8 @@ class ServiceManager(Actor):
         site_answers = SiteAnswers(kernel, redeems, endings, membership, transitions)
         site = SiteUpdates(kernel, records, tickets, site_answers, transitions.advance)
         timeouts = LeaseTimeouts(limits, endings, redeems, membership, broker)
-        dry_runs = DryRunRequests(kernel, keyring, self.calls, requests, changes)
-        trials = PlanTrials(kernel, keyring, self.calls, requests, topologies)
+        dry_runs = DryRunRequests(kernel, keyring, self.commanded.calls, requests, changes)
+        trials = PlanTrials(kernel, keyring, self.commanded.calls, requests, topologies)
         self.turns.declare(
             {
                 RequestLease: requests.request,

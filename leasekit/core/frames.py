@@ -1,0 +1,48 @@
+"""The frames of control sockets: a length (4 bytes, big-endian) and msgpack of that length, which holds a map."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, Final
+
+import msgpack
+
+from leasekit.core.errors import LeasekitError
+
+LENGTH: Final = Struct(">I")
+REQUEST_MAX: Final = 2 * 1024 * 1024
+"""The longest request, in bytes."""
+ANSWER_MAX: Final = 256 * 1024 * 1024
+"""The longest answer, in bytes."""
+
+
+class FrameError(LeasekitError):
+    """Bytes that are no frame of a control socket."""
+
+
+def pack(value: Any) -> bytes:
+    """A frame that holds ``value``. Raises ``FrameError`` if msgpack can't say it."""
+    try:
+        body: bytes = msgpack.packb(value)
+    except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:
+        raise FrameError(f"can't be sent: {error}") from error
+    return LENGTH.pack(len(body)) + body
+
+
+def length(head: bytes, limit: int) -> int:
+    """The length that a frame's head gives. Raises ``FrameError`` if it is more than ``limit``."""
+    (size,) = LENGTH.unpack(head)
+    if size > limit:
+        raise FrameError(f"found a frame of {size} bytes, allowed are at most {limit}")
+    return int(size)
+
+
+def unpack(body: bytes) -> dict[str, Any]:
+    """The map in a frame's body. Raises ``FrameError``."""
+    try:
+        value = msgpack.unpackb(body, strict_map_key=True)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise FrameError(f"found a frame that is not msgpack: {error or 'malformed'}") from None
+    if not isinstance(value, dict):
+        raise FrameError(f"found a frame that holds {type(value).__name__}, expected a map")
+    return value
