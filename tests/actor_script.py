@@ -25,10 +25,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from actor_bench import Bench, Fault, Mappers, Plan
 from bad_mappers import BAD_MAPPERS
 
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, GuestSettings
+from leasekit.core.answers import plain
 from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.claims.signed import decode_statement
 from leasekit.core.protocol.messages import (
@@ -76,6 +78,7 @@ def run_script(text: str) -> str:
         written.append(line)
         if line.startswith(">"):
             written += script.do(line[1:].split())
+    script.check_answers()
     return "\n".join(written).rstrip("\n") + "\n"
 
 
@@ -106,7 +109,7 @@ class _Script:
         given = dict(word.split("=", 1) for word in words)
         settings: dict[str, dict[str, Any]] = {role: {} for role in _SETTINGS}
         mappers: dict[str, Any] = {}
-        plain: dict[str, str] = {}
+        others: dict[str, str] = {}
         for key, value in given.items():
             role, _, name = key.partition(".")
             if role == "mapper":
@@ -114,15 +117,15 @@ class _Script:
             elif name:
                 settings[role][name] = int(value) if value.isdigit() else parse_duration(value)
             else:
-                plain[key] = value
-        units = _pairs(plain.pop("units", "4"), "vm", int)
+                others[key] = value
+        units = _pairs(others.pop("units", "4"), "vm", int)
         made: dict[str, Any] = {role: kind(**settings[role]) for role, kind in _SETTINGS.items()}
-        made["sites"] = dict.fromkeys(plain.pop("sites", "site").split(","), units)
-        made["guests"] = tuple(plain.pop("guests", "guest").split(","))
-        made["clocks"] = _pairs(plain.pop("clocks", ""), "", _signed)
-        made["delegated"] = int(plain.pop("delegated", "0"))
-        tick = parse_duration(plain.pop("tick", "1s"))
-        assert not plain, f"a world has no {', '.join(plain)}"
+        made["sites"] = dict.fromkeys(others.pop("sites", "site").split(","), units)
+        made["guests"] = tuple(others.pop("guests", "guest").split(","))
+        made["clocks"] = _pairs(others.pop("clocks", ""), "", _signed)
+        made["delegated"] = int(others.pop("delegated", "0"))
+        tick = parse_duration(others.pop("tick", "1s"))
+        assert not others, f"a world has no {', '.join(others)}"
         bench = Bench(Plan(**made), Mappers(**mappers), tick=tick).start()
         bench.listeners.append(self)
         return bench
@@ -229,6 +232,18 @@ class _Script:
             words.append(_properties(configuration))
         return " ".join(words) + (f": {found['reason']}" if found["reason"] else "")
 
+    def check_answers(self) -> None:
+        """What each actor answers at the end is what its handlers declare, and nothing else."""
+        assert self._bench is not None, "a script has a line that is done"
+        for name in self._bench.nodes:
+            dispatch = self._bench.actor(name).dispatch
+            every: dict[str, dict[str, Any]] = {"leases": {"all": True}, "topologies": {"all": True}}
+            for query in {*dispatch.queries} - {*ONE_OF}:
+                _check(dispatch.answers[query], dispatch.ask(query, every.get(query, {})))
+            for query, (all_, key, id_) in ONE_OF.items():
+                for one in dispatch.ask(all_, every.get(all_, {})) if query in dispatch.queries else ():
+                    _check(dispatch.answers[query], dispatch.ask(query, {key: one[id_]}))
+
     # -- what is heard -----------------------------------------------------------------------------------------
 
     def _line(self, at: Instant, text: str) -> None:
@@ -270,6 +285,16 @@ class _Script:
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
+
+
+ONE_OF: Mapping[str, tuple[str, str, str]] = {
+    "lease": ("leases", "lease", "id"), "topology": ("topologies", "topology", "topology"),
+}  # fmt: skip
+"""Queries of one thing: which query has all, the argument that names it, and the field that has its name."""
+
+
+def _check(declared: Any, answer: Any) -> None:
+    assert plain(msgspec.convert(answer, declared)) == answer
 
 
 def _pairs(text: str, default: str, read: Callable[[str], int]) -> dict[str, int]:

@@ -14,6 +14,7 @@ from leasekit.actors.peering import Calls, Keyring, Peering
 from leasekit.actors.served import L, Notices, Reports, Served
 from leasekit.actors.settings import ActorSettings, Peer
 from leasekit.actors.turns import MapperTurns, Turning, is_inline
+from leasekit.core.answers import ActorStatus, plain
 from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.errors import RemoteError
 from leasekit.core.protocol.messages import ErrorReply, Message
@@ -142,7 +143,8 @@ class Actor:
 
     def recall(self, row: Row) -> dict[str, Any]:
         """A lease that this actor has forgotten, from the row that a store keeps of it, as queries show leases."""
-        return self.dispatch.recall(row)
+        shown: dict[str, Any] = plain(self.dispatch.recall(row))
+        return shown
 
     # -- for the roles to fill in ------------------------------------------------------------------------------
 
@@ -196,40 +198,25 @@ class Actor:
         """Whether something goes on with a peer."""
         return False
 
-    def _status(self, leases: Iterable[Any]) -> dict[str, Any]:
+    def _status(self, leases: Iterable[Any]) -> ActorStatus:
         """What every role says of itself: who it is, what time it has, and how many leases are in which state."""
         states: dict[str, int] = {}
         for lease in leases:
             states[lease.state] = states.get(lease.state, 0) + 1
-        return {
-            "name": self.name,
-            "role": self.role,
-            "key": self.keyring.signer.public.hex(),
-            "now": self.kernel.now,
-            "leases": states,
-            "mapper_errors": self.errors[-5:],
-            "introductions": self.peering.introductions(),
-        }
+        return ActorStatus(
+            self.name, self.role, self.keyring.signer.public.hex(), self.kernel.now, states, list(self.errors[-5:]),
+            self.peering.introductions(),
+        )  # fmt: skip
 
 
 class Server(Actor, Generic[L]):
-    """An actor that answers requests about leases, whose records are ``L``; ``describe`` is what an operator is shown
-    of one.
-    """
+    """An actor that answers requests about leases, whose records are ``L``."""
 
     def __init__(
-        self,
-        name: str,
-        signer: Signer,
-        scheme: Scheme,
-        peers: Iterable[Peer],
-        settings: ActorSettings,
-        describe: Callable[[L], dict[str, Any]],
-        read: Callable[[Row], L],
+        self, name: str, signer: Signer, scheme: Scheme, peers: Iterable[Peer], settings: ActorSettings
     ) -> None:
         super().__init__(name, signer, scheme, peers, settings)
-        self.served: Served[L] = Served(self.kernel, self.keyring, describe)
-        self.dispatch.recall = lambda row: describe(read(row))
+        self.served: Served[L] = Served(self.kernel, self.keyring)
         self.notices = Notices(self.kernel)
         self.reports = Reports(self.kernel, name)
         self.dispatch.add(self.served)

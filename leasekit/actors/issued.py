@@ -18,20 +18,27 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import pairwise
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import attrs
 
-from leasekit.actors.kernel import Kernel, command, earliest, keeps, named, query, shown, takes
+from leasekit.actors.kernel import Kernel, command, earliest, keeps, named, query, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import DelegationSpec
+from leasekit.core.answers import (
+    DelegationDetails,
+    DelegationDifference,
+    GivenChain,
+    ReclaimedDelegation,
+    describe_counts,
+)
 from leasekit.core.claims.claim import UNITS_MAX, Claim, Ticket, decode_ticket
 from leasekit.core.claims.signed import reclaim
 from leasekit.core.commands import GiveDelegation, ReclaimDelegation
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import Delegation, DelegationOverride
-from leasekit.core.properties import Counts, Properties, count_of, describe_counts
+from leasekit.core.properties import Counts, Properties, count_of
 from leasekit.core.protocol.messages import (
     ID_MAX,
     Accepted,
@@ -114,10 +121,8 @@ def differences(
     overrides: Mapping[str, DelegationOverride],
     records: Iterable[Delegation],
     now: Instant,
-) -> list[dict[str, Any]]:
-    """A row for each chain of which something else is held than ``settled``. ``held`` are the units that the holder has
-    now, ``wanted`` those that it is to have, ``file`` those of the settings (0: they don't name it).
-    """
+) -> list[DelegationDifference]:
+    """One for each chain of which something else is held than ``settled``."""
     chains: dict[str, list[Delegation]] = {chain: [] for chain in wanted}
     for record in sorted(records, key=lambda one: one.number):
         chains.setdefault(record.base, []).append(record)
@@ -130,11 +135,10 @@ def differences(
         if code:
             broker, type_ = (spec.broker, spec.type) if spec is not None else (periods[0].peer, periods[0].type)
             rows.append(
-                {
-                    "chain": chain, "broker": broker, "type": type_, "code": code, "held": units,
-                    "wanted": spec.units if spec is not None else 0, "file": file.units if file is not None else 0,
-                    "until": until, **view(reason),
-                }
+                DelegationDifference(
+                    chain, broker, type_, code, units, spec.units if spec is not None else 0,
+                    file.units if file is not None else 0, until, **view(reason),
+                )
             )  # fmt: skip
     return rows
 
@@ -566,7 +570,7 @@ class Issued:
     # -- the operator's ----------------------------------------------------------------------------------------
 
     @command("delegation.give")
-    def _override(self, asked: GiveDelegation) -> dict[str, Any]:
+    def _override(self, asked: GiveDelegation) -> GivenChain:
         """Give a chain again, or more of it, or less, or until another instant; as the settings say, where nothing is
         said of it. Kept, until it is overridden again, or taken back.
         """
@@ -607,9 +611,9 @@ class Issued:
             said(f"{units or 'all'} {type_} for {broker}{f' until {mark(until)}' if until else ''}"),
         )
         self.give([chain], again=True)
-        return {"chain": chain, "difference": next((one for one in self.differences() if one["chain"] == chain), None)}
+        return GivenChain(chain, next((one for one in self.differences() if one.chain == chain), None))
 
-    def differences(self) -> list[dict[str, Any]]:
+    def differences(self) -> list[DelegationDifference]:
         """Where what holders hold differs from the settings."""
         settled = {self.chain_name(spec): spec for spec in self._issuer.delegation_specs()}
         return differences(
@@ -640,7 +644,7 @@ class Issued:
         self.specs = self.wanted_specs()
 
     @command("delegation.reclaim")
-    def _reclaim(self, asked: ReclaimDelegation) -> dict[str, Any]:
+    def _reclaim(self, asked: ReclaimDelegation) -> ReclaimedDelegation:
         name = asked.delegation
         live = sorted((one for one in self.given.values() if one.base == name and _can_go_back(one)), key=_order)
         record = self.given.get(name)
@@ -656,7 +660,7 @@ class Issued:
             )
         self._forget_override(record.base)
         self.take_back(record, at, -1 if deadline is None else deadline, Reason(Code.OPERATOR_TAKES_BACK))
-        return {"delegation": record.id, "at": at, "deadline": record.deadline, "state": record.state}
+        return ReclaimedDelegation(record.id, at, record.deadline, record.state)
 
     def take_back(self, record: Delegation, at: Instant, deadline: Instant, why: Reason) -> None:
         """Nothing new goes on under ``record`` from ``at`` on; leases that exist are over by ``deadline`` (-1: they
@@ -743,13 +747,11 @@ class Issued:
         return found
 
     @query("delegations")
-    def _query_delegations(self) -> list[dict[str, Any]]:
-        fields = ("site", "source", "type", "units", "term", "state", "reclaimed", "deadline", "freed")
+    def _query_delegations(self) -> list[DelegationDetails]:
         return [
-            {
-                **shown(one, *fields, delegation="id", broker="peer", chain="base"),
-                "classes": describe_counts(decode_ticket(one.ticket).leaf.classes),
-                **view(one.reason),
-            }
+            DelegationDetails.of(
+                one, delegation=one.id, broker=one.peer, chain=one.base,
+                classes=describe_counts(decode_ticket(one.ticket).leaf.classes), **view(one.reason),
+            )
             for one in self.given.values()
-        ]
+        ]  # fmt: skip

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar, get_type
 import attrs
 
 from leasekit.actors.settings import ActorSettings
+from leasekit.core.answers import Answer, plain
 from leasekit.core.commands import NoArguments, check_arguments, read_arguments
 from leasekit.core.errors import CommandError
 from leasekit.core.leases.machine import Machine
@@ -396,7 +397,7 @@ def earliest(one: Instant | None, two: Instant | None, three: Instant | None = N
 
 Handler = Callable[[str, Any], None]
 """Takes a message: from which peer, and the message."""
-Answer = Callable[[Mapping[str, Any]], Any]
+Answering = Callable[[Mapping[str, Any]], Any]
 """Carries out a command, or answers a query: its arguments to its result."""
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -442,12 +443,6 @@ def named(field: str, name: str, known: Mapping[str, V], are: str = "there are")
     return found
 
 
-def shown(record: object, *fields: str, **others: str) -> dict[str, Any]:
-    """These fields of a record as plain data, in the answer to a query; ``others`` under another name."""
-    values = ((name, getattr(record, field)) for name, field in (*others.items(), *zip(fields, fields, strict=True)))
-    return {name: list(value) if isinstance(value, (list, tuple)) else value for name, value in values}
-
-
 @attrs.define(eq=False)
 class Dispatch:
     """Who takes what, of an actor in ``role``."""
@@ -455,10 +450,12 @@ class Dispatch:
     _role: str
     messages: dict[type, Handler] = attrs.field(factory=dict, init=False)
     needs: dict[type, str] = attrs.field(factory=dict, init=False)
-    commands: dict[str, Answer] = attrs.field(factory=dict, init=False)
+    commands: dict[str, Answering] = attrs.field(factory=dict, init=False)
     deferred: dict[str, Callable[[Command], None]] = attrs.field(factory=dict, init=False)
-    queries: dict[str, Answer] = attrs.field(factory=dict, init=False)
-    recall: Callable[[Row], dict[str, Any]] = attrs.field(init=False)
+    queries: dict[str, Answering] = attrs.field(factory=dict, init=False)
+    answers: dict[str, Any] = attrs.field(factory=dict, init=False)
+    """The type of what each query answers, and each command that is carried out at once."""
+    recall: Callable[[Row], Answer] = attrs.field(init=False)
     """How a lease is shown of which there is only its row."""
     connected: list[Callable[[str], None]] = attrs.field(factory=list, init=False)
     """What happens, in order, when a connection to a peer comes up."""
@@ -473,26 +470,28 @@ class Dispatch:
                     table, key, need = getattr(method, _MARK)
                     bound = getattr(part, name)
                     getattr(self, table)[key] = bound if table == "messages" else _reading(bound, method)
+                    if table in ("commands", "queries"):
+                        self.answers[key] = _answer_of(method)
                     if need:
                         self.needs[key] = need
 
     def carry_out(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """The result of a command. Raises ``LeasekitError``."""
+        """The result of a command, as plain data. Raises ``LeasekitError``."""
         return self.prepare(name, arguments)()
 
     def prepare(self, name: str, arguments: Mapping[str, Any]) -> Callable[[], Any]:
         """What carries out a command. Raises ``CommandError`` if there is none, or for arguments that none takes."""
         answer = self._named("command", self.commands, name)
         check_arguments(arguments)
-        return lambda: answer(arguments)
+        return lambda: plain(answer(arguments))
 
     def ask(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """The answer to a query. Raises ``CommandError``."""
+        """The answer to a query, as plain data. Raises ``CommandError``."""
         answer = self._named("query", self.queries, name)
         check_arguments(arguments)
-        return answer(arguments)
+        return plain(answer(arguments))
 
-    def _named(self, what: str, table: Mapping[str, Answer], name: str) -> Answer:
+    def _named(self, what: str, table: Mapping[str, Answering], name: str) -> Answering:
         found = table.get(name)
         if found is None:
             has = ", ".join(sorted(table))
@@ -519,3 +518,8 @@ def _arguments_of(method: Callable[..., Any]) -> tuple[type | None, bool]:
     is_deferred = Command in kinds
     kind = next((one for one in kinds if one is not Command and attrs.has(one)), None)
     return NoArguments if not kinds else kind, is_deferred
+
+
+@cache
+def _answer_of(method: Callable[..., Any]) -> Any:
+    return get_type_hints(method)["return"]

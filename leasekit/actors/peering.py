@@ -18,8 +18,9 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.kernel import Dispatch, Kernel, command, deferred, keeps, named, query, shown, takes
+from leasekit.actors.kernel import Dispatch, Kernel, command, deferred, keeps, named, query, takes
 from leasekit.actors.settings import ADMINISTER, ENDORSE, MAY, OPEN_REQUESTS_MAX, PERMISSIONS, Peer
+from leasekit.core.answers import AddedPeer, ImportedPeers, IntroductionCounts, PeerDetails, RemovedPeer, SucceededPeer
 from leasekit.core.claims.claim import Claim, Ticket, TicketVerifier
 from leasekit.core.claims.signed import (
     ENDORSEMENT,
@@ -317,13 +318,13 @@ class Peering:
     # -- peers that come and go --------------------------------------------------------------------------------
 
     @command("peer.add")
-    def _add_peer(self, asked: AddPeer) -> dict[str, Any]:
+    def _add_peer(self, asked: AddPeer) -> AddedPeer:
         peer = self._checked(asked)
         self._make_known(peer, removed=False)
-        return {"peer": peer.name, "key": peer.key.hex(), "may": sorted(peer.may)}
+        return AddedPeer(peer.name, peer.key.hex(), sorted(peer.may))
 
     @command("peer.import")
-    def _import_peers(self, asked: ImportPeers) -> dict[str, Any]:
+    def _import_peers(self, asked: ImportPeers) -> ImportedPeers:
         peers = [self._checked(one) for one in asked.peers]
         for things in ([peer.name for peer in peers], [fingerprint(peer.key) for peer in peers]):
             twice = sorted({one for one in things if things.count(one) > 1})
@@ -331,7 +332,7 @@ class Peering:
                 raise CommandError(f"peers: found {twice[0]} twice, expected names and keys that differ")
         for peer in peers:
             self._make_known(peer, removed=False)
-        return {"peers": [peer.name for peer in peers]}
+        return ImportedPeers([peer.name for peer in peers])
 
     def _checked(self, asked: AddPeer) -> Peer:
         """A peer that can be made known. Raises ``CommandError`` that names the field."""
@@ -345,14 +346,14 @@ class Peering:
         return peer
 
     @command("peer.remove")
-    def _remove_peer(self, asked: RemovePeer) -> dict[str, Any]:
+    def _remove_peer(self, asked: RemovePeer) -> RemovedPeer:
         name = asked.name
         known = named("name", name, self._keyring.peers, "known are")
         if name in self._deployed:
             self._make_known(known, removed=True)
         else:
             self._forget_peer(name)
-        return {"peer": name}
+        return RemovedPeer(name)
 
     def _forget_peer(self, name: str) -> None:
         """Know a peer no longer that the deploy file does not name."""
@@ -364,7 +365,7 @@ class Peering:
         self._peer_changed(name)
 
     @command("peer.succeed")
-    def _succeed(self, asked: SucceedPeer) -> dict[str, Any]:
+    def _succeed(self, asked: SucceedPeer) -> SucceededPeer:
         """A peer has another key: its succession, which both sign, says so, and how long the old one is honoured."""
         name, text = asked.name, asked.succession
         known = named("name", name, self._keyring.peers, "known are")
@@ -382,7 +383,7 @@ class Peering:
         self._kernel.note(
             "", "succeeded", "", "", said(f"{name}: {fingerprint(found.old)} is followed by {fingerprint(found.new)}")
         )
-        return {"peer": name, "key": found.new.hex(), "former_until": found.until}
+        return SucceededPeer(name, found.new.hex(), found.until)
 
     def _check_new(self, name: str, key: bytes) -> None:
         """Raises ``CommandError`` if the name or key is this actor's own, or the key has another name here."""
@@ -456,17 +457,14 @@ class Peering:
         return record.id in self._deployed or any(peer.key == record.key for peer in self._deployed.values())
 
     @query("peers")
-    def _query_peers(self) -> list[dict[str, Any]]:
+    def _query_peers(self) -> list[PeerDetails]:
         return [
-            {
-                **shown(peer, "role", "open_requests", "priority_max", "address", peer="name"),
-                "key": peer.key.hex(),
-                "fingerprint": fingerprint(peer.key),
-                "may": sorted(peer.may),
-                "origin": peer.origin or "deploy file",
-            }
+            PeerDetails.of(
+                peer, peer=peer.name, key=peer.key.hex(), fingerprint=fingerprint(peer.key), may=sorted(peer.may),
+                origin=peer.origin or "deploy file",
+            )
             for peer in self._keyring.peers.values()
-        ]
+        ]  # fmt: skip
 
     # -- endorsements ------------------------------------------------------------------------------------------
 
@@ -535,15 +533,13 @@ class Peering:
         )
         self._forget_peer(record.id)
 
-    def introductions(self) -> list[dict[str, Any]]:
+    def introductions(self) -> list[IntroductionCounts]:
         """How many peers each broker has made known, how many more it tried to since the start, and the limit."""
         brokers = sorted(broker for broker in {*self._endorsed, *self._turned_away} if broker not in ("", OPERATOR))
         most = self._kernel.settings.introductions_max
         found = [(broker, self._endorsed[broker], self._turned_away[broker]) for broker in brokers]
         return [
-            {"broker": broker, "known": known, "refused": refused, "most": most}
-            for broker, known, refused in found
-            if known or refused
+            IntroductionCounts(broker, known, refused, most) for broker, known, refused in found if known or refused
         ]
 
     def connected(self, peer: str) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import attrs
 
-from leasekit.actors.kernel import Kernel, keeps, query, shown, takes
+from leasekit.actors.kernel import Kernel, keeps, takes
 from leasekit.actors.peering import Keyring
+from leasekit.core.answers import ReportDetails
 from leasekit.core.claims.signed import key_tag
 from leasekit.core.commands import ListLeases, ShowLease
 from leasekit.core.errors import CommandError, RemoteError
@@ -57,13 +58,12 @@ L = TypeVar("L", BrokerLease, SiteLease)
 @keeps(rows="leases", volatile="_to_accept", derived="_tags _sizes _kept")
 class Served(Generic[L]):
     """The leases of a server, whose records are ``L``: who holds each, which requests were answered, and which updates
-    are due. ``describe`` is what an operator is shown of one.
+    are due.
     """
 
-    def __init__(self, kernel: Kernel, keyring: Keyring, describe: Callable[[L], dict[str, Any]]) -> None:
+    def __init__(self, kernel: Kernel, keyring: Keyring) -> None:
         self._kernel = kernel
         self._keyring = keyring
-        self._describe_lease: Callable[[L], dict[str, Any]] = describe
         self.name = keyring.name
         """Who serves them."""
         self.leases: dict[str, L] = {}
@@ -263,16 +263,16 @@ class Served(Generic[L]):
         """Send them to a peer that has just connected."""
         self.send(lease)
 
-    @query("leases")
-    def _query_leases(self, asked: ListLeases) -> list[dict[str, Any]]:
-        return [self._describe_lease(lease) for lease in self.leases.values() if asked.all or lease.ended < 0]
+    def listed(self, asked: ListLeases) -> list[L]:
+        """The leases that an operator asks for."""
+        return [lease for lease in self.leases.values() if asked.all or lease.ended < 0]
 
-    @query("lease")
-    def _query_lease(self, asked: ShowLease) -> dict[str, Any]:
+    def find(self, asked: ShowLease) -> L:
+        """The one that an operator asks for. Raises ``CommandError``."""
         lease = self.leases.get(asked.lease)
         if lease is None:
             raise CommandError(f"no lease {asked.lease!r} here")
-        return self._describe_lease(lease)
+        return lease
 
 
 @keeps(rows="_notices")
@@ -386,17 +386,11 @@ class Reports:
         del self._reports[report.id]
         self._kernel.erase(report)
 
-    def latest(self) -> list[dict[str, Any]]:
-        """The latest as plain data, the last one at the end."""
-        latest = [*self._reports.values()][-REPORTS_SHOWN:]
+    def latest(self) -> list[ReportDetails]:
+        """The latest, the last one at the end."""
         return [
-            {
-                **shown(one, "at", about="subject"),
-                "from": one.peer or self._name,
-                "code": one.reason.code,
-                "words": words(one.reason),
-            }
-            for one in latest
+            ReportDetails(one.subject, one.at, one.peer or self._name, one.reason.code, words(one.reason))
+            for one in [*self._reports.values()][-REPORTS_SHOWN:]
         ]
 
     def restore(self, rows: Iterable[Row]) -> None:

@@ -19,6 +19,7 @@ from leasekit.cli.options import Shown, argument, command, option
 from leasekit.cli.output import classes_of, listing, note, print_fields
 from leasekit.cli.places import FILE_VARIABLE, GUEST, DeployPlace, Stored
 from leasekit.cli.times import TERM, Count, now, to_second
+from leasekit.core.answers import describe_counts, plain
 from leasekit.core.claims.claim import DEPTH_DEFAULT, DEPTH_MAX, Claim, Ticket, TicketVerifier, decode_ticket
 from leasekit.core.claims.evidence import (
     EVIDENCE_MAX,
@@ -31,7 +32,6 @@ from leasekit.core.claims.evidence import (
 )
 from leasekit.core.claims.signed import ED25519, TRUNCATION, Statement, decode_statement, fingerprint
 from leasekit.core.errors import LeasekitError, TicketError
-from leasekit.core.properties import describe_counts
 from leasekit.core.reasons import with_article
 from leasekit.core.schema import TABLES
 from leasekit.core.time import Instant
@@ -193,7 +193,7 @@ def _claim(claim: Claim, names: Mapping[bytes, str]) -> dict[str, Any]:
         "term": list(claim.term),
         "serial": claim.serial,
         "degree": claim.degree,
-        "classes": describe_counts(claim.classes),
+        "classes": plain(describe_counts(claim.classes)),
         "constraints": dict(claim.constraints),
         "parent": claim.parent,
         "signature_ok": ED25519.verify(claim.issuer, claim.signature, claim.body),

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgpack
 from attrs import Attribute
@@ -174,11 +174,6 @@ def chosen(units: int, free: Mapping[bytes, int], first: Counts = NO_UNITS) -> C
         found[class_] = found.get(class_, 0) + taken
         units -= taken
     return NO_UNITS if units else counts(found)
-
-
-def describe_counts(of: Counts) -> list[dict[str, Any]]:
-    """As plain data for an operator."""
-    return [{"class": class_.hex(), "units": units} for class_, units in of]
 
 
 def times(of: Counts, factor: int) -> Counts:

@@ -269,7 +269,7 @@ def lease_of(keyring: Keyring) -> BrokerLease:
 
 def test_served_numbers_updates_and_keeps_them_until_they_are_acknowledged(kernel: Kernel, keyring: Keyring) -> None:
     """A request is fresh, a repeat, or old; nobody else's word counts; what is taken is acknowledged once."""
-    served: Served[BrokerLease] = Served(kernel, keyring, lambda lease, number: number < 3)
+    served: Served[BrokerLease] = Served(kernel, keyring)
     kernel.register(BrokerLease, awaits=served.awaits, send=served.send_now)
     lease = served.leases["w-1"] = lease_of(keyring)
     assert [served.freshness(lease, "web", number) for number in (2, 3, 4)] == ["old", "repeat", "fresh"]
@@ -327,7 +327,7 @@ def book_of(keyring: Keyring) -> Book:
 def holds_of(kernel: Kernel, keyring: Keyring, book: Book) -> Holds:
     """Which keep what is held for a minute, and know the broker ``other``."""
     keyring.peers["other"] = Peer(name="other", key=Keypair(b"o" * 32).public, role="broker")
-    served: Served[BrokerLease] = Served(kernel, keyring, lambda lease, number: False)
+    served: Served[BrokerLease] = Served(kernel, keyring)
     return Holds(kernel, keyring, served, book, BrokerSettings(hold_for=60 * SECOND, holds_max=1))
 
 
@@ -368,7 +368,7 @@ class Yes:
 def test_dry_runs_answer_by_a_mapper_made_for_them(kernel: Kernel, keyring: Keyring) -> None:
     """What can't be granted ever is refused at once, the rest as the mapper decides; nothing is kept of either."""
     book, queue = book_of(keyring), RequestQueue(keyring, 8)
-    served: Served[BrokerLease] = Served(kernel, keyring, lambda lease, number: False)
+    served: Served[BrokerLease] = Served(kernel, keyring)
     admission = Admission(kernel, served, queue, book, BrokerSettings())
     runs = DryRuns(kernel, served, admission, Yes(book), Fcfs)
 
@@ -409,7 +409,7 @@ def test_answers_settle_a_request_and_refuse_its_group(kernel: Kernel, keyring: 
     """Who waited hears it, and waits no more; what is refused takes its group with it; a lease that is over is not
     refused again.
     """
-    served: Served[BrokerLease] = Served(kernel, keyring, attrs.asdict)
+    served: Served[BrokerLease] = Served(kernel, keyring)
     kernel.register(BrokerLease, awaits=served.awaits, send=served.send_now)
     book, queue = book_of(keyring), RequestQueue(keyring, 8)
     introductions = Introductions(
@@ -498,7 +498,7 @@ def test_reports_keep_the_latest(kernel: Kernel) -> None:
     ready = kernel.take()
     reports.keep(f"claim-{number:02}", Reason(Code.OVERDELEGATED, detail="too much"))
     assert ready is not None and kernel.take() is None
-    assert [one["about"] for one in reports.latest()][-1] == f"claim-{number:02}"
+    assert [one.about for one in reports.latest()][-1] == f"claim-{number:02}"
     rows = {c.key: c.row for c in ready.changes if c.table == "reports" and c.row is not None}
     again = Reports(Kernel(ActorSettings()), "hub")
     again.restore(rows.values())

@@ -82,7 +82,7 @@ class Parts:
             Delegation(SOURCE, "site", "vm", 4, TERM, ticket.encode(), {}, 1, "site", ticket.leaf.digest, deleg.HELD),
             ticket,
         )
-        self.served: Served[BrokerLease] = Served(self.kernel, self.keyring, lambda lease, number: False)
+        self.served: Served[BrokerLease] = Served(self.kernel, self.keyring)
         self.kernel.register(BrokerLease, awaits=self.served.awaits, send=self.served.send_now)
         self.queue = RequestQueue(self.keyring, 8)
         self.statements = Statements(self.kernel, self.keyring, self.book, HOUR)
@@ -224,7 +224,7 @@ def test_what_is_given_is_reserved_and_ends_with_what_it_was_cut_from() -> None:
     with pytest.raises(CommandError, match=f"found 'none', held are {SOURCE}"):
         released._release(ReleaseSource(source="none"))
     parts.sent()
-    assert released._release(ReleaseSource(source=SOURCE)) == {"sources": [SOURCE]}
+    assert released._release(ReleaseSource(source=SOURCE)).sources == [SOURCE]
     told = {type(message): peer for peer, message in parts.sent()}
     assert told == {Reclaim: "low", LetGo: "site"} and record.state == deleg.RECLAIMING
     parts.issued._on_offer_answer("low", OfferAnswer(record.id, record.number, None, 0))

@@ -30,6 +30,7 @@ from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
 from leasekit.actors.kernel import Dispatch, Kernel
 from leasekit.actors.peering import Calls, Keyring, Peering
 from leasekit.actors.settings import ActorSettings, GuestSettings, Peer
+from leasekit.core.answers import ClosedSlice
 from leasekit.core.claims.claim import delegate, delegate_root
 from leasekit.core.claims.signed import ED25519, Keypair
 from leasekit.core.commands import CloseSlice, CreateSlice, SetSliceKey
@@ -326,7 +327,7 @@ def test_slices_hold_for_all() -> None:
     slices.closing.append(lambda name, reason: told.append(reason))
     slices._set_key(SetSliceKey(name="s", key="ssh-ed25519 AAAA"))
     assert two.configuration == {"slice.key": "ssh-ed25519 AAAA"} and two.pending == sm.REDEEMING
-    assert slices._close(CloseSlice(name="s")) == {"slice": "s", "closed": ["w-1", "w-2"]}
+    assert slices._close(CloseSlice(name="s")) == ClosedSlice("s", ["w-1", "w-2"])
     assert told == [Reason(Code.SLICE_CLOSED)]
 
 

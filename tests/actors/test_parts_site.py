@@ -168,7 +168,7 @@ class Site:
         kernel.tick(HOUR)
         peers = [Peer(name="hub", key=HUB.public, role="broker"), Peer(name="web", key=WEB.public, role="guest")]
         self.keyring = keyring = Keyring("site", ME, ED25519, peers, kernel)
-        self.served: Served[SiteLease] = Served(kernel, keyring, lambda lease: {})
+        self.served: Served[SiteLease] = Served(kernel, keyring)
         inventory, known = Inventory(settings.inventory), self.served.leases
         saved = SiteSaved(kernel, keyring, known, inventory, settings)
         self.units = units = Units(
@@ -317,7 +317,7 @@ def test_setups_stop_while_the_site_is_at_fault() -> None:
 def test_operators_take_units_out_of_service() -> None:
     """What is out is missing in the calendar, and is back when the operator says so."""
     site = Site()
-    assert site.commands._disable_unit(DisableUnit(unit="a", reason="broken"))["state"] == au.OUT
+    assert site.commands._disable_unit(DisableUnit(unit="a", reason="broken")).state == au.OUT
     assert site.calendars.of("vm").free_at(HOUR) == 1
     site.commands._enable_unit(EnableUnit(unit="a"))
     assert site.calendars.of("vm").free_at(HOUR) == 2
@@ -337,7 +337,7 @@ def test_maintenance_ends_leases_and_is_told_to_brokers() -> None:
     assert (told.units, told.term) == (1, Term(HOUR + 5, 2 * HOUR))
     with pytest.raises(CommandError, match=r"already \(window"):
         site.maintenance._add(AddMaintenance(**window))
-    site.maintenance._remove(RemoveMaintenance(window=made["window"]))
+    site.maintenance._remove(RemoveMaintenance(window=made.window))
     assert not site.calendars.windows
 
 

@@ -492,7 +492,7 @@ def test_units_that_were_off_are_used_when_no_driver_switches_them_any_more() ->
     settings, rows = attrs.evolve(site.settings, inventory=(group,)), [unit.row() for unit in site.units]
     site = Authority("site", site.signer, site.scheme, site.peers.values(), FirstFit(), settings)
     site.restore({"units": rows})
-    assert [unit["power"] for unit in site.units.describe()] == ["on", "on"]
+    assert [site.units.describe(unit).power for unit in site.units] == ["on", "on"]
     assert [unit.power for unit in site.units.free("vm")] == ["on", "on"]
     site.units.give(site.units["vm-0"], "lease", b"")
     assert (site.units["vm-0"].state, site.units["vm-0"].lease) == ("setup", "lease")

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import attrs
 
-from leasekit.actors.kernel import keeps, shown
+from leasekit.actors.kernel import keeps
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import REQUEST
+from leasekit.core.answers import SourceClass, SourceDetails, WithheldDetails
 from leasekit.core.claims.claim import Ticket, sizes_of
 from leasekit.core.divided import DividedTimetable
 from leasekit.core.errors import CommandError, RemoteError
@@ -461,45 +462,33 @@ class Book:
             runs[source.base] = (first, max(units, source.units), Term(term.start, source.grants_until))
         return list(runs.values())
 
-    def describe(self, now: Instant) -> list[dict[str, Any]]:
-        """Every delegation as plain data for an operator."""
-        fields = (
-            "site", "state", "type", "units", "reclaimed", "deadline", "grants_until", "term", "properties",
-        )  # fmt: skip
+    def describe(self, now: Instant) -> list[SourceDetails]:
+        """Every delegation, for an operator."""
         rows = []
         for source in self._sources.values():
             table = self.asked(source.base)
             until = source.grants_until
             day = Term(now, min(now + DAY, until)) if now < until else source.term
             begun = source.term.start <= now < until
+            withheld = [WithheldDetails.of(one) for one in source.withheld if one.units and one.term.end > now]
             rows.append(
-                {
-                    **shown(source, *fields, source="id", issuer="peer", chain="base"),
-                    "free_now": table.free_at(now) if begun else 0,
-                    "free_for_a_day": table.available(day) if begun else 0,
-                    "reservations": len(self._tables[source.id]),
-                    "classes": self._describe_classes(source, table, now if begun else None),
-                    "withheld": [
-                        shown(one, "window", "units", "term", "reason")
-                        for one in source.withheld
-                        if one.units and one.term.end > now
-                    ],
-                }
-            )
+                SourceDetails.of(
+                    source, source=source.id, issuer=source.peer, chain=source.base,
+                    free_now=table.free_at(now) if begun else 0,
+                    free_for_a_day=table.available(day) if begun else 0,
+                    reservations=len(self._tables[source.id]),
+                    classes=self._describe_classes(source, table, now if begun else None), withheld=withheld,
+                )
+            )  # fmt: skip
         return rows
 
-    def _describe_classes(
-        self, source: Delegation, table: ClassedTimetable, now: Instant | None
-    ) -> list[dict[str, Any]]:
+    def _describe_classes(self, source: Delegation, table: ClassedTimetable, now: Instant | None) -> list[SourceClass]:
         """Where its units are of several classes: how many of each, how many are free, and what they have."""
         classes = self._tickets[source.id].leaf.classes
         return [
-            {
-                "class": class_.hex(),
-                "units": units,
-                "free_now": table.open(class_).free_at(now) if now is not None else 0,
-                "properties": dict(self._attributes[class_]),
-            }
+            SourceClass(
+                class_.hex(), units, table.open(class_).free_at(now) if now is not None else 0, self._attributes[class_]
+            )
             for class_, units in (classes if len(classes) > 1 else ())
         ]
 

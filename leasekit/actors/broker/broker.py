@@ -37,19 +37,27 @@ from leasekit.actors.broker.planner import Holds, Planner, Quotes
 from leasekit.actors.broker.preemption import Preemption, Promises
 from leasekit.actors.broker.requests import Admission, DryRuns, Refusals, Requests
 from leasekit.actors.issued import Issued
-from leasekit.actors.kernel import keeps, query, shown
+from leasekit.actors.kernel import keeps, query
 from leasekit.actors.settings import BrokerSettings, Peer
 from leasekit.actors.turns import Carriers, MapperTurns, is_inline
+from leasekit.core.answers import (
+    BrokerLeaseDetails,
+    BrokerStatus,
+    ClaimOfLease,
+    RequestDetails,
+    SourceDetails,
+    describe_counts,
+)
 from leasekit.core.claims.signed import Scheme, Signer
+from leasekit.core.commands import ListLeases, ShowLease
 from leasekit.core.errors import RemoteError
 from leasekit.core.leases.records import BrokerLease, Granted
 from leasekit.core.mappers import BrokerMapper, Defer, Grant, GrantGroup, Preempt, Reject
-from leasekit.core.properties import describe_counts
 from leasekit.core.protocol.messages import Message, RequestTicket
 from leasekit.core.reasons import of_mapper, view
 from leasekit.core.schema import Row
 from leasekit.core.steps import Tick, Turn, TurnDone
-from leasekit.core.time import Instant
+from leasekit.core.time import Instant, Term
 
 
 def decisions(
@@ -149,7 +157,8 @@ class Broker(Server[BrokerLease]):
         fresh: Callable[[], BrokerMapper] | None = None,
     ) -> None:
         self.settings = settings or BrokerSettings()
-        super().__init__(name, signer, scheme, peers, self.settings, self._describe, BrokerLease.from_row)
+        super().__init__(name, signer, scheme, peers, self.settings)
+        self.dispatch.recall = lambda row: self._describe(BrokerLease.from_row(row))
         self.book = Book()
         self.queue = RequestQueue(self.keyring, self.settings.pending_max)
         statements = Statements(self.kernel, self.keyring, self.book, self.settings.redeem_within)
@@ -230,22 +239,18 @@ class Broker(Server[BrokerLease]):
 
     # -- queries -----------------------------------------------------------------------------------------------
 
-    def _describe(self, lease: BrokerLease) -> dict[str, Any]:
-        return {
-            **shown(lease, "id", "holder", "slice", "type", "state", "pending"),
-            "site": self._site_of(lease),
-            "requested": shown(lease.asked, "op", "units", "term"),
-            "claims": [
-                {
-                    **shown(one, "source", "units"),
-                    "claim": one.digest.hex(),
-                    "classes": describe_counts(one.classes),
-                    "term": [one.term.start, self._until(one)],
-                }
-                for one in lease.claims
-            ],
+    def _describe(self, lease: BrokerLease) -> BrokerLeaseDetails:
+        claims = [
+            ClaimOfLease(
+                one.source, one.units, one.digest.hex(), describe_counts(one.classes),
+                Term(one.term.start, self._until(one)),
+            )
+            for one in lease.claims
+        ]  # fmt: skip
+        return BrokerLeaseDetails.of(
+            lease, site=self._site_of(lease), requested=RequestDetails.of(lease.asked), claims=claims,
             **view(lease.defer_reason or lease.reason),
-        }
+        )  # fmt: skip
 
     def _site_of(self, lease: BrokerLease) -> str:
         source = self.book.get(lease.claims[-1].source) if lease.claims else None
@@ -258,16 +263,21 @@ class Broker(Server[BrokerLease]):
             return claim.until
         return max(claim.term.start, min(claim.until, source.deadline))
 
+    @query("leases")
+    def _query_leases(self, asked: ListLeases) -> list[BrokerLeaseDetails]:
+        return [self._describe(lease) for lease in self.served.listed(asked)]
+
+    @query("lease")
+    def _query_lease(self, asked: ShowLease) -> BrokerLeaseDetails:
+        return self._describe(self.served.find(asked))
+
     @query("sources")
-    def _query_sources(self) -> list[dict[str, Any]]:
+    def _query_sources(self) -> list[SourceDetails]:
         return self.book.describe(self.kernel.now)
 
     @query("status")
-    def _query_status(self) -> dict[str, Any]:
-        return {
-            **self._status(self.leases.values()),
-            "waiting": len(self.queue),
-            "sources": len(self.book),
-            "reports": self.reports.latest(),
-            "delegations": self.issued.differences(),
-        }
+    def _query_status(self) -> BrokerStatus:
+        return BrokerStatus.of(
+            self._status(self.leases.values()), waiting=len(self.queue), sources=len(self.book),
+            reports=self.reports.latest(), delegations=self.issued.differences(),
+        )  # fmt: skip

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 import attrs
 from msgspec.structs import replace
@@ -20,6 +19,7 @@ from leasekit.actors.kernel import Kernel, command, earliest, keeps, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Notices
 from leasekit.actors.settings import DELEGATE, BrokerSettings, DelegationSpec
+from leasekit.core.answers import ReleasedDelegations
 from leasekit.core.claims.claim import DEGREE_ONE, UNITS_MAX, Ticket, decode_ticket, delegate
 from leasekit.core.claims.signed import RECLAIM, TRUNCATION, check_statement, reclaim_deadline, state
 from leasekit.core.commands import ReleaseSource
@@ -593,13 +593,13 @@ class ReleasedSources:
     _dependents: SourceDependents
 
     @command("source.release")
-    def _release(self, asked: ReleaseSource) -> dict[str, Any]:
+    def _release(self, asked: ReleaseSource) -> ReleasedDelegations:
         """Let go of what is held, as if its issuer had taken it back: for one that is gone."""
         name = asked.source
         found = [one for one in (self._book.get(name), *self._book.chain(name)) if one is not None]
         sources = [one for one in dict.fromkeys(found) if deleg.MACHINE.allows((one.state, one.pending), "let_go")]
         if not found:
-            known = ", ".join(sorted(one["source"] for one in self._book.describe(self._kernel.now))) or "(none)"
+            known = ", ".join(sorted(one.source for one in self._book.describe(self._kernel.now))) or "(none)"
             raise CommandError(f"source: found {name!r}, held are {known}")
         if not sources:
             raise CommandError(f"source {name} is {found[0].state}: there is nothing to let go of")
@@ -608,4 +608,4 @@ class ReleasedSources:
             number, until = self._kernel.next("serial"), self._dependents.busy_until(source)
             message = LetGo(source.id, number, source.ticket, until)
             self._notices.owe(f"let_go:{source.id}", source.peer, source.id, number, message, source.term.end)
-        return {"sources": [one.id for one in sources]}
+        return ReleasedDelegations([one.id for one in sources])

@@ -17,11 +17,12 @@ import attrs
 from msgspec.structs import replace
 
 from leasekit.actors.broker.book import Book
-from leasekit.actors.kernel import Kernel, keeps, query, shown, takes
+from leasekit.actors.kernel import Kernel, keeps, query, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Served
 from leasekit.actors.settings import REQUEST, BrokerSettings
 from leasekit.actors.turns import FAILED, MALFORMED, NOT_CARRIED_OUT, check_decision
+from leasekit.core.answers import HeldPartDetails, HoldDetails
 from leasekit.core.claims.claim import JOINED_MAX
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import plans
@@ -280,12 +281,9 @@ class Holds:
         self.drop(hold, Reason(Code.HELD_UNTIL, at=hold.expires))
 
     @query("holds")
-    def _query_holds(self) -> list[dict[str, Any]]:
+    def _query_holds(self) -> list[HoldDetails]:
         return [
-            {
-                **shown(hold, "peer", "state", "term", "expires", plan="id"),
-                "parts": [shown(part, "part", "source", "site", "type", "units") for part in hold.parts],
-            }
+            HoldDetails.of(hold, plan=hold.id, parts=[HeldPartDetails.of(part) for part in hold.parts])
             for hold in self.held.values()
         ]
 

@@ -10,7 +10,7 @@ it starts at once then. What is booked is free again when the request is withdra
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -18,6 +18,7 @@ from leasekit.actors.broker.claims import TRUNCATE, GrantedClaims, Statements, e
 from leasekit.actors.broker.grants import Answers, GrantChecks, TicketCutter
 from leasekit.actors.kernel import Kernel, command
 from leasekit.actors.served import Notices
+from leasekit.core.answers import EvictedLease
 from leasekit.core.commands import EvictLease
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import broker as br
@@ -47,7 +48,7 @@ class Preemption:
     _answers: Answers
 
     @command("lease.evict")
-    def _evict(self, asked: EvictLease) -> dict[str, Any]:
+    def _evict(self, asked: EvictLease) -> EvictedLease:
         lease = self._granted.leases.get(asked.lease)
         if lease is None or lease.ended >= 0:
             raise CommandError(f"lease: found {asked.lease!r:.80}, which is no lease here that goes on")
@@ -61,7 +62,7 @@ class Preemption:
             raise CommandError(
                 f"lease {lease.id} is firm: its broker can't end it. Its site can: `leasekit site evict {lease.id}`"
             )
-        return {"lease": lease.id, "holder": lease.holder, "at": at}
+        return EvictedLease(lease.id, lease.holder, at)
 
     def preempt(self, one: Preempt) -> None:
         """End a preemptible lease, as the mapper says. Raises ``CommandError``."""

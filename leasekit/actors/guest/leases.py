@@ -11,10 +11,22 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from leasekit.actors.kernel import Kernel, earliest, keeps, query, shown, takes
+from leasekit.actors.kernel import Kernel, earliest, keeps, query, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import GuestSettings
 from leasekit.actors.turns import check_decision
+from leasekit.core.answers import (
+    ContinuationDetails,
+    GrantDetails,
+    GuestLeaseDetails,
+    GuestLeaseSummary,
+    GuestRequestDetails,
+    GuestUnitDetails,
+    ResumedDetails,
+    ReturnDetails,
+    SliceDetails,
+    TicketDetails,
+)
 from leasekit.core.claims.claim import decode_ticket, split_tickets
 from leasekit.core.claims.signed import RELINQUISHMENT, state
 from leasekit.core.commands import ListLeases, ShowLease
@@ -213,34 +225,28 @@ class Leases:
             members=members if fixed is None else lambda: fixed,
         )
 
-    def describe(self, lease: GuestLease) -> dict[str, Any]:
-        """The lease as plain data for an operator."""
-        held = lease.approved
-        following = [{**shown(one, "units", "term"), "undo": _may_undo(lease, one)} for one in lease.following]
-        return {
-            **shown(lease, "id", "name", "slice", "type", "broker", "site", "state", "pending", "join", "closing"),
+    def describe(self, lease: GuestLease) -> GuestLeaseDetails:
+        """The lease, for an operator."""
+        held, resumes = lease.approved, lease.resumes
+        following = [ContinuationDetails(one.units, one.term, _may_undo(lease, one)) for one in lease.following]
+        return GuestLeaseDetails.of(
+            lease,
             **view(lease.reason),
-            "requested": shown(lease.asked, "op", "units", "term", "properties"),
-            "approved": held and {**shown(held, "units", "term"), "claim": held.digest.hex()},
-            "renewal": following[0] if following else None,
-            "continuations": following[1:],
-            "granted": lease.granted and {"term": list(lease.granted), "units": len(lease.units)},
-            "start": lease.runs.start,
-            "end": _end(lease),
-            "configuration": dict(lease.configuration),
-            "resource": dict(lease.resource),
-            "units": [
-                {**shown(u, "state", unit="name"), **view(u.reason), "properties": dict(u.properties)}
-                for u in lease.units.values()
-            ],
-            "redeem_predecessor": lease.after.redeem,
-            "join_predecessor": lease.after.join,
-            "suspends": lease.suspends,
-            "resumes": lease.resumes and shown(lease.resumes, "lease", suspended="at"),
-        }
+            requested=GuestRequestDetails.of(lease.asked),
+            approved=held and TicketDetails(held.units, held.term, held.digest.hex()),
+            renewal=following[0] if following else None,
+            continuations=following[1:],
+            granted=lease.granted and GrantDetails(lease.granted, len(lease.units)),
+            start=lease.runs.start,
+            end=_end(lease),
+            units=[GuestUnitDetails.of(unit, unit=unit.name, **view(unit.reason)) for unit in lease.units.values()],
+            redeem_predecessor=lease.after.redeem,
+            join_predecessor=lease.after.join,
+            resumes=resumes and ResumedDetails(resumes.lease, resumes.at),
+        )
 
     @query("leases")
-    def _query_leases(self, asked: ListLeases) -> list[dict[str, Any]]:
+    def _query_leases(self, asked: ListLeases) -> list[GuestLeaseSummary]:
         return [
             _summary(lease)
             for lease in self.by_id.values()
@@ -248,21 +254,21 @@ class Leases:
         ]
 
     @query("lease")
-    def _query_lease(self, asked: ShowLease) -> dict[str, Any]:
+    def _query_lease(self, asked: ShowLease) -> GuestLeaseDetails:
         return self.describe(self.find(asked.lease))
 
     @query("slices")
-    def _query_slices(self) -> list[dict[str, Any]]:
+    def _query_slices(self) -> list[SliceDetails]:
         rows = []
         for record in self.slices.values():
             members = self.of_slice(record.id)
+            going = [lease for lease in members if lease.state in OPEN]
+            units = sum(len(lease.units) for lease in going)
+            refused = words(record.refused) or None
             rows.append(
-                {
-                    **shown(record, "hold", "released", "refused", slice="id"),
-                    "leases": len(members),
-                    "open": sum(lease.state in OPEN for lease in members),
-                    "units": sum(len(lease.units) for lease in members if lease.state in OPEN),
-                }
+                SliceDetails.of(
+                    record, slice=record.id, refused=refused, leases=len(members), open=len(going), units=units
+                )
             )
         return rows
 
@@ -279,15 +285,9 @@ def _end(lease: GuestLease) -> Instant:
     return end if lease.ended < 0 else min(end, lease.ended)
 
 
-def _summary(lease: GuestLease) -> dict[str, Any]:
-    held = lease.approved
-    return {
-        **shown(lease, "id", "name", "slice", "type", "site", "state", "pending", "join"),
-        "units": len(lease.units) or (held.units if held is not None else lease.asked.units),
-        "start": lease.runs.start,
-        "end": _end(lease),
-        **view(lease.reason),
-    }
+def _summary(lease: GuestLease) -> GuestLeaseSummary:
+    units = len(lease.units) or lease.latest.units
+    return GuestLeaseSummary.of(lease, units=units, start=lease.runs.start, end=_end(lease), **view(lease.reason))
 
 
 def _predecessors(lease: GuestLease) -> set[str]:
@@ -579,12 +579,8 @@ class Returns:
         return giving.id in self._returns and peer == to
 
     @query("returns")
-    def _query_returns(self) -> list[dict[str, Any]]:
-        return [
-            {**shown(one, "lease", claim="id", stage="state"), "units": one.held.units, "from": one.at,
-             "end": one.held.term.end}
-            for one in self
-        ]  # fmt: skip
+    def _query_returns(self) -> list[ReturnDetails]:
+        return [ReturnDetails(one.id, one.state, one.lease, one.held.units, one.at, one.held.term.end) for one in self]
 
     def restore(self, rows: Iterable[Row]) -> None:
         """Take up what a store kept: it is sent at once."""

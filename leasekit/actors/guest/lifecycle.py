@@ -15,6 +15,7 @@ import attrs
 
 from leasekit.actors.guest.leases import CLOSE, GuestOperations, Leases, Limits, Returns, joint, structure, with_more
 from leasekit.actors.kernel import Kernel, command
+from leasekit.core.answers import GuestLeaseDetails
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
@@ -210,7 +211,7 @@ class Endings:
     """Who is told, in order, of a lease that is over."""
 
     @command("lease.close")
-    def _close(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _close(self, arguments: Mapping[str, Any]) -> GuestLeaseDetails:
         return self._records.describe(self.close_early(structure(CloseLeaseEarly, arguments)))
 
     def close_early(self, request: CloseLeaseEarly) -> GuestLease:

@@ -28,6 +28,7 @@ from leasekit.actors.guest.lifecycle import Endings, Redeems, Transitions
 from leasekit.actors.kernel import Kernel, command, deferred, takes
 from leasekit.actors.peering import Calls, Keyring
 from leasekit.actors.settings import GuestSettings
+from leasekit.core.answers import ClosedSlice, CreatedSlice, DryRunDetails, GuestLeaseDetails, SliceKeySet, plain
 from leasekit.core.claims.claim import begin_of, decode_ticket, saving_of
 from leasekit.core.commands import CloseSlice, CreateSlice, SetSliceKey, UndoExtend
 from leasekit.core.errors import CommandError
@@ -64,7 +65,7 @@ class LeaseRequests:
         """How long an answer to a request that can't be deferred is waited for."""
 
     @command("lease.request")
-    def _request(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _request(self, arguments: Mapping[str, Any]) -> GuestLeaseDetails:
         return self._records.describe(self.request(structure(RequestLease, arguments, term=True)))
 
     def request(self, request: RequestLease) -> GuestLease:
@@ -220,15 +221,15 @@ class LeaseChanges:
     _redeems: Redeems
 
     @command("lease.extend")
-    def _extend(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _extend(self, arguments: Mapping[str, Any]) -> GuestLeaseDetails:
         return self._records.describe(self.extend(structure(ExtendLease, arguments)))
 
     @command("lease.modify")
-    def _modify(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _modify(self, arguments: Mapping[str, Any]) -> GuestLeaseDetails:
         return self._records.describe(self.modify(structure(ModifyLease, arguments)))
 
     @command("lease.undo_extend")
-    def _undo(self, asked: UndoExtend) -> dict[str, Any]:
+    def _undo(self, asked: UndoExtend) -> GuestLeaseDetails:
         lease = self._records.find(asked.lease)
         self._redeems.undo_extend(lease)
         return self._records.describe(lease)
@@ -404,16 +405,9 @@ class DryRunRequests:
     def _answered(self, peer: str, message: DryRunAnswer) -> None:
         call = self._calls.answered(peer, message.lease, message.number)
         if call is not None:
-            answer: dict[str, Any] = {
-                "broker": peer,
-                "status": message.status,
-                "site": message.site,
-                "units": message.units,
-                "term": list(message.term),
-                **view(message.reason),
-                "earliest": message.earliest if message.earliest >= 0 else None,
-            }
-            self._calls.end(call, Reply(call.command, answer))
+            earliest = message.earliest if message.earliest >= 0 else None
+            answer = DryRunDetails.of(message, broker=peer, **view(message.reason), earliest=earliest)
+            self._calls.end(call, Reply(call.command, plain(answer)))
 
 
 KEY_MAX: Final = 4096
@@ -462,7 +456,7 @@ class Slices:
                 self._transitions.advance(dependent)
 
     @command("slice.create")
-    def _create(self, asked: CreateSlice) -> dict[str, Any]:
+    def _create(self, asked: CreateSlice) -> CreatedSlice:
         name, hold = asked.name, asked.hold
         check_name("name", name)
         if not name or name in self._records.slices:
@@ -471,10 +465,10 @@ class Slices:
         record = Slice(name, hold, hold == 0, key=key)
         self._records.slices[name] = record
         self._kernel.touch(record)
-        return {"slice": name, "hold": hold}
+        return CreatedSlice(name, hold)
 
     @command("slice.key")
-    def _set_key(self, asked: SetSliceKey) -> dict[str, Any]:
+    def _set_key(self, asked: SetSliceKey) -> SliceKeySet:
         """The slice's users log in with another key: units that are there are told, those to come get it."""
         name, key = asked.name, _key_text(asked.key)
         record = self._find(name)
@@ -483,7 +477,7 @@ class Slices:
         leases = [lease for lease in self._records.open.values() if lease.slice == name]
         for lease in leases:
             self._transitions.advance(lease)
-        return {"slice": name, "leases": [lease.id for lease in leases]}
+        return SliceKeySet(name, [lease.id for lease in leases])
 
     def _find(self, name: str) -> Slice:
         record = self._records.slices.get(name)
@@ -493,7 +487,7 @@ class Slices:
         return record
 
     @command("slice.close")
-    def _close(self, asked: CloseSlice) -> dict[str, Any]:
+    def _close(self, asked: CloseSlice) -> ClosedSlice:
         name = asked.name
         reason = said(asked.reason) if asked.reason else Reason(Code.SLICE_CLOSED)
         for tell in self.closing:
@@ -507,7 +501,7 @@ class Slices:
             elif lease.slice == name and not lease.closing and not lease.is_closing:
                 self._endings.close(lease, reason)
                 closed.append(lease.id)
-        return {"slice": name, "closed": closed}
+        return ClosedSlice(name, closed)
 
 
 def _key_text(text: str) -> str:

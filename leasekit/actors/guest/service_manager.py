@@ -35,6 +35,7 @@ from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
 from leasekit.actors.kernel import Kernel, query
 from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.actors.turns import FAILED, MapperTurns, check_decision, is_inline, run_turn
+from leasekit.core.answers import GuestStatus
 from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.errors import CommandError
 from leasekit.core.leases.records import GuestLease
@@ -205,6 +206,6 @@ class ServiceManager(Actor):
         self.membership.done(done)
 
     @query("status")
-    def _query_status(self) -> dict[str, Any]:
+    def _query_status(self) -> GuestStatus:
         units = sum(len(lease.units) for lease in self.records.open.values())
-        return {**self._status(self.leases.values()), "units": units, "returns": len(self.returns)}
+        return GuestStatus.of(self._status(self.leases.values()), units=units, returns=len(self.returns))

@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
-from msgspec.structs import asdict
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from leasekit.actors.guest.leases import NAME_MAX, Leases
 from leasekit.actors.guest.lifecycle import Endings
 from leasekit.actors.guest.requests import LeaseRequests
-from leasekit.actors.kernel import Kernel, command, deferred, earliest, keeps, named, query, shown, takes
+from leasekit.actors.kernel import Kernel, command, deferred, earliest, keeps, named, query, takes
 from leasekit.actors.peering import Calls, Keyring
+from leasekit.core.answers import LeasedPartDetails, PlannedTopology, PlanPartDetails, TopologyDetails, plain
 from leasekit.core.commands import CloseTopology, ListTopologies, ShowTopology
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import service_manager as sm
@@ -330,7 +332,7 @@ class LeasedTopologies:
     # -- commands and queries ----------------------------------------------------------------------------------
 
     @command("topology.request")
-    def _on_request(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _on_request(self, arguments: Mapping[str, Any]) -> TopologyDetails:
         tries = arguments.get("tries", TRIES)
         if type(tries) is not int:
             raise CommandError(f"tries: found {tries!r:.40}, expected 1 to {TRIES_MAX}")
@@ -338,7 +340,7 @@ class LeasedTopologies:
         return self._describe(self.request(decision))
 
     @command("topology.close")
-    def _close(self, asked: CloseTopology) -> dict[str, Any]:
+    def _close(self, asked: CloseTopology) -> TopologyDetails:
         topology = named("topology", asked.topology, self.by_id)
         reason = said(asked.reason) if asked.reason else Reason(Code.CLOSED_BY_GUEST)
         if topology.state in OVER:
@@ -366,33 +368,29 @@ class LeasedTopologies:
                 self._give_up(topology, reason)
 
     @query("topology")
-    def _query(self, asked: ShowTopology) -> dict[str, Any]:
+    def _query(self, asked: ShowTopology) -> TopologyDetails:
         topology = named("topology", asked.topology, self.by_id)
-        request = _request(topology)
-        return {**self._describe(topology), "request": request.to_dict()}
+        return replace(self._describe(topology), request=_request(topology).to_dict())
 
     @query("topologies")
-    def _query_all(self, asked: ListTopologies) -> list[dict[str, Any]]:
+    def _query_all(self, asked: ListTopologies) -> list[TopologyDetails]:
         return [
-            {key: value for key, value in self._describe(topology).items() if key != "parts"}
+            replace(self._describe(topology), parts=UNSET)
             for topology in self.by_id.values()
             if asked.all or topology.state not in OVER
         ]
 
-    def _describe(self, topology: Topology) -> dict[str, Any]:
-        return {
-            "topology": topology.id,
-            "slice": _request(topology).slice,
-            **shown(topology, "broker", "state", "left"),
-            **_planned(topology),
-            "parts": [self._describe_part(topology, part) for part in topology.parts],
-        }
+    def _describe(self, topology: Topology) -> TopologyDetails:
+        parts = [self._describe_part(topology, part) for part in topology.parts]
+        return TopologyDetails.of(
+            topology, topology=topology.id, slice=_request(topology).slice, **_planned(topology), parts=parts
+        )
 
-    def _describe_part(self, topology: Topology, part: PlanPart) -> dict[str, Any]:
+    def _describe_part(self, topology: Topology, part: PlanPart) -> LeasedPartDetails:
         id_ = topology.leases.get(part.part, "")
         lease = self._records.by_id.get(id_)
         state, pending = (lease.state, lease.pending) if lease is not None else ("", "")
-        return {**asdict(part), "lease": id_, "state": state, "pending": pending}
+        return LeasedPartDetails.of(part, lease=id_, state=state, pending=pending)
 
     def views(self) -> Iterator[TopologyView]:
         """The topologies as mappers see them, those that are over for a while included."""
@@ -431,12 +429,9 @@ class PlanTrials:
         if call is None:
             self._topologies.planned(peer, message)
         else:
-            parts = [asdict(part) for part in message.parts]
-            planned = {"broker": peer, "status": message.status, **_planned(message), "parts": parts}
-            self._calls.end(
-                call,
-                Reply(call.command, planned),
-            )
+            parts = [PlanPartDetails.of(part) for part in message.parts]
+            planned = PlannedTopology.of(message, broker=peer, **_planned(message), parts=parts)
+            self._calls.end(call, Reply(call.command, plain(planned)))
 
 
 def _request(topology: Topology) -> TopologyRequest:
@@ -482,9 +477,8 @@ def _text(arguments: Mapping[str, Any], field: str) -> str:
 
 
 def _planned(of: Topology | Planned) -> dict[str, Any]:
-    """What was planned, as plain data."""
+    """What is shown of what was planned under another form than it has."""
     return {
-        **shown(of, "plan", "term", "objective", "gap"),
         "expires": of.expires if of.expires >= 0 else None,
         **view(of.reason),
         "earliest": of.earliest if of.earliest >= 0 else None,

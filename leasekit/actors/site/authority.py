@@ -6,11 +6,10 @@ Here its parts are put together; each has a module of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from leasekit.actors.base import Server
 from leasekit.actors.issued import Issued
-from leasekit.actors.kernel import query, shown
+from leasekit.actors.kernel import query
 from leasekit.actors.settings import AuthoritySettings, Peer
 from leasekit.actors.site.assignment import Assignment
 from leasekit.actors.site.calendars import Calendars
@@ -47,7 +46,9 @@ from leasekit.actors.site.redeems import (
 )
 from leasekit.actors.site.saved import SiteSaved
 from leasekit.actors.site.units import Units, summary
+from leasekit.core.answers import ChangeDetails, SiteLeaseDetails, SiteStatus
 from leasekit.core.claims.signed import Scheme, Signer
+from leasekit.core.commands import ListLeases, ShowLease
 from leasekit.core.leases.outage import Outage
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.leases.saved import SavedUnit
@@ -73,7 +74,8 @@ class Authority(Server[SiteLease]):
         settings: AuthoritySettings | None = None,
     ) -> None:
         self.settings = settings = settings or AuthoritySettings()
-        super().__init__(name, signer, scheme, peers, settings, _describe, SiteLease.from_row)
+        super().__init__(name, signer, scheme, peers, settings)
+        self.dispatch.recall = lambda row: _describe(SiteLease.from_row(row))
         kernel, keyring, served = self.kernel, self.keyring, self.served
         self.inventory = inventory = Inventory(settings.inventory)
         self.saved = saved = SiteSaved(kernel, keyring, self.leases, inventory, settings)
@@ -164,24 +166,23 @@ class Authority(Server[SiteLease]):
         self.calendars.restore_windows(tables.get("maintenance", ()))
         self._maintenance.tell_of_gone(changed)
 
+    @query("leases")
+    def _query_leases(self, asked: ListLeases) -> list[SiteLeaseDetails]:
+        return [_describe(lease) for lease in self.served.listed(asked)]
+
+    @query("lease")
+    def _query_lease(self, asked: ShowLease) -> SiteLeaseDetails:
+        return _describe(self.served.find(asked))
+
     @query("status")
-    def _query_status(self) -> dict[str, Any]:
-        return {
-            **self._status(self.leases.values()),
-            "units": summary(self.units),
-            "waiting": len(self.demands),
-            "filters": self.units.kinds.counts(),
-            "reports": self.reports.latest(),
-            "outages": self.outages.describe(),
-            "delegations": self.issued.differences(),
-        }
+    def _query_status(self) -> SiteStatus:
+        return SiteStatus.of(
+            self._status(self.leases.values()), units=summary(self.units), waiting=len(self.demands),
+            filters=self.units.kinds.counts(), reports=self.reports.latest(), outages=self.outages.describe(),
+            delegations=self.issued.differences(),
+        )  # fmt: skip
 
 
-def _describe(lease: SiteLease) -> dict[str, Any]:
-    fields = ("id", "holder", "slice", "type", "state", "pending", "wanted", "units", "term")
-    return {
-        **shown(lease, *fields),
-        "end": min([lease.goes_to, *(at for at in (lease.terminates_at, lease.ended) if at >= 0)]),
-        "next": lease.next and shown(lease.next, "op", "units", "term"),
-        **view(lease.reason),
-    }
+def _describe(lease: SiteLease) -> SiteLeaseDetails:
+    end = min([lease.goes_to, *(at for at in (lease.terminates_at, lease.ended) if at >= 0)])
+    return SiteLeaseDetails.of(lease, end=end, next=lease.next and ChangeDetails.of(lease.next), **view(lease.reason))

@@ -11,19 +11,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import attrs
 from attrs import evolve
+from msgspec import UNSET
 
 from leasekit.actors.issued import Issued
-from leasekit.actors.kernel import Kernel, command, keeps, query, shown
+from leasekit.actors.kernel import Kernel, command, keeps, query
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Notices, Reports
 from leasekit.actors.settings import AuthoritySettings, DelegationSpec
 from leasekit.actors.site.hosts import FragmentedError
 from leasekit.actors.site.units import Units
 from leasekit.core.accounts import INVENTORY
+from leasekit.core.answers import ClaimDetails, EvidenceDetails, VouchedEvidence, describe_counts
 from leasekit.core.claims.claim import (
     DEGREE_ONE,
     Claim,
@@ -60,7 +62,7 @@ from leasekit.core.errors import CommandError, LeasekitError, TicketError
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import Delegation, Incident, SiteClaim, SiteLease
 from leasekit.core.profile import FOREVER, Profile
-from leasekit.core.properties import NO_UNITS, Counts, chosen, count_of, describe_counts, in_common
+from leasekit.core.properties import NO_UNITS, Counts, chosen, count_of, in_common
 from leasekit.core.protocol.messages import ClaimReport, CloseLease
 from leasekit.core.reasons import Code, Reason, mark, marked
 from leasekit.core.schema import Row
@@ -244,13 +246,13 @@ class SiteClaims:
         return standing(self.root_signer(claims[0].digest), [one.digest for one in claims], self._kernel.now, instant)
 
     @command("evidence.word")
-    def _give_word(self, asked: GiveWord) -> dict[str, Any]:
+    def _give_word(self, asked: GiveWord) -> VouchedEvidence:
         """The evidence in ``file``, with the site's word on its claims in it."""
         found = decode_evidence(asked.file)
         if found.kind != OVERDELEGATION or len(found.claims) < 2:
             raise CommandError(f"file: found evidence of {found.kind}, only {OVERDELEGATION} takes a site's word")
         word = self.vouch(found.claims[1:], found.instant)
-        return {"file": encode_evidence(evolve(found, statements=(word,)), asked.words), "at": word.at}
+        return VouchedEvidence(encode_evidence(evolve(found, statements=(word,)), asked.words), word.at)
 
     def refresh(self, digest: bytes) -> None:
         """What the tree says of a claim is written down."""
@@ -292,25 +294,21 @@ class SiteClaims:
                 self.tree.end_early(digest, record.until)
 
     @query("claims")
-    def _query_claims(self) -> list[dict[str, Any]]:
+    def _query_claims(self) -> list[ClaimDetails]:
         names = self._keyring.names()
         return [
-            {
-                "claim": record.id,
-                **shown(record, "lease", "parent"),
-                **describe_key("issuer", record.issuer, names),
+            ClaimDetails.of(
+                record, claim=record.id, **describe_key("issuer", record.issuer, names),
                 **describe_key("holder", record.holder, names),
-                **shown(record, "type", "units"),
-                "classes": describe_counts(decode_claim(record.body, record.signature).classes),
-                "term": [record.term.start, record.until if record.until >= 0 else record.term.end],
-                **shown(record, "state", "honoured"),
-            }
+                classes=describe_counts(decode_claim(record.body, record.signature).classes),
+                term=Term(record.term.start, record.until if record.until >= 0 else record.term.end),
+            )
             for record in self.by_digest.values()
-        ]
+        ]  # fmt: skip
 
 
 def describe_key(field: str, key: str, names: Mapping[bytes, str]) -> dict[str, str]:
-    """A key in hex as plain data: itself, its short form, and whose it is, where that is known."""
+    """What is shown of a key in hex: itself, its short form, and whose it is, where that is known."""
     data = bytes.fromhex(key)
     return {field: key, f"{field}_fingerprint": fingerprint(data), f"{field}_name": names.get(data, "")}
 
@@ -376,15 +374,12 @@ class Incidents:
             self._guilty[incident.guilty] += 1
 
     @query("evidence")
-    def _query_evidence(self, asked: ListEvidence) -> list[dict[str, Any]]:
+    def _query_evidence(self, asked: ListEvidence) -> list[EvidenceDetails]:
         wanted, names = asked.id, self._keyring.names()
         return [
-            {
-                **shown(one, "id", "at", "kind"),
-                **describe_key("guilty", one.guilty, names),
-                "words": one.words,
-                **({"file": one.body.decode()} if wanted else {}),
-            }
+            EvidenceDetails.of(
+                one, **describe_key("guilty", one.guilty, names), file=one.body.decode() if wanted else UNSET
+            )
             for one in self.evidence.values()
             if wanted in ("", one.id)
         ]

@@ -15,15 +15,16 @@ torn down all the same. Each lease finds out for itself: what one guest asks for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
-from leasekit.actors.kernel import Kernel, command, keeps, query, shown
+from leasekit.actors.kernel import Kernel, command, keeps, query
 from leasekit.actors.settings import AuthoritySettings
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.leases import REPLACE, DemandQueue, LeaseUpdates, SiteLeases
 from leasekit.actors.site.units import Units
+from leasekit.core.answers import MovedUnit, OutageDetails, ServiceOfUnit, UnitDetails, WatchedUnit
 from leasekit.core.commands import DisableUnit, EnableUnit, FailUnit, MoveUnit
 from leasekit.core.drivers import LEASE, SITE, Blame
 from leasekit.core.errors import CommandError
@@ -157,18 +158,18 @@ class SiteOutages:
     # -- queries -----------------------------------------------------------------------------------------------
 
     @query("units")
-    def _query_units(self) -> list[dict[str, Any]]:
-        found = self._units.describe()
-        for unit in found:
-            outage = self.by_lease.get(self._units[unit["unit"]].promised)
-            if outage is not None and unit["unit"] in outage.waiting:
-                unit |= view(Reason(Code.WAITS_FOR_SITE).because(outage.reason))
-        return found
+    def _query_units(self) -> list[UnitDetails]:
+        return [self._units.describe(unit, self._why_waits(unit)) for unit in self._units]
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Each as plain data for an operator."""
-        fields = ("type", "lease", "since", "again", "tries")
-        return [{**shown(outage, *fields), **view(outage.reason)} for outage in self.by_lease.values()]
+    def _why_waits(self, unit: SiteUnit) -> Reason | None:
+        outage = self.by_lease.get(unit.promised)
+        if outage is None or unit.id not in outage.waiting:
+            return None
+        return Reason(Code.WAITS_FOR_SITE).because(outage.reason)
+
+    def describe(self) -> list[OutageDetails]:
+        """Each, for an operator."""
+        return [OutageDetails.of(outage, **view(outage.reason)) for outage in self.by_lease.values()]
 
 
 @attrs.define(eq=False)
@@ -282,7 +283,7 @@ class UnitFailures:
         self._calendars.count(unit.type)
 
     @command("unit.fail")
-    def _fail_unit(self, asked: FailUnit) -> dict[str, Any]:
+    def _fail_unit(self, asked: FailUnit) -> ServiceOfUnit:
         """``unit`` is down, for ``reason``. With ``lease`` and ``setup``, as ``watched`` told them, only if it is
         still that one's, from that setup; without, an operator says so, and it stays out until it is enabled.
         """
@@ -301,9 +302,9 @@ class UnitFailures:
         if unit.retire:
             self._calendars.count(unit.type)
         self._replacements.go_on_without(self._leases.by_id[lease], unit)
-        return {"unit": name, "state": unit.state, **view(unit.reason)}
+        return ServiceOfUnit(name, unit.state, **view(unit.reason))
 
-    def _fail_host(self, host: SiteUnit, why: Reason) -> dict[str, Any]:
+    def _fail_host(self, host: SiteUnit, why: Reason) -> ServiceOfUnit:
         """A host is down, and all machines on it: their leases get others in their place."""
         if not host.retire:
             self._units.retire(host.id, why)
@@ -318,10 +319,10 @@ class UnitFailures:
             elif machine.promised:
                 self._units.take(machine, lease.id)
                 self._replacements.replace(lease, machine)
-        return {"unit": host.id, "state": host.state, **view(host.reason or host.retire)}
+        return ServiceOfUnit(host.id, host.state, **view(host.reason or host.retire))
 
     @command("unit.move")
-    def _move_unit(self, asked: MoveUnit) -> dict[str, Any]:
+    def _move_unit(self, asked: MoveUnit) -> MovedUnit:
         unit = self._units.find(asked.unit)
         lease = self._leases.by_id.get(unit.lease)
         if unit.state != au.UP or lease is None:
@@ -332,7 +333,7 @@ class UnitFailures:
             raise CommandError(f"unit {unit.id}: lease {lease.id} takes no other in its place (deficit=accept)")
         self._units.lose(unit, Reason(Code.MOVED, detail=clip(asked.reason or "no reason given")), SITE)
         self._replacements.go_on_without(lease, unit, count=False)
-        return {"unit": unit.id, "state": unit.state, "lease": lease.id}
+        return MovedUnit(unit.id, unit.state, lease.id)
 
 
 @attrs.define(eq=False)
@@ -393,32 +394,29 @@ class UnitCommands:
     _context: Callable[[SiteUnit, SiteLease | None], Properties]
 
     @command("unit.disable")
-    def _disable_unit(self, asked: DisableUnit) -> dict[str, Any]:
+    def _disable_unit(self, asked: DisableUnit) -> ServiceOfUnit:
         unit = self._units.retire(asked.unit, _reason(asked.reason, Code.OUT_OF_SERVICE))
         self._calendars.count(unit.type)
-        return {"unit": unit.id, "state": unit.state, **view(unit.retire)}
+        return ServiceOfUnit(unit.id, unit.state, **view(unit.retire))
 
     @command("unit.enable")
-    def _enable_unit(self, asked: EnableUnit) -> dict[str, Any]:
+    def _enable_unit(self, asked: EnableUnit) -> ServiceOfUnit:
         unit = self._units.bring_back(asked.unit)
         self._calendars.count(unit.type)
         self._demands.mark_dirty()
-        return {"unit": unit.id, "state": unit.state, **view(None)}
+        return ServiceOfUnit(unit.id, unit.state, **view(None))
 
     @query("watched")
-    def _query_watched(self) -> list[dict[str, Any]]:
-        """The units that are up, for whoever probes them: whose, from which setup, and what their driver may know."""
+    def _query_watched(self) -> list[WatchedUnit]:
         return [
-            {
-                "unit": unit.id,
-                **shown(unit, "type", "lease", "setup"),
-                "properties": self._context(unit, lease),
-                "configuration": lease.properties if lease is not None else EMPTY,
-            }
+            WatchedUnit(
+                unit.id, unit.type, unit.lease, unit.setup, self._context(unit, lease),
+                lease.properties if lease is not None else EMPTY,
+            )
             for unit in self._units
             if unit.state == au.UP
             for lease in (self._leases.by_id.get(unit.lease),)
-        ]
+        ]  # fmt: skip
 
 
 def _reason(text: str, otherwise: Code) -> Reason:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import attrs
 
 from leasekit.actors.issued import Issued, in_order, units_of_class, withheld_shares
-from leasekit.actors.kernel import Kernel, command, named, query, shown
+from leasekit.actors.kernel import Kernel, command, named, query
 from leasekit.actors.served import Notices
 from leasekit.actors.site.calendars import Calendars, retired_for
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.actors.site.units import GONE
+from leasekit.core.answers import EvictedLease, HitLease, RemovedFromWindows, RemovedWindow, WindowDetails
 from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.commands import AddMaintenance, EvictLease, RemoveMaintenance
 from leasekit.core.errors import CommandError
@@ -50,7 +50,7 @@ class Maintenance:
                 self._leases.tell(lease, None if gone is None else Reason(Code.UNIT, gone).because(GONE))
 
     @command("maintenance.add")
-    def _add(self, asked: AddMaintenance) -> dict[str, Any]:
+    def _add(self, asked: AddMaintenance) -> WindowDetails:
         start, end = asked.start, asked.end
         if not max(start, self._kernel.now) < end <= INSTANT_MAX:
             raise CommandError(
@@ -80,11 +80,11 @@ class Maintenance:
         self._kernel.touch(window)
 
     @command("maintenance.remove")
-    def _remove(self, asked: RemoveMaintenance) -> dict[str, Any]:
+    def _remove(self, asked: RemoveMaintenance) -> RemovedWindow | RemovedFromWindows:
         if not asked.units:
             window = named("window", asked.window, self._calendars.windows)
             self._take_back(window)
-            return {"window": window.id}
+            return RemovedWindow(window.id)
         windows = self._calendars.windows
         of = {name: window for window in windows.values() for name in window.units}
         for name in asked.units:
@@ -98,7 +98,7 @@ class Maintenance:
             rest = [name for name in window.units if name not in asked.units]
             if rest:
                 self._begin(self._announce(rest, "", window.start, window.end, window.reason, window.close))
-        return {"windows": list(found), "units": list(asked.units)}
+        return RemovedFromWindows(list(found), list(asked.units))
 
     def _take_back(self, window: Window) -> None:
         told = [lease for lease in self._hit_by(window) if lease.reason == retired_for(window)]
@@ -116,25 +116,19 @@ class Maintenance:
             if meets and (lease.type in gone or not units.isdisjoint(lease.units)):
                 yield lease
 
-    def _show(self, window: Window) -> dict[str, Any]:
+    def _show(self, window: Window) -> WindowDetails:
         hit = [
-            {
-                "lease": lease.id,
-                "holder": lease.holder,
-                "units": [name for name in lease.units if name in window.units],
-                "end": _end_of(lease),
-            }
+            HitLease(lease.id, lease.holder, [name for name in lease.units if name in window.units], _end_of(lease))
             for lease in self._hit_by(window)
         ]
-        fields = ("start", "end", "reason", "begun")
-        return {"window": window.id, "units": list(window.units), **shown(window, *fields), "leases": hit}
+        return WindowDetails.of(window, window=window.id, leases=hit)
 
     @query("maintenance")
-    def _query_windows(self) -> list[dict[str, Any]]:
+    def _query_windows(self) -> list[WindowDetails]:
         return [self._show(window) for window in self._calendars.windows.values()]
 
     @command("lease.evict")
-    def _evict(self, asked: EvictLease) -> dict[str, Any]:
+    def _evict(self, asked: EvictLease) -> EvictedLease:
         lease = self._leases.by_id.get(asked.lease)
         if lease is None or lease.is_ending:
             raise CommandError(f"lease: found {asked.lease!r:.80}, which is no lease here that goes on")
@@ -142,7 +136,7 @@ class Maintenance:
         if at >= end:
             raise CommandError(f"at: found {mark(at)}, lease {lease.id} ends at {mark(end)} anyway")
         self._leases.notice(lease, at, Reason(Code.EVICTED, detail=clip(asked.reason or "no reason given")))
-        return {"lease": lease.id, "holder": lease.holder, "at": at}
+        return EvictedLease(lease.id, lease.holder, at)
 
     # -- brokers -----------------------------------------------------------------------------------------------
 

@@ -10,14 +10,15 @@ what is kept of that one's, each from one; where nothing is kept any more a unit
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
-from leasekit.actors.kernel import Kernel, keeps, query, shown
+from leasekit.actors.kernel import Kernel, keeps, query
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import AuthoritySettings
 from leasekit.actors.site.inventory import Inventory
+from leasekit.core.answers import SavedUnitDetails
 from leasekit.core.drivers import DROP, NOT_RESUMED, NOT_SAVED, RESUME, SAVE, UNIT, UNIT_CAP, UNIT_HOST, UNIT_LEAVES
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import saved as sv
@@ -242,6 +243,5 @@ class SiteSaved:
                 self._send_drop(kept)
 
     @query("saved")
-    def _query_saved(self) -> list[dict[str, Any]]:
-        fields = ("lease", "unit", "holder", "type", "state", "until")
-        return [{"key": one.id, **shown(one, *fields)} for one in self.units.values()]
+    def _query_saved(self) -> list[SavedUnitDetails]:
+        return [SavedUnitDetails.of(one, key=one.id) for one in self.units.values()]

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import attrs
 from sortedcontainers import SortedList
 
-from leasekit.actors.kernel import Kernel, keeps, shown
+from leasekit.actors.kernel import Kernel, keeps
 from leasekit.actors.site.inventory import Inventory, Kinds
+from leasekit.core.answers import UnitDetails
 from leasekit.core.drivers import SITE, UNIT, Blame
 from leasekit.core.errors import CommandError
 from leasekit.core.filters import parse_filter
@@ -653,16 +654,10 @@ class Units:
             raise CommandError(f"no unit {name!r} here; `leasekit site units` shows those there are")
         return unit
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Every unit as plain data for an operator."""
-        fields = ("type", "state", "lease", "promised", "failures", "host")
-        return [
-            {
-                "unit": unit.id, **shown(unit, *fields), **view(unit.reason or unit.retire),
-                "power": self.power(unit), "properties": dict(unit.given),
-            }
-            for unit in self._units.values()
-        ]  # fmt: skip
+    def describe(self, unit: SiteUnit, why: Reason | None = None) -> UnitDetails:
+        """A unit, for an operator; ``why`` it is as it is, if that is not the unit's own reason."""
+        reason = view(why or unit.reason or unit.retire)
+        return UnitDetails.of(unit, unit=unit.id, power=self.power(unit), properties=unit.given, **reason)
 
 
 @attrs.frozen(slots=True)
