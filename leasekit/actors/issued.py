@@ -44,6 +44,7 @@ from leasekit.core.protocol.messages import (
     Accepted,
     ErrorReply,
     HeldClaim,
+    Holdings,
     LetGo,
     Offer,
     OfferAnswer,
@@ -85,13 +86,14 @@ def withheld_shares(
     ``spare`` says how many units the issuer has promised to nobody over a term. Where the holders change within the
     window each part of it is shared by itself, and the most of any part counts.
     """
-    there = [(one, held) for one, held in holders if held and one.term.overlaps(window)]
-    bounds = {bound for one, _ in there for bound in one.term if window.start < bound < window.end}
+    terms = [(one.id, Term(one.term.start, one.grants_until), held) for one, held in holders if held]
+    there = [one for one in terms if one[1].overlaps(window)]
+    bounds = {bound for _, term, _ in there for bound in term if window.start < bound < window.end}
     edges = sorted({window.start, window.end, *bounds})
-    most = {one.id: 0 for one, _ in there}
+    most = {id_: 0 for id_, _, _ in there}
     for start, end in pairwise(edges):
         part = Term(start, end)
-        weights = {one.id: held for one, held in there if one.term.overlaps(part)}
+        weights = {id_: held for id_, term, held in there if term.overlaps(part)}
         lacking = units - max(0, spare(part))
         if lacking > 0 and weights:
             for name, share in shares(lacking, weights).items():
@@ -111,6 +113,8 @@ OVERRIDDEN: Final = "overridden"
 """The operator has overridden the settings."""
 UNLISTED: Final = "unlisted"
 """The settings don't name it any more: it goes on to the end of its term."""
+NOT_KNOWN: Final = "not_known"
+"""Its holder does not know of it: it goes on from a copy of its store, or without."""
 IN_USE: Final = "in_use"
 """More is in use than its holder has by now: ``until`` then."""
 
@@ -160,6 +164,9 @@ def _why(
     if spec is None:
         ends = [one.term.end for one in periods if one.state == deleg.HELD]
         return (UNLISTED, None, max(ends)) if ends else ("", None, -1)
+    lost = next((one.reason for one in periods if one.state == deleg.HELD and one.reason is not None), None)
+    if lost is not None:
+        return NOT_KNOWN, lost, -1
     if not held and last is not None and last.statement and override is None:
         return RECLAIMED, last.reason, -1
     over = 0 <= spec.until <= now
@@ -453,9 +460,11 @@ class Issued:
         elif was == deleg.RECLAIMING:
             self._kernel.fire(deleg.MACHINE, record, "let_go")
             self._issuer.let_go(record, message.until if record.deadline < 0 else min(message.until, record.deadline))
+            if record.can_grant(self._kernel.now):  # it may have had no answer to its offer
+                self._issuer.offer_taken(record)
             self._renew(record)
         self._kernel.owe_no_more(record, peer)
-        for tell in self.taken if was == deleg.OFFERING and record.state == deleg.HELD else ():
+        for tell in self.taken if was in deleg.UNANSWERED and record.can_grant(self._kernel.now) else ():
             tell(record)
 
     def _stand_in(self, fresh: Delegation, until: Instant, beyond: Instant) -> None:
@@ -509,6 +518,17 @@ class Issued:
             record.reclaimed = max(held.at, leaf.term.start)
             self._kernel.fire(deleg.MACHINE, record, "let_go", Reason(Code.LET_GO, offered.peer))
         self._kernel.touch(record)
+
+    @takes(Holdings)
+    def _on_holdings(self, peer: str, message: Holdings) -> None:
+        """A holder's store is not the one that it had: what the holder does not know of is said to the operator."""
+        known = set(message.claims)
+        for record in self.given.values():
+            lost = None if record.digest in known else Reason(Code.NOT_KNOWN, peer)
+            if record.peer == peer and record.state == deleg.HELD and record.reason != lost:
+                record.reason = lost
+                self._kernel.note(record.id, "holdings", record.state, record.state, lost)
+                self._kernel.touch(record)
 
     @takes(LetGo)
     def _on_let_go(self, peer: str, message: LetGo) -> None:

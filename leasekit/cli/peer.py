@@ -112,6 +112,7 @@ def difference_in_words(row: Mapping[str, Any]) -> str:
         "waits": f"{wanted} {type_} are to go to {broker}, which has {held}: they are not free, or it is no peer",
         "overridden": f"{broker} has {held} {type_}{until} by `delegate`, {said}",
         "unlisted": f"{broker} has {held} {type_}{until}, {said}",
+        "not_known": f"{row['reason']}; `reclaim {row['chain']}`, then `delegate {broker} {type_}` gives it again",
         "in_use": f"{broker} has {held} {type_}, and leases go on to use more{until}: `reclaim --deadline` ends them",
     }
     return f"{row['chain']}: {words[row['code']]}"

@@ -156,6 +156,7 @@ class Code(StrEnum):
     TAKEN_BACK_UNOFFERED = "taken_back_unoffered"
     LET_GO = "let_go"
     NOT_HEARD_OF = "not_heard_of"
+    NOT_KNOWN = "not_known"
     HOLDER_SAYS = "holder_says"
     FORGOTTEN = "forgotten"
     PLANNED_END = "planned_end"
@@ -488,6 +489,7 @@ WORDS: Final[Mapping[str, str]] = {
     Code.TAKEN_BACK_UNOFFERED: "it is taken back before it was offered",
     Code.LET_GO: "{who} has let go of it",
     Code.NOT_HEARD_OF: "{who} does not hear of it",
+    Code.NOT_KNOWN: "{who} does not know of it: its store was lost, or is from before",
     Code.HOLDER_SAYS: "{who} says so",
     Code.FORGOTTEN: "forgotten: its holder holds what was given before",
     Code.PLANNED_END: "it was to end at {at}",

@@ -23,6 +23,7 @@ from leasekit.core.protocol.messages import (
     CloseLease,
     DryRun,
     ErrorReply,
+    Holdings,
     Introduce,
     LeaseUpdate,
     LetGo,
@@ -53,8 +54,8 @@ LIMITS: dict[str, Any] = {
     **{f"actor.{victim}.settings.introductions_max": 3 for victim in VICTIMS},
     **{f"actor.{victim}.permissions": MAY for victim in VICTIMS},
 }
-GROWTH_MAX = 16 * 1024
-"""What may come and go beside: what is past is let go of at every 256th end of a lease."""
+GROWTH_MAX = 48 * 1024
+"""What may come and go beside, as requests wait: four bytes for each message that a victim gets after noon."""
 _CODE = (ModuleType, type, FunctionType, BuiltinFunctionType, CodeType)
 
 
@@ -100,6 +101,7 @@ class Hostile:
             lambda: OfferAnswer(delegation, number, None, now), lambda: Reclaim(delegation, number, ticket, note),
             lambda: Withhold(delegation, number, f"w{self.count}", 1, term, "x"),
             lambda: Introduce(f"peer-{self.count}", number, word), lambda: Ack(lease, number),
+            lambda: Holdings((digest,)),
             lambda: ClaimReport(digest.hex(), number, Reason("replaced")), lambda: Accepted(lease, number),
             lambda: ErrorReply(lease, number, Reason("busy", detail=f"x{self.count}")),
             lambda: Administer("peer.add", number, "{}"), lambda: Quote(lease, number, term, ("vm",)),
@@ -128,6 +130,8 @@ def test_a_day_of_hostile_messages(tmp_path: Path) -> None:
     """
     world = DeployedWorld(CHAIN, tmp_path, changes=LIMITS)
     world.site().claims.tree._early_max = 20  # as many ends of claims that never were are kept
+    for victim in VICTIMS:
+        world.nodes[victim].actor.kernel.tidy_every = 1  # what is past is let go of at once
     hostile = Hostile(world, 1)
     sizes: dict[str, list[int]] = {victim: [] for victim in VICTIMS}
     rows: dict[str, list[int]] = {victim: [] for victim in VICTIMS}

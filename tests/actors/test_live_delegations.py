@@ -11,6 +11,7 @@ from deployed_world import CHAIN, DeployedWorld, failed
 from leasekit.config.load import load
 from leasekit.core.protocol.messages import HeldClaim, Offer, OfferAnswer
 from leasekit.core.reasons import said
+from leasekit.core.schema import COPIED, Change
 from leasekit.core.steps import Connected
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND
 from leasekit.stores.memory import MemoryStore
@@ -341,6 +342,36 @@ def test_a_broker_shows_no_claim_that_the_site_did_not_forget(world: DeployedWor
         world.receive("site", "upper", OfferAnswer(LINE, number, said("no"), 0, (held,)))
         assert "held" not in {row["state"] for row in world.query("site", "delegations")}
         world.restart("site")
+
+
+@pytest.mark.parametrize("broker", ["upper", "lower"])
+def test_who_gave_a_broker_its_units_hears_that_it_lost_its_store(world: DeployedWorld, broker: str) -> None:
+    """Its issuer says so until it has taken back and given anew, and no more where the store comes back."""
+    issuer, chain = {"upper": ("site", LINE), "lower": ("upper", BELOW)}[broker]
+    store = world.nodes[broker].store
+    lose_store(world, broker)
+    world.nodes[broker].store.commit([Change("meta", COPIED, (COPIED, world.now))])
+    world.restart(broker)
+    world.pass_time(SECOND)
+    assert world.query(broker, "sources") == []
+    world.restart(issuer)
+    assert differs(world, issuer)[chain][0] == "not_known"
+    (row,) = (one for one in world.query(issuer, "delegations") if one["delegation"] == chain)
+    assert (row["state"], row["because"]["code"]) == ("held", "not_known")
+    lost, world.nodes[broker].store = world.nodes[broker].store, store
+    store.commit([Change("meta", COPIED, (COPIED, world.now))])
+    world.restart(broker)
+    world.pass_time(SECOND)
+    assert differs(world, issuer) == {}
+    world.nodes[broker].store = lost
+    world.restart(broker)
+    world.pass_time(SECOND)
+    assert not world.command(issuer, "delegation.reclaim", delegation=chain).error
+    world.pass_time(SECOND)
+    assert differs(world, issuer)[chain][0] == "reclaimed"
+    give(world, issuer, broker)
+    assert free(world, broker) == {"upper": 6, "lower": 4}[broker] and differs(world, issuer) == {}
+    is_sound(world)
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -169,6 +169,31 @@ def test_fewer_units_are_given_within_a_window(world: DeployedWorld) -> None:
     assert world.lease("web", wanted)["state"] == "failed"
 
 
+@pytest.mark.parametrize("early", [False, True], ids=["announced after", "announced before"])
+def test_who_has_units_until_a_reclaim_hears_of_a_window(tmp_path: Path, early: bool) -> None:
+    """Also one whose answer to the offer was lost, and that grants until the instant from which on it is taken back."""
+    given = '[[actor.site.delegation]]\nbroker = "upper"\ntype = "vm"\nlength = "1d"\n'
+    world = DeployedWorld(CHAIN.replace(given, ""), tmp_path)
+    if early:
+        add(world)
+    world.lost.add(("upper", "site", "OfferAnswer"))
+    assert not world.command("site", "delegation.give", broker="upper", type="vm", units=6).error
+    world.pass_time(SECOND)
+    assert not world.command("site", "delegation.reclaim", delegation="site/vm@upper", at=30 * MINUTE).error
+    world.pass_time(SECOND)
+    world.lost.clear()
+    world.restart("site")
+    world.pass_time(SECOND)
+    assert [one["state"] for one in world.query("site", "delegations")] == ["reclaimed"]
+    if not early:
+        add(world)
+    world.pass_time(MINUTE)
+    leases = [world.request("batch", 1, start, start + 5 * MINUTE) for start in (START + MINUTE, END, 30 * MINUTE)]
+    world.pass_time(MINUTE)
+    states = [world.lease("batch", one)["state"] for one in leases]
+    assert states == ["failed", "ticketed", "failed"]
+
+
 def test_windows_that_cannot_be(world: DeployedWorld) -> None:
     """Times, units, types and windows that make no sense are named."""
     for arguments, words in (

@@ -116,7 +116,7 @@ def test_a_broker_is_no_site(world: DeployedWorld) -> None:
 
 def test_delegations_are_bounded(world: DeployedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """An issuer can't fill its holder's memory and store with offers, nor with reclaims of what was never offered."""
-    monkeypatch.setattr(broker_delegations, "TAKEN_MAX", 5)
+    monkeypatch.setattr(broker_delegations, "HOLDINGS_MAX", 5)
     site, upper = world.site(), world.broker("upper")
     for serial in range(20):
         ticket = delegate_root(

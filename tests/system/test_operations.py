@@ -247,10 +247,13 @@ def test_a_broker_that_lost_its_store(operator: Operator) -> None:
     web = operator.leases("web")
     *_, reclaim, delegate = lose_store(operator, "broker")
     assert "broker: nobody has delegated units to it" in operator.types("leasekit status")
+    said = "broker does not know of it: its store was lost, or is from before; `reclaim site/vm@broker`"
+    wait_until("the word of it", lambda: said not in operator.types("leasekit status"))
     operator.types(reclaim)
     operator.types(delegate)
     operator.leases("new", 6)
-    assert "nobody has delegated" not in operator.types("leasekit status")
+    status = operator.types("leasekit status")
+    assert "nobody has delegated" not in status and "does not know of it" not in status
     assert operator.lease("web")["state"] == operator.at("site", web) == "active"
     operator.types("leasekit lease close web --wait")
 

@@ -339,9 +339,9 @@ class Book:
                 at = parts[-1][1].end
         return parts if at >= term.end else []
 
-    def count_of(self, peer: str) -> int:
-        """How many delegations of one issuer are held."""
-        return sum(source.peer == peer for source in self._sources.values())
+    def taken_of(self, peer: str) -> list[Delegation]:
+        """The delegations of one issuer that are held."""
+        return [source for source in self._sources.values() if source.peer == peer]
 
     def table(self, id_: str) -> ClassedTimetable:
         """The timetable of a delegation. Raises ``KeyError``."""

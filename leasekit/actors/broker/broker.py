@@ -168,6 +168,7 @@ class Broker(Server[BrokerLease]):
         self.granted.freed.append(self.issued.give_waiting)
         dependents = SourceDependents(self.kernel, self.keyring, self.book, self.granted, self.issued)
         self.sources = TakenDelegations(self.kernel, self.keyring, self.book, self.issued, dependents)
+        self.dispatch.connected.append(self.sources.connected)
         self.introductions = Introductions(self.kernel, self.keyring, self.peering, self.notices, self.settings.endorse)
         self.peering.changed.append(self.introductions.unsay)
         self.answers = Answers(self.kernel, self.served, self.queue, self.book, self.introductions)

@@ -32,8 +32,10 @@ from leasekit.core.profile import Profile
 from leasekit.core.properties import NO_UNITS, Counts, check_named, chosen, count_of, counts
 from leasekit.core.protocol.messages import (
     HELD_MAX,
+    HOLDINGS_MAX,
     Accepted,
     HeldClaim,
+    Holdings,
     LetGo,
     Offer,
     OfferAnswer,
@@ -290,8 +292,6 @@ class SourceDependents:
                     break
 
 
-TAKEN_MAX = 1000
-"""How many delegations of one issuer are held at once."""
 REFUSED_MAX = 1000
 """How many refused offers are remembered at once."""
 
@@ -317,6 +317,12 @@ class TakenDelegations:
             awaits=self._issued.awaits,
             send=self._issued.send_now,
         )
+
+    def connected(self, peer: str) -> None:
+        """Where the store is not the one that this broker had, its issuers hear what it holds of them."""
+        known = self._keyring.peers.get(peer)
+        if self._kernel.copied and known is not None and known.role != "guest":
+            self._kernel.send(peer, Holdings(tuple(one.digest for one in self._book.taken_of(peer))))
 
     @takes(Offer, DELEGATE)
     def _on_offer(self, peer: str, message: Offer) -> None:
@@ -394,8 +400,8 @@ class TakenDelegations:
             self._known(peer, source.renewal_of)
         for other in self._book.chain(source.base):
             root = self._book.ticket(other.id).root.issuer
-            same = root == ticket.root.issuer or source.site in self._keyring.peers  # whose keys are known, then
-            if (source.type, source.site) != (other.type, other.site) or not same:
+            known = source.site == other.site and source.site in self._keyring.peers  # by more than one key, maybe
+            if source.type != other.type or not (known or root == ticket.root.issuer):
                 raise TicketError(
                     Code.WRONG_CHAIN, f"{other.id} is {other.type!r} of {other.site}: it can't go on from it"
                 )
@@ -449,8 +455,8 @@ class TakenDelegations:
         self._issued.give()
 
     def _check_room(self, peer: str) -> None:
-        count = self._book.count_of(peer)
-        if count >= TAKEN_MAX:
+        count = len(self._book.taken_of(peer))
+        if count >= HOLDINGS_MAX:
             raise TicketError(Code.BUSY, f"{self._keyring.name} holds {count} delegations of {peer}, its limit")
 
     # -- what the issuer takes back -----------------------------------------------------------------------------
@@ -563,7 +569,7 @@ class Withholding:
         if known is not None:
             self._book.withhold(source, known, -1)
         sources = {one.id for one in chain}
-        holders = [d for d in self._issued if d.source in sources and d.is_current]
+        holders = [d for d in self._issued if d.source in sources and d.can_grant(self._kernel.now)]
         rest = Term(max(message.term.start, min(self._kernel.now, message.term.end - 1)), message.term.end)
         told: dict[str, list[tuple[bytes, int]]] = {}
         for class_, units in window.of(self._book.ticket(source.id).leaf):

@@ -146,7 +146,7 @@ class Maintenance:
         """
         term = Term(window.start, window.end)
         for type_ in self._calendars.units_in(window):
-            held = [d for d in self._issued if d.type == type_ and d.is_current]
+            held = [d for d in self._issued if d.type == type_ and d.can_grant(self._kernel.now)]
             told: dict[str, dict[bytes, int]] = {}
             for class_, count in self._calendars.classes_in(window, type_).items():
                 holders = units_of_class(held, class_)

@@ -53,6 +53,8 @@ TABLE: Final = {
 MACHINE: Final = Machine("delegation", TABLE)
 CURRENT: Final = frozenset({OFFERING, HELD})
 """States of what its holder has, or is to have."""
+TAKEN_BACK: Final = frozenset({RECLAIMING, RECLAIMED})
+"""States of what its issuer has taken back, from some instant on."""
 UNANSWERED: Final = frozenset({OFFERING, RECLAIMING})
 """States in which its holder has to answer."""
 OVER: Final = frozenset({REFUSED, ENDED})

@@ -760,6 +760,13 @@ class Delegation(SentRecord):
         """Whether its holder has not got it, and won't."""
         return self.state in deleg.OVER
 
+    def can_grant(self, now: Instant) -> bool:
+        """Whether its holder may grant of it yet, or may come to do so: also before the instant from which on it is
+        taken back.
+        """
+        kept = self.state in deleg.CURRENT or self.state in deleg.TAKEN_BACK
+        return kept and max(now, self.term.start) < self.grants_until
+
     @property
     def base(self) -> str:
         """The name of the delegation that this is a renewal of."""

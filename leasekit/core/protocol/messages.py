@@ -23,6 +23,7 @@ Truncated                 broker, authority      Accepted
 Offer                     issuer, broker          OfferAnswer
 Reclaim                   issuer, broker          OfferAnswer
 LetGo                     broker, issuer          Accepted
+Holdings                  broker, issuer          nothing: it is said again at each connection
 Withhold                  issuer, broker          Accepted
 Introduce                 broker, any            Accepted
 ClaimReport               authority, broker      Accepted
@@ -432,6 +433,18 @@ class LetGo(AboutDelegation, frozen=True, tag=31):
     until: At
 
 
+HOLDINGS_MAX: Final = 1000
+"""How many delegations of one issuer a broker holds at once."""
+
+
+class Holdings(MessageBase, frozen=True, tag=32):
+    """A broker whose store is a copy, or new, says which claims of an issuer it holds: the digests of all of them. What
+    else its issuer has given it is not known to it any more.
+    """
+
+    claims: Annotated[tuple[Digest, ...], Meta(max_length=HOLDINGS_MAX)]
+
+
 class Reclaim(AboutDelegation, frozen=True, tag=16):
     """An issuer takes a delegation back: ``statement`` says from when on nothing new may be granted from ``ticket``,
     and by when leases that exist are over.
@@ -633,5 +646,5 @@ Message: TypeAlias = (
     RequestTicket | Withdraw | ReturnTicket | TicketUpdate | Redeem | CloseLease | Relinquish | Relinquished |
     LeaseUpdate | Truncated | Accepted | Ack | Offer | OfferAnswer | ErrorReply | Reclaim | Introduce |
     ClaimReport | Administer | Administered | Withhold | DryRun | DryRunAnswer |
-    Plan | Planned | Quote | Quoted | HoldParts | PartsHeld | ReleaseParts | LetGo
+    Plan | Planned | Quote | Quoted | HoldParts | PartsHeld | ReleaseParts | LetGo | Holdings
 )  # fmt: skip
