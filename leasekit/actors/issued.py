@@ -222,6 +222,9 @@ class Issuer(Protocol):
     def most_of(self, spec: DelegationSpec) -> int:
         """How many units there are to give at all of what ``spec`` is about."""
 
+    def is_outdated(self, record: Delegation) -> bool:
+        """Whether what was given is not there as it was, so that other units are to stand in its place."""
+
     def delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
         """Cut the claim that ``spec`` asks for, and :meth:`Issued.offer` it as ``id_``. It goes on from ``last``, or
         takes its place (``instead``), or begins now. False if that can't be done yet.
@@ -326,7 +329,7 @@ class Issued:
             self.take_back(live[0], self._kernel.now, -1, Reason(Code.PLANNED_END, at=spec.until))
             return False
         for one in live:
-            other = self._is_other(one, spec, one is live[-1])
+            other = self._is_other(one, spec, one is live[-1]) or (spec.units and self._issuer.is_outdated(one))
             if other and self._made(chain, self._issuer.delegate(name, spec, one, instead=True)):
                 if spec.anew and one is live[-1]:
                     self.overrides[chain].anew = False

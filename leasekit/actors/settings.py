@@ -123,7 +123,8 @@ class UnitGroup:
 
 @attrs.frozen(kw_only=True)
 class DelegationSpec:
-    """What a site or a broker gives to a broker: ``units`` of ``type`` for ``length`` from when it can on.
+    """What a site or a broker gives to a broker: ``units`` of ``type`` (0: all that a site has) for ``length``, as
+    soon as it can.
 
     A broker gives from what it holds of ``site`` (empty: of the first site that has enough). ``degree`` is what the
     holder's children may add up to, in thousandths of ``units``. ``renew`` before its end the next period is offered,

@@ -16,12 +16,12 @@ from leasekit.config.emulation import EmulationSpec
 from leasekit.config.errors import Faults, one_of
 from leasekit.config.tables import DriverSpec
 from leasekit.core.claims.claim import DEGREE_ONE
+from leasekit.core.drivers import UNIT_ID, UNIT_ID_ALLOWED
 from leasekit.core.leases.power import power_driver
 from leasekit.core.properties import CAPS, MIGRATES, SAVES
 from leasekit.core.settings import setting_fields, structure
 from leasekit.core.time import format_duration
-from leasekit.core.vectors import CAPACITY, LEAST_YIELD, THOUSAND, as_properties, read_amount
-from leasekit.drivers.names import UNIT_ID
+from leasekit.core.vectors import CAPACITY, THOUSAND, host_attributes
 from leasekit.drivers.null import NullSettings
 from leasekit.drivers.registry import TIMEOUT, action_timeout, capabilities, driver_names, only_units
 
@@ -100,7 +100,8 @@ def resolve_site(
             context.faults.add(f"{key}.capacity", "units with and without it", allowed)
         if entry.capacity and entry.type in _powered(table):
             context.faults.add(f"{key}.capacity", "hosts that a driver switches", "no powers for hosts: they stay on")
-        own, power = {**entry.unit_properties, **_capacity(entry)}, entry.type in _powered(table)
+        has = host_attributes(entry.capacity, round(entry.least_yield * THOUSAND)) if entry.capacity else {}
+        own, power = {**entry.unit_properties, **has}, entry.type in _powered(table)
         properties = {**entry.properties, **_abilities(table, entry)}
         groups.append(UnitGroup(type=entry.type, names=names, properties=properties, own=own, power=power))
     units = {group.type: sum(len(other.names) for other in groups if other.type == group.type) for group in groups}
@@ -111,13 +112,6 @@ def _powered(table: tables.AuthorityTable) -> set[str]:
     """The types whose power a driver switches, as far as the tables can be read: what is wrong is told elsewhere."""
     named = [entry.get("powers", ()) for entry in table.driver.values()]
     return {type_ for powers in named if isinstance(powers, list | tuple) for type_ in powers if isinstance(type_, str)}
-
-
-def _capacity(entry: tables.InventoryTable) -> dict[str, str]:
-    """What hosts have, as attributes."""
-    has = tuple(sorted((name, read_amount(name, much)) for name, much in entry.capacity.items()))
-    least = round(entry.least_yield * THOUSAND)
-    return {**as_properties(has, CAPACITY), **({LEAST_YIELD: str(least)} if has and least < THOUSAND else {})}
 
 
 def _abilities(table: tables.AuthorityTable, entry: tables.InventoryTable) -> dict[str, str]:
@@ -157,8 +151,8 @@ def _unit_names(context: Context, entry: tables.InventoryTable, key: str) -> tup
     names = entry.names or tuple(f"{prefix}{index}" for index in range(entry.units or 0))
     for name in names if entry.names else names[-1:]:
         if UNIT_ID.fullmatch(name) is None:
-            allowed = "1 to 63 letters, digits, dots, dashes and underscores, the first a letter or digit"
-            context.faults.add(f"{key}.{'names' if entry.names else 'prefix'}", f"the unit name {name!r}", allowed)
+            where = f"{key}.{'names' if entry.names else 'prefix'}"
+            context.faults.add(where, f"the unit name {name!r}", UNIT_ID_ALLOWED)
             break
     return names
 
@@ -193,19 +187,18 @@ def resolve_given(
         if renew >= min(entry.length, period or entry.length):
             allowed = "less than length, and than renew_for: it is before the end of each"
             faults.add(f"{key}.renew", format_duration(renew), allowed)
-        usual = 1 if units is None else units.get(entry.type, 0)
-        count = usual if entry.units is None else entry.units
         made.append(
             DelegationSpec(
-                broker=entry.broker, type=entry.type, units=count, site=entry.site,
+                broker=entry.broker, type=entry.type, units=entry.units or 0, site=entry.site,
                 length=entry.length, degree=round(entry.degree * DEGREE_ONE), renew=renew, renew_for=period,
             )
         )  # fmt: skip
     for type_, there in (units or {}).items():
         given = [spec for spec in made if spec.type == type_]
         most = there * max((spec.degree for spec in given), default=DEGREE_ONE) // DEGREE_ONE
-        if sum(spec.units for spec in given) > most:
-            found = f"{sum(spec.units for spec in given)} units of {type_!r} in all"
+        in_all = sum(spec.units or there for spec in given)
+        if in_all > most:
+            found = f"{in_all} units of {type_!r} in all"
             allowed = f"at most {most}: the inventory has {there} (a higher degree allows more)"
             faults.add(f"actor.{name}.delegation", found, allowed)
     return tuple(made)

@@ -20,7 +20,7 @@ from leasekit.core.claims.claim import TYPE_MAX
 from leasekit.core.properties import check_plain, check_properties
 from leasekit.core.settings import DurationSetting, resolved
 from leasekit.core.time import DAY, HOUR
-from leasekit.core.vectors import CORE, RESOURCES_MAX, read_amount
+from leasekit.core.vectors import host_attributes
 from leasekit.drivers.null import NullSettings
 from leasekit.drivers.registry import TIMEOUT
 
@@ -139,14 +139,8 @@ class ActorTable:
 
 def _capacity(table: object, field: attrs.Attribute[Any], value: Mapping[str, Any]) -> None:
     """What a host has: each amount is as a person writes it. Raises ``ValueError``."""
-    for resource, much in value.items():
-        if not re.fullmatch("[a-z][a-z0-9_]{0,31}", resource):
-            raise ValueError(f"found the resource {resource!r:.40}, names have small letters, digits and _")
-        read_amount(resource, much)
-    if value and not value.keys() - {CORE}:
-        raise ValueError("found core only, expected what the host has in all: cpu, memory, ...")
-    if len(value) > RESOURCES_MAX:
-        raise ValueError(f"found {len(value)} resources, at most {RESOURCES_MAX} are allowed")
+    if value:
+        host_attributes(value)
 
 
 @attrs.frozen(kw_only=True)

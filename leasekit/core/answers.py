@@ -578,11 +578,12 @@ class ServiceOfUnit(Answer, frozen=True):
 
 
 class MovedUnit(Answer, frozen=True):
-    """A unit whose lease gets another one in its place."""
+    """A unit whose lease gets another one in its place; of a machine the ``host`` that it goes to."""
 
     unit: str
     state: str
     lease: str
+    host: str
 
 
 class UnitDetails(Answer, frozen=True):
@@ -600,6 +601,26 @@ class UnitDetails(Answer, frozen=True):
     power: str
     properties: Properties
     trouble: str | UnsetType = UNSET
+
+
+class HostDetails(Answer, frozen=True):
+    """A host with capacity: what it has, and what of it is ``taken``, in words; the machines on it, and whose they are;
+    the ``lease`` that has all of it; the ``leases`` that have anything there, now or later; and how it ``differs`` from
+    what the deploy file says: ``added``, ``changed``, ``removed``, or not at all.
+    """
+
+    host: str
+    type: str
+    state: str
+    capacity: str
+    taken: str
+    core: int
+    least_yield: int
+    attributes: Properties
+    machines: dict[str, str]
+    lease: str
+    leases: list[str]
+    differs: str
 
 
 class WatchedUnit(Answer, frozen=True):

@@ -154,10 +154,40 @@ class FailUnit:
 
 @attrs.frozen(kw_only=True)
 class MoveUnit:
-    """The lease of a unit that is up gets another one in its place."""
+    """The lease of a unit that is up gets another one in its place; a machine goes to another host, which may be named,
+    as it runs where a driver can do that.
+    """
 
     unit: str = ""
     reason: str = ""
+    host: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class SetHost:
+    """A site has a host of a type, or one that it has is otherwise: its ``capacity`` by resource, as people write it,
+    ``least_yield`` in thousandths, and other ``attributes``. Of a host that there is, what is None stays as it is.
+    """
+
+    host: str = ""
+    type: str = ""
+    capacity: Mapping[str, str] | None = None
+    least_yield: int | None = None
+    attributes: Mapping[str, str] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class RemoveHost:
+    """A site has a host no more."""
+
+    host: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class ResetHost:
+    """A host is as the settings say again."""
+
+    host: str = ""
 
 
 @attrs.frozen(kw_only=True)

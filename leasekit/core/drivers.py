@@ -8,6 +8,7 @@ a guest ``join`` and ``leave``; ``probe`` serves both.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 
@@ -37,6 +38,9 @@ Blame = Literal["lease", "unit", "site"]
 """Whose fault it is that an action failed. The *lease's*: what its guest has said can't be done on any unit. The
 *unit's*: another one may do. The *site's*: something that all units of the type need is missing, down or full.
 """
+UNIT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+"""The ids of units that may become the name of a file, a host or a domain: no separators, no leading dot or dash."""
+UNIT_ID_ALLOWED: Final = "1 to 63 letters, digits, dots, dashes and underscores, a letter or digit first"
 LEASE: Final = "lease"
 UNIT: Final = "unit"
 SITE: Final = "site"

@@ -316,12 +316,14 @@ class UnitView(NamedTuple):
 class MachineView(NamedTuple):
     """A machine on a host: what was asked for it (``needs``), what it takes of the host at least (``size``), and how
     much CPU it gets at most, in millicores (``cap``, -1: as much as there is). ``used`` is what it was last seen to use
-    of CPU, in millicores (-1: nobody has said). Its lease's ``properties`` are those of its configuration.
+    of CPU, in millicores (-1: nobody has said). Its lease's ``properties`` are those of its configuration. It counts as
+    on a host of the class ``given_as``: no other host takes it.
     """
 
     id: str
     lease: str
     state: str
+    given_as: bytes
     size: Vector
     needs: Vector
     cap: int
@@ -332,12 +334,13 @@ class MachineView(NamedTuple):
 class HostView(NamedTuple):
     """A host of a divided type: what it has, in all and at one core, the least yield of its CPU in thousandths, and the
     machines on it, those that leave it among them. ``state`` is that of a unit; one that is not ``free`` is leased
-    whole. ``able`` is what its driver can do to machines: ``cap``, ``migrate``.
+    whole. ``able`` is what its driver can do to machines: ``cap``, ``migrate``. ``classes`` are its class, and those
+    that it was of which leases may still count.
     """
 
     id: str
     type: str
-    host_class: bytes
+    classes: tuple[bytes, ...]
     state: str
     capacity: Vector
     core: int

@@ -15,6 +15,7 @@ and of what one of them takes, the amounts that timetables, calendars and the cl
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -80,6 +81,22 @@ def read_amount(resource: str, value: object) -> int:
         allowed = "MiB, or GiB or TiB behind it, such as 4GiB" if resource == MEMORY else allowed
         raise ValueError(f"{resource}: found {value!r:.40}, expected {allowed}")
     return int(found)
+
+
+def host_attributes(capacity: Mapping[str, object], least_yield: int = THOUSAND) -> Properties:
+    """The attributes of hosts with so much of each resource, as people write it, and a least yield in thousandths.
+    Raises ``ValueError`` that says what was found and what is allowed.
+    """
+    for name in capacity:
+        if not re.fullmatch("[a-z][a-z0-9_]{0,31}", name):
+            raise ValueError(f"found the resource {name!r:.40}, names have small letters, digits and _")
+    has = tuple(sorted((name, read_amount(name, much)) for name, much in capacity.items()))
+    if not capacity.keys() - {CORE}:
+        found = "core only" if capacity else "nothing"
+        raise ValueError(f"found {found}, expected what the host has in all: cpu, memory, ...")
+    if len(has) > RESOURCES_MAX:
+        raise ValueError(f"found {len(has)} resources, at most {RESOURCES_MAX} are allowed")
+    return {**as_properties(has, CAPACITY), **({LEAST_YIELD: str(least_yield)} if least_yield < THOUSAND else {})}
 
 
 def written(of: Vector) -> str:

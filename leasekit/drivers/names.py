@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Collection
 from typing import Final
 
-from leasekit.core.drivers import LEASE, SITE, Blame, DriverError
+from leasekit.core.drivers import LEASE, SITE, UNIT_ID, UNIT_ID_ALLOWED, Blame, DriverError
 from leasekit.core.settings import expect_one_of
-
-UNIT_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-"""The ids of units that may become the name of a file, a host or a domain: no separators, no leading dot or dash."""
-
 
 FULL: Final = "No space left on device"
 """What hosts say whose disk, or pool, is full."""
@@ -23,8 +18,7 @@ MEMBER_MAX: Final = 200
 def check_unit_id(unit: str) -> str:
     """``unit``, if it can safely be a file's name. Raises ``DriverError`` that is not worth a retry otherwise."""
     if UNIT_ID.fullmatch(unit) is None:
-        expected = "1 to 63 letters, digits, dots, dashes and underscores, a letter or digit first"
-        raise DriverError(f"unit id: found {unit[:80]!r}, expected {expected}", retry=False)
+        raise DriverError(f"unit id: found {unit[:80]!r}, expected {UNIT_ID_ALLOWED}", retry=False)
     return unit
 
 

@@ -571,6 +571,9 @@ class Plenty:
     def most_of(self, spec: DelegationSpec) -> int:
         return 10
 
+    def is_outdated(self, record: Delegation) -> bool:
+        return False
+
     def delegate(self, id_: str, spec: DelegationSpec, last: Any, *, instead: bool = False) -> bool:
         assert self.issued is not None
         start, end = self.issued.period(spec, last, instead=instead)

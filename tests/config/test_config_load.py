@@ -87,7 +87,7 @@ def test_named_units_and_several_groups(tmp_path: Path) -> None:
     settings = load(write(tmp_path, SMALL + more)).actors["site"].settings
     assert isinstance(settings, AuthoritySettings)
     assert [group.names for group in settings.inventory[1:]] == [("atlas", "kronos"), ("b0", "b1")]
-    assert settings.delegations[1] == DelegationSpec(broker="broker", type="big", units=4, degree=1500)
+    assert settings.delegations[1] == DelegationSpec(broker="broker", type="big", units=0, degree=1500)
 
 
 def test_which_driver_serves_which_type(tmp_path: Path) -> None:

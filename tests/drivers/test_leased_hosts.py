@@ -199,7 +199,7 @@ async def test_what_a_doctor_says(book):
         return {finding.what: (finding.verdict, finding.advice) for finding in found}
 
     told = await said()
-    assert told["host first"] == ("doubtful", "lease a machine for it, whose join runs: leasekit site host add")
+    assert told["host first"] == ("doubtful", "lease a machine for it, whose join runs: leasekit site hypervisor add")
     assert told["key of leased hosts"][0] == "missing" and "ssh-keygen" in told["key of leased hosts"][1]
     key.parent.mkdir(exist_ok=True)
     key.touch(0o644)

@@ -7,6 +7,7 @@ ends with the last of them, and what is granted from it is cut where one ends an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
@@ -23,7 +24,7 @@ from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.filters import FilterError, seen, takes
 from leasekit.core.leases.records import BrokerLease, Delegation, Granted, Withheld, pack_body, unpack_body
 from leasekit.core.mappers import Source
-from leasekit.core.properties import Counts, Properties, attributes, in_common, minus
+from leasekit.core.properties import EMPTY, Counts, Properties, attributes, counts, in_common, minus
 from leasekit.core.reasons import Code, counted
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.schema import Change, Row
@@ -368,6 +369,24 @@ class Book:
     def hosts(self, base: str) -> HostClasses:
         """What hosts of a chain have, by class: none, where units are not divided."""
         return self._hosts.get(base, NO_HOSTS)
+
+    def goes_on_as(self, base: str, term: Term, held: Counts) -> Counts:
+        """As which classes hosts, or machines on them, of certain classes go on over a term: those that are given no
+        more, as their hosts have changed, count as of the class that has most in common with theirs.
+        """
+        parts = self.cover(base, term) if self._hosts.get(base) else []
+        given = dict.fromkeys(class_ for one, _ in parts[:1] for class_, _ in self._tickets[one.id].leaf.classes)
+        if not given or all(class_ in given for class_, _ in held):
+            return held
+
+        def likest(class_: bytes) -> bytes:
+            has = self._attributes.get(class_, EMPTY).items()
+            return class_ if class_ in given else max(given, key=lambda one: len(has & self._attributes[one].items()))
+
+        found: Counter[bytes] = Counter()
+        for class_, units in held:
+            found[likest(class_)] += units
+        return counts(found)
 
     def _hosts_in(self, base: str) -> HostClasses:
         """The host classes of a chain, those with most hosts first."""

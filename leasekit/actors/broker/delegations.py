@@ -78,6 +78,10 @@ class Subdelegation:
         """What the settings say is to be given."""
         return self._settings.delegations
 
+    def is_outdated(self, record: Delegation) -> bool:
+        """What it holds says which units there are."""
+        return False
+
     def most_of(self, spec: DelegationSpec) -> int:
         """As many as are asked for."""
         return UNITS_MAX  # whether it ever has that much shows when its sites have delegated

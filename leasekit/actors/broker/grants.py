@@ -308,14 +308,14 @@ class LeaseViews:
             preemptible=options.preemptible or _stays_preemptible(lease),
             properties=asked.properties,
             held_until=last.until if last is not None else 0,
-            classes=_goes_on_with(last, options) if last is not None else NO_UNITS,
+            classes=self._goes_on_with(last, options, asked.term) if last is not None else NO_UNITS,
             needs=last.needs if last is not None and asked.op != NEW else options.needs,
         )
 
-
-def _goes_on_with(held: Granted, options: Options) -> Counts:
-    """The units that a lease goes on with: all of those that it holds, or those that its guest keeps."""
-    return options.keep if options.keep and fits(options.keep, held.classes) else held.classes
+    def _goes_on_with(self, held: Granted, options: Options, term: Term) -> Counts:
+        """The units that a lease goes on with: all of those that it holds, or those that its guest keeps."""
+        kept = options.keep if options.keep and fits(options.keep, held.classes) else held.classes
+        return self._book.goes_on_as(self._book.base(held.source), term, kept)
 
 
 def _stays_preemptible(lease: BrokerLease) -> bool:
@@ -510,6 +510,7 @@ class GrantChecks:
         held = old.classes
         named = total(options.keep) == grant.units and fits(options.keep, held)
         kept = options.keep if named else first_of(held, grant.units)
+        kept = self._book.goes_on_as(grant.source, grant.booked, kept)
         whole = self._book.asked(grant.source, needs)
         but = old.key if lease.asked.op == MODIFY else None
         if grant.units == total(kept):

@@ -57,7 +57,7 @@ class Assignment:
         return {
             Assign: lambda one: self._assign(*self._waiting(one.lease), one.units),
             Place: lambda one: self._place(*self._waiting(one.lease), one),
-            Migrate: self._migrate,
+            Migrate: self.migrate,
             Cap: lambda one: self._cap(one.unit, one.cpu, one.reason),
             Release: lambda one: self._release(*self._waiting(one.lease), one.units),
             Refuse: lambda one: self._refuse(*self._waiting(one.lease), of_mapper(one.reason)),
@@ -140,7 +140,12 @@ class Assignment:
             raise CommandError(f"unit {name}: the driver of type {unit.type!r} has not {able!r}")
         return unit, lease
 
-    def _migrate(self, move: Migrate) -> None:
+    def can_migrate(self, unit: SiteUnit) -> bool:
+        """Whether the driver of a machine can move it while it runs."""
+        return self._units.inventory.properties(unit.type).get(MIGRATES) == "true"
+
+    def migrate(self, move: Migrate) -> None:
+        """Move a machine that is up to another host while it runs. Raises ``CommandError``, with nothing changed."""
         name, host = move.unit, move.host
         unit, lease = self._machine(name, MIGRATES)
         if move.cap >= 0:

@@ -21,7 +21,8 @@ from leasekit.actors.site.claims import (
     SiteClaims,
     SiteDelegations,
 )
-from leasekit.actors.site.failures import Replacements, SiteOutages, UnitCommands, UnitEnds, UnitFailures
+from leasekit.actors.site.failures import Replacements, SiteOutages, UnitCommands, UnitEnds, UnitFailures, UnitMoves
+from leasekit.actors.site.host_changes import HostChanges
 from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.leases import (
     DemandQueue,
@@ -50,7 +51,7 @@ from leasekit.core.answers import ChangeDetails, SiteLeaseDetails, SiteStatus
 from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.commands import ListLeases, ShowLease
 from leasekit.core.leases.outage import Outage
-from leasekit.core.leases.records import SiteLease, SiteUnit
+from leasekit.core.leases.records import HostChange, HostKind, SiteLease, SiteUnit
 from leasekit.core.leases.saved import SavedUnit
 from leasekit.core.mappers import AuthorityMapper
 from leasekit.core.reasons import view
@@ -106,7 +107,8 @@ class Authority(Server[SiteLease]):
         replacements = Replacements(kernel, leases, demands, updates, settings)
         failures = UnitFailures(leases, units, calendars, outages, replacements)
         self._unit_ends = UnitEnds(kernel, leases, units, demands, failures)
-        self.turns.declare(Assignment(kernel, leases, units, demands, calendars).carriers, demands.waiting)
+        assignment = Assignment(kernel, leases, units, demands, calendars)
+        self.turns.declare(assignment.carriers, demands.waiting)
         self.turning = SiteTurns(kernel, self.turns, mapper, demands, calendars)
 
         # What guests and brokers send.
@@ -115,11 +117,14 @@ class Authority(Server[SiteLease]):
         self.closes = Closes(kernel, served, updates, ends, claims)
         early_ends = EarlyEnds(kernel, keyring, claims, leases, ends)
         voids = ClaimVoids(claims, leases, ends, accusations, updates.contract)
-        self._maintenance = maintenance = Maintenance(kernel, leases, calendars, issued, self.notices)
+        maintenance = Maintenance(kernel, leases, calendars, issued, self.notices)
+        self.host_changes = host_changes = HostChanges(kernel, leases, calendars, self.delegations)
+        host_changes.told.append(maintenance.tell_of_gone)
         for part in (
             saved, claims, self.incidents, outages, failures, calendars, self.closes, early_ends,
+            UnitMoves(leases, units, calendars, replacements, assignment),
             UnitCommands(leases, units, calendars, demands, saved.context),
-            maintenance,
+            maintenance, host_changes,
             Redemptions(served, leases, terms, tickets),
             Relinquishments(kernel, keyring, claims, voids),
         ):  # fmt: skip
@@ -140,6 +145,7 @@ class Authority(Server[SiteLease]):
     def _tick(self, tick: Tick) -> None:
         super()._tick(tick)
         if self.delegations.begin():
+            self.host_changes.begin()
             self.demands.mark_dirty()
 
     def _action_done(self, done: ActionDone) -> None:
@@ -156,6 +162,7 @@ class Authority(Server[SiteLease]):
         self.issued.restore(tables.get("delegations", ()), tables.get("overrides", ()))
         self.outages.load(tables.get(Outage.table, ()))
         self.saved.restore(tables.get(SavedUnit.table, ()))
+        self.host_changes.restore(tables.get(HostChange.table, ()), tables.get(HostKind.table, ()))
         self.units.restore(tables.get("units", ()))
         self.calendars.reset()
         changed = self.units.retire_gone()
@@ -164,7 +171,8 @@ class Authority(Server[SiteLease]):
         self.outages.link()
         self.closes.restore()
         self.calendars.restore_windows(tables.get("maintenance", ()))
-        self._maintenance.tell_of_gone(changed)
+        for tell in self.host_changes.told:
+            tell(changed)
 
     @query("leases")
     def _query_leases(self, asked: ListLeases) -> list[SiteLeaseDetails]:

@@ -58,6 +58,11 @@ class Calendars:
             classes = dict.fromkeys((*self._weigh(type_, self.units.inventory.counts(type_)), *there))
             self._tables[type_] = ClassedTimetable({class_: Timetable(there[class_]) for class_ in classes})
 
+    @property
+    def from_now_on(self) -> Term:
+        """All time that is to come."""
+        return Term(self._kernel.now, INSTANT_MAX)
+
     def _weigh(self, type_: str, units: Counter[bytes]) -> Counter[bytes]:
         return self.units.inventory.weigh(type_, units)
 
@@ -130,7 +135,7 @@ class Calendars:
         if key in table:
             table.release(key)
         lacks = tuple(self._weigh(unit.type, Counter({unit.classes[0]: 1})).items())
-        table.reserve(key, lacks, Term(self._kernel.now, INSTANT_MAX), force=True)
+        table.reserve(key, lacks, self.from_now_on, force=True)
 
     def unit_moved(self, unit: SiteUnit, *_: object) -> None:
         """A unit that has left its lease stands in for none."""
@@ -188,7 +193,7 @@ class Calendars:
             of_class = table.open(class_)
             more = there[class_] - of_class.capacity_at(self._kernel.now)
             if more:
-                of_class.add_capacity(Term(self._kernel.now, INSTANT_MAX), more)
+                of_class.add_capacity(self.from_now_on, more)
 
     def count_all(self, window: Window) -> None:
         """As :meth:`count`, of all types that a window has units of."""
@@ -213,7 +218,7 @@ class Calendars:
     def _dip(self, window: Window, type_: str, missing: Counter[bytes]) -> None:
         """Have units missing in the calendar over what is left of the window."""
         start, table = max(window.start, self._kernel.now), self.of(type_)
-        for class_ in list(table.tables):
+        for class_ in {*table.tables, *missing}:
             key, count = (window.id, type_, class_), missing[class_]
             more = self._dips.get(key, 0) - count
             if more and start < window.end:

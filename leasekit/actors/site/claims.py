@@ -525,7 +525,13 @@ class SiteDelegations:
 
     def delegation_specs(self) -> Sequence[DelegationSpec]:
         """What the settings say is to be given."""
-        return self._settings.delegations
+        total = self._units.inventory.total
+        return [attrs.evolve(spec, units=spec.units or total(spec.type)) for spec in self._settings.delegations]
+
+    def is_outdated(self, record: Delegation) -> bool:
+        """Hosts that it is of are others by now, or fewer. Units that are no hosts stay what they were."""
+        leaf, there = decode_ticket(record.ticket).leaf, self._units.inventory.counts(record.type)
+        return any(units * DEGREE_ONE > there[class_] * leaf.degree for class_, units in leaf.classes if leaf.sizes)
 
     def most_of(self, spec: DelegationSpec) -> int:
         """How many units there are to give."""
@@ -554,9 +560,10 @@ class SiteDelegations:
         """
         there = self._units.inventory.counts(spec.type)
         chains = self.issued.counted(spec.type, term)
-        # Its own gives way to what is given now, but for classes that are gone.
+        # Its own gives way to what is given now, but for classes that are gone, where places on hosts don't count.
         own = chains.pop(chain, Counter())
-        all_given = sum(chains.values(), Counter({class_: n for class_, n in own.items() if class_ not in there}))
+        gone = {} if self._units.inventory.hosts(spec.type) else {c: n for c, n in own.items() if c not in there}
+        all_given = sum(chains.values(), Counter(gone))
         room = {class_: units * spec.degree // DEGREE_ONE - all_given[class_] for class_, units in there.items()}
         for unit in self._units:
             past = next((class_ for class_ in unit.classes[1:] if all_given[class_] > there[class_]), None)
@@ -571,7 +578,7 @@ class SiteDelegations:
         if instead and last is not None:
             start = last.term.start  # nothing that was asked for before it was taken falls between two claims
         before = decode_ticket(last.ticket).leaf.classes if last is not None else NO_UNITS
-        shrinks = instead and last is not None and spec.units <= last.units
+        shrinks = instead and last is not None and spec.units <= last.units and not self.is_outdated(last)
         room = dict(before) if shrinks else self._room(spec, self.issued.chain_name(spec), Term(start, end))
         units = chosen(spec.units, room, before)
         if not units:

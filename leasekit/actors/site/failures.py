@@ -21,6 +21,7 @@ import attrs
 
 from leasekit.actors.kernel import Kernel, command, keeps, query
 from leasekit.actors.settings import AuthoritySettings
+from leasekit.actors.site.assignment import Assignment
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.leases import REPLACE, DemandQueue, LeaseUpdates, SiteLeases
 from leasekit.actors.site.units import Units
@@ -32,6 +33,7 @@ from leasekit.core.leases import authority as au
 from leasekit.core.leases import outage as out
 from leasekit.core.leases.outage import Outage
 from leasekit.core.leases.records import SiteLease, SiteUnit
+from leasekit.core.mappers import Migrate
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.reasons import Code, Reason, clip, said, view
 from leasekit.core.schema import Row
@@ -159,7 +161,8 @@ class SiteOutages:
 
     @query("units")
     def _query_units(self) -> list[UnitDetails]:
-        return [self._units.describe(unit, self._why_waits(unit)) for unit in self._units]
+        there = (*self._units, *self._units.machines)
+        return [self._units.describe(unit, self._why_waits(unit)) for unit in there]
 
     def _why_waits(self, unit: SiteUnit) -> Reason | None:
         outage = self.by_lease.get(unit.promised)
@@ -289,7 +292,9 @@ class UnitFailures:
         """
         unit = self._units.find(asked.unit)
         if asked.setup is None and self._units.machines_on(unit.id):
-            return self._fail_host(unit, _reason(asked.reason, Code.DOWN))
+            told = self._fail_host(unit, _reason(asked.reason, Code.DOWN))
+            self._leases.plan_anew({unit.id}, self._calendars.from_now_on)
+            return told
         name, lease = unit.id, unit.lease if asked.lease is None else asked.lease
         if unit.state != au.UP:
             raise CommandError(f"unit {name} is {unit.state}: only one that is {au.UP} can be said to have failed")
@@ -321,19 +326,53 @@ class UnitFailures:
                 self._replacements.replace(lease, machine)
         return ServiceOfUnit(host.id, host.state, **view(host.reason or host.retire))
 
+
+@attrs.define(eq=False)
+class UnitMoves:
+    """Units that are up, and whose leases are to have them elsewhere."""
+
+    _leases: SiteLeases
+    _units: Units
+    _calendars: Calendars
+    _replacements: Replacements
+    _assignment: Assignment
+
     @command("unit.move")
     def _move_unit(self, asked: MoveUnit) -> MovedUnit:
         unit = self._units.find(asked.unit)
         lease = self._leases.by_id.get(unit.lease)
         if unit.state != au.UP or lease is None:
             raise CommandError(f"unit {unit.id} is {unit.state}: only one that is {au.UP} can be moved")
-        if next(self._units.free(unit.type), None) is None:
+        if asked.host and not unit.host:
+            raise CommandError(
+                f"host: found {asked.host!r:.80}, unit {unit.id} is no machine that could be moved there"
+            )
+        why, to = asked.reason or "no reason given", ""
+        if unit.host:
+            to = self._other_host(unit, lease, asked.host)
+            if self._assignment.can_migrate(unit):
+                self._assignment.migrate(Migrate(unit.id, to, why))
+                return MovedUnit(unit.id, unit.state, lease.id, to)
+            self._leases.change_place(lease, unit.host, to)
+        elif next(self._units.free(unit.type), None) is None:
             raise CommandError(f"unit {unit.id}: no other unit of type {unit.type!r} is free for lease {lease.id}")
         if lease.properties.get("deficit") == "accept":
             raise CommandError(f"unit {unit.id}: lease {lease.id} takes no other in its place (deficit=accept)")
-        self._units.lose(unit, Reason(Code.MOVED, detail=clip(asked.reason or "no reason given")), SITE)
+        self._units.lose(unit, Reason(Code.MOVED, detail=clip(why)), SITE)
         self._replacements.go_on_without(lease, unit, count=False)
-        return MovedUnit(unit.id, unit.state, lease.id)
+        return MovedUnit(unit.id, unit.state, lease.id, to)
+
+    def _other_host(self, unit: SiteUnit, lease: SiteLease, host: str) -> str:
+        """The host that a machine is to be moved to: the one that is named, if any is. Raises ``CommandError``."""
+        claims, places = self._leases.claims_of(lease), self._calendars.places
+        if host:
+            self._units.find(host)
+        found = places.elsewhere(claims, unit.host, [host] if host else None)
+        if found is None:
+            where = f"host {host}" if host else "no other host of its class"
+            has = "has no room for it, or is not of its class" if host else "has room for it"
+            raise CommandError(f"unit {unit.id}: {where} {has} up to the end of lease {lease.id}")
+        return found
 
 
 @attrs.define(eq=False)
@@ -397,6 +436,7 @@ class UnitCommands:
     def _disable_unit(self, asked: DisableUnit) -> ServiceOfUnit:
         unit = self._units.retire(asked.unit, _reason(asked.reason, Code.OUT_OF_SERVICE))
         self._calendars.count(unit.type)
+        self._leases.plan_anew({unit.id}, self._calendars.from_now_on)
         return ServiceOfUnit(unit.id, unit.state, **view(unit.retire))
 
     @command("unit.enable")
@@ -413,7 +453,7 @@ class UnitCommands:
                 unit.id, unit.type, unit.lease, unit.setup, self._context(unit, lease),
                 lease.properties if lease is not None else EMPTY,
             )
-            for unit in self._units
+            for unit in (*self._units, *self._units.machines)
             if unit.state == au.UP
             for lease in (self._leases.by_id.get(unit.lease),)
         ]  # fmt: skip

@@ -20,9 +20,9 @@ from leasekit.actors.site.units import Units
 from leasekit.core.divided import SizedTimetable
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.properties import Counts
-from leasekit.core.time import Instant, Term
+from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Shortfall, Timetable
-from leasekit.core.vectors import Sizes, Vector
+from leasekit.core.vectors import Sizes, Vector, amount
 
 
 class _Booking(NamedTuple):
@@ -128,6 +128,47 @@ class Places:
                 self._put(claim, host, size, term, force=True)
 
     # -- changes -----------------------------------------------------------------------------------------------
+
+    def taken(self, host: str, now: Instant) -> Vector:
+        """The most of each resource of a host that is booked at any time from now on."""
+        always, booked = Term(now, INSTANT_MAX), self._tables.get(host, {})
+        return tuple((name, one.capacity_at(now) - one.available(always)) for name, one in sorted(booked.items()))
+
+    def is_leased_whole(self, host: str, now: Instant) -> bool:
+        """Whether units that take all of a host have their place on it, now or later."""
+        unit, has = self._units[host], self._inventory.capacity(self._units[host].type, self._units[host].classes[0])
+        ends = (
+            self._tables[host][one.size[0][0]].get(one.key)
+            for several in self._booked.values()
+            for one in several
+            if one.host == unit.id and one.size == has
+        )
+        return any(held is not None and held[1].end > now for held in ends)
+
+    def resize(self, host: str, now: Instant) -> None:
+        """A host has what its class says from now on."""
+        unit, tables = self._units[host], self._tables.get(host, {})
+        has = self._inventory.capacity(unit.type, unit.classes[0])
+        for name in {*tables, *(name for name, _ in has)} if tables else ():
+            table = tables.setdefault(name, Timetable())
+            if more := amount(has, name) - table.capacity_at(now):
+                table.add_capacity(Term(now, INSTANT_MAX), more)
+
+    def elsewhere(self, claims: Mapping[bytes, Term], start: str, among: Iterable[str] | None = None) -> str | None:
+        """Another host (``among`` these, if they are named) that takes a unit of these claims which has its place on
+        ``start``: the one that has the least left.
+        """
+        terms = [term for claim, term in claims.items() if self._number(claim, start) is not None]
+        if not terms:
+            return None
+        over, classes = Term(min(t.start for t in terms), max(t.end for t in terms)), self._units[start].classes
+        found = [
+            (self._free(unit.id, over), unit.index, unit.id)
+            for unit in (self._units if among is None else map(self._units.__getitem__, among))
+            if unit.id != start and unit.type == self._units[start].type
+            if any(class_ in unit.classes for class_ in classes) and self.can_move(claims, start, unit.id)
+        ]
+        return min(found)[2] if found else None
 
     def release(self, claim: bytes) -> None:
         """Give up all of a claim's places."""

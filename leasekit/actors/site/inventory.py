@@ -5,7 +5,7 @@ filters of guests accept, asked once for units that are alike.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from typing import Final
 
@@ -15,6 +15,7 @@ from leasekit.actors.kernel import keeps
 from leasekit.actors.settings import UnitGroup
 from leasekit.core.errors import LeasekitError
 from leasekit.core.filters import Filter, FilterError, parse_filter
+from leasekit.core.leases.records import HostChange
 from leasekit.core.properties import CLASSES_MAX, EMPTY, Properties, digest_properties
 from leasekit.core.vectors import NO_HOSTS, HostClasses, Vector, weigh
 
@@ -173,30 +174,64 @@ class Kinds:
 
 @attrs.define(eq=False, slots=False)
 class Inventory:
-    """The units that the settings name, in groups. Raises ``LeasekitError`` for a name used twice."""
+    """The units that the settings name, in groups, but for hosts that an operator has said otherwise. Raises
+    ``LeasekitError`` for a name used twice.
+    """
 
-    groups: Sequence[UnitGroup]
+    settled: Sequence[UnitGroup]
+    """What the settings say."""
+    groups: Sequence[UnitGroup] = attrs.field(init=False)
     types: dict[str, Properties] = attrs.field(factory=dict, init=False)
     """The resource properties of each type."""
     _of: dict[str, tuple[str, Properties]] = attrs.field(factory=dict, init=False)
     _count: dict[str, Counter[bytes]] = attrs.field(factory=dict, init=False)
     attributes: dict[bytes, Properties] = attrs.field(factory=dict, init=False)
-    """What the units of each class have."""
+    """What the units of each class have, or had."""
     _classes: dict[str, bytes] = attrs.field(factory=dict, init=False)
     _hosts: dict[str, HostClasses] = attrs.field(factory=dict, init=False)
+    _known: dict[str, HostClasses] = attrs.field(factory=dict, init=False)
     switched: frozenset[str] = attrs.field(init=False)
     """The types of units that a driver can switch on and off."""
 
     def __attrs_post_init__(self) -> None:
-        self.switched = frozenset(group.type for group in self.groups if group.power)
+        self.switched = frozenset(group.type for group in self.settled if group.power)
+        self.types.update((group.type, group.properties) for group in self.settled)
+        self.change(())
+
+    def change(self, changes: Iterable[HostChange]) -> None:
+        """What an operator has said of hosts: the inventory is as the settings say, but for these. Those of a type that
+        is not there wait for it.
+        """
+        said = {one.id: one for one in changes if one.type in self.types}
+        named = (attrs.evolve(one, names=tuple(n for n in one.names if n not in said)) for one in self.settled)
+        others = [
+            UnitGroup(type=one.type, names=(name,), properties=self.types[one.type], own=one.own)
+            for name, one in said.items()
+            if not one.gone
+        ]
+        self.groups = (*(named if said else self.settled), *others)
+        self._of.clear()
         for group in self.groups:
-            self.types[group.type] = group.properties
             all_ = {**group.properties, **group.own} if group.own else group.properties
             for name in group.names:
                 self.check(name, self._of.get(name, (group.type,))[0], group.type)
                 self._of[name] = (group.type, all_)
         for type_, properties in self.types.items():
             self._count[type_] = self._sort(type_, properties)
+            self.remember(type_, {class_: self.attributes[class_] for class_ in self._hosts[type_]})
+
+    def remember(self, type_: str, attributes: Mapping[bytes, Properties]) -> None:
+        """Claims may count hosts of a type as of classes with these attributes."""
+        self.attributes = {**attributes, **self.attributes}
+        self._known[type_] = HostClasses({**HostClasses.of(attributes), **self.known_hosts(type_)})
+
+    def forget(self, type_: str, class_: bytes) -> None:
+        """Nothing counts as of a class any more."""
+        self._known[type_] = HostClasses((name, one) for name, one in self.known_hosts(type_).items() if name != class_)
+
+    def known_hosts(self, type_: str) -> HostClasses:
+        """As :meth:`hosts`, and what hosts had before that claims may still count."""
+        return self._known.get(type_, NO_HOSTS)
 
     def _sort(self, type_: str, properties: Properties) -> Counter[bytes]:
         """Put the units of a type in classes. Where too many of them differ, all are of one, whatever else they have:
@@ -216,13 +251,13 @@ class Inventory:
         return self._hosts.get(type_, NO_HOSTS)
 
     def capacity(self, type_: str, class_: bytes) -> Vector:
-        """What a host of a class has; nothing, where the settings name no such class any more."""
-        one = self.hosts(type_).get(class_)
+        """What a host of a class has, or had; nothing, where that is not known any more."""
+        one = self.known_hosts(type_).get(class_)
         return one.capacity if one is not None else ()
 
     def weigh(self, type_: str, units: Counter[bytes]) -> Counter[bytes]:
         """What so many units of each class have, as it is booked."""
-        hosts = self.hosts(type_)
+        hosts = self.known_hosts(type_)
         if not hosts:
             return units
         there = tuple((class_, number) for class_, number in units.items() if class_ in hosts)

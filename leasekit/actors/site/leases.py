@@ -9,7 +9,7 @@ before the turn (:class:`.Kinds`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -374,6 +374,20 @@ class SiteLeases:
         self._kernel.note(lease.id, "place", "", "", said(f"{to}, not {start}"))
         self._kernel.touch(lease)
 
+    def plan_anew(self, hosts: Collection[str], over: Term) -> None:
+        """Hosts are out of service over a time: leases that have places on them then, and no unit there, have these on
+        others; where none has room their guests hear of it.
+        """
+        for lease in list(self.by_id.values()) if hosts else ():
+            planned = [] if lease.is_ending or not lease.sizes else missing_places(lease, self._units)
+            for host in [one for one in planned if one in hosts]:
+                claims = {claim: term for claim, term in self.claims_of(lease).items() if term.overlaps(over)}
+                to = self._calendars.places.elsewhere(claims, host) if claims else host
+                if to is None and lease.id not in self._demands.ops:
+                    self.tell(lease, Reason(Code.UNIT, host).because(self._units[host].retire))
+                elif to not in (None, host):
+                    self.change_place(lease, host, to)
+
     def start(self, lease: SiteLease) -> None:
         """Its term has started: it needs units."""
         self._demands.put(lease, NEW)
@@ -411,8 +425,23 @@ class SiteLeases:
             if name in lease.units and count_of(spare, self._units[name].given_as):
                 self.take(lease, name)
         if lease.sizes:
+            self._count_anew(lease)
             self.settle_places(lease)
         self._demand(lease)
+
+    def _count_anew(self, lease: SiteLease) -> None:
+        """A lease goes on by a claim that counts its units as of other classes, where hosts have changed: of those that
+        these are of by now, else of those that it lacks.
+        """
+        lacking = Counter(dict(minus(lease.classes, held_classes(lease, self._units))))
+        over = Counter(dict(minus(held_classes(lease, self._units), lease.classes)))
+        for unit in map(self._units.__getitem__, lease.units if lacking and over else ()):
+            there = self._units[host_of(unit)].classes
+            fitting = next((class_ for class_ in (*there, *lacking) if lacking[class_] > 0), None)
+            if over[unit.given_as] > 0 and fitting is not None:
+                over[unit.given_as] -= 1
+                lacking[fitting] -= 1
+                self._units.count_as(unit, fitting)
 
     def _demand(self, lease: SiteLease) -> None:
         """What the lease lacks, or has too many of, is for the mapper; if it is even, it is ready when all have

@@ -15,7 +15,7 @@ from leasekit.actors.issued import Issued, in_order, units_of_class, withheld_sh
 from leasekit.actors.kernel import Kernel, command, named, query
 from leasekit.actors.served import Notices
 from leasekit.actors.site.calendars import Calendars, retired_for
-from leasekit.actors.site.leases import SiteLeases
+from leasekit.actors.site.leases import SiteLeases, host_of
 from leasekit.actors.site.units import GONE
 from leasekit.core.answers import EvictedLease, HitLease, RemovedFromWindows, RemovedWindow, WindowDetails
 from leasekit.core.claims.claim import decode_ticket
@@ -58,6 +58,7 @@ class Maintenance:
                 f"{mark(self._kernel.now)}"
             )
         window = self._announce(asked.units, asked.type, start, end, asked.reason or "maintenance", asked.close)
+        self._leases.plan_anew(window.units, Term(window.start, window.end))
         closes_at = max(window.start, asked.close_at)
         for lease in self._hit_by(window):
             if window.close:
@@ -113,14 +114,22 @@ class Maintenance:
         for lease in list(self._leases.by_id.values()):
             over = lease.is_ending
             meets = not over and lease.term.start < window.end and window.start < lease.goes_to
-            if meets and (lease.type in gone or not units.isdisjoint(lease.units)):
+            if meets and (
+                lease.type in gone or not units.isdisjoint((*lease.places, *map(self._host_of, lease.units)))
+            ):
                 yield lease
+
+    def _host_of(self, name: str) -> str:
+        return host_of(self._calendars.units[name])
 
     def _show(self, window: Window) -> WindowDetails:
         hit = [
-            HitLease(lease.id, lease.holder, [name for name in lease.units if name in window.units], _end_of(lease))
+            HitLease(
+                lease.id, lease.holder, [name for name in lease.units if self._host_of(name) in window.units],
+                _end_of(lease),
+            )
             for lease in self._hit_by(window)
-        ]
+        ]  # fmt: skip
         return WindowDetails.of(window, window=window.id, leases=hit)
 
     @query("maintenance")

@@ -113,11 +113,11 @@ class TicketChecks:
         except ValueError as error:
             raise TicketError(Code.WRONG_PROPERTIES, f"constraints: {error}") from error
         if not leaf.sizes:
-            if needs or self._inventory.hosts(leaf.type):
+            if needs or self._inventory.known_hosts(leaf.type):
                 raise TicketError(Code.WRONG_PROPERTIES, "the claim does not say what a unit takes of its host")
             return
         for (class_, _), size in zip(leaf.classes, leaf.sizes, strict=True):
-            host = self._inventory.hosts(leaf.type).get(class_)
+            host = self._inventory.known_hosts(leaf.type).get(class_)
             least = host.size(needs) if host is not None else WHOLE
             if least is None or not is_within(least, size):
                 raise TicketError(

@@ -85,6 +85,19 @@ class Units:
 
     # -- inventory ---------------------------------------------------------------------------------------------
 
+    def follow_inventory(self) -> list[SiteUnit]:
+        """The inventory has changed: what is new is there, what is otherwise is of another class, what is named no more
+        goes out of service. Returns those units of which it is news.
+        """
+        changed = self._declare()
+        for unit in self:
+            if unit.id in self.inventory and self.inventory.class_of(unit.id, unit.type) != unit.classes[0]:
+                self._sort(unit)
+                changed.append(unit)
+        for unit in changed:
+            self._kernel.touch(unit)
+        return [*changed, *self.retire_gone()]
+
     def _declare(self) -> list[SiteUnit]:
         """Units that the site's settings name; returns those that were not known before."""
         new = []
@@ -252,6 +265,11 @@ class Units:
             return not unit.retire and all(one.state == au.TEARDOWN for one in there.values())
         return unit.state == au.FREE or not unit.retire
 
+    def count_as(self, unit: SiteUnit, class_: bytes) -> None:
+        """A unit that a lease has counts as of another class from now on."""
+        unit.given_as, unit.classes = class_, tuple(dict.fromkeys((*unit.classes, class_)))
+        self._kernel.touch(unit)
+
     # -- what happens to units ---------------------------------------------------------------------------------
 
     def give(self, unit: SiteUnit, lease: str, class_: bytes) -> None:
@@ -290,6 +308,7 @@ class Units:
             if unit.state != au.FREE:
                 self._tearing[unit.type][unit.id] = unit
             elif unit.host:
+                self._fire_nothing(unit)  # who waited for it hears of it while it is there
                 self._remove(unit)
                 return
             elif unit.retire:
@@ -513,7 +532,7 @@ class Units:
         able = frozenset(name for name, key in (("cap", CAPS), ("migrate", MIGRATES)) if there.get(key) == "true")
         return [
             HostView(
-                unit.id, type_, unit.classes[0], unit.state if not unit.promised else au.SETUP, one.capacity, one.core,
+                unit.id, type_, unit.classes, unit.state if not unit.promised else au.SETUP, one.capacity, one.core,
                 one.least_yield, tuple(map(_machine_view, self.machines_on(unit.id))), able,
                 self.kinds.properties(unit.id),
             )
@@ -644,6 +663,9 @@ class Units:
         elif not unit.retire:
             raise CommandError(f"unit {name} is in service: it is {unit.state}")
         unit.retire = unit.reason = None if named or unit.host else GONE
+        for machine in self.machines_on(name):
+            if machine.left:
+                self._hold_back(unit, Reason(Code.TEARDOWN_FAILED, machine.id).because(machine.retire))
         self._fire_nothing(unit)
         return unit
 
@@ -688,7 +710,7 @@ class UnitsSnapshot:
 def _machine_view(unit: SiteUnit) -> MachineView:
     used = unit.given.get("cpu.used", "")
     return MachineView(
-        unit.id, unit.lease or unit.promised, unit.state, unit.size, unit.needs, unit.cap,
+        unit.id, unit.lease or unit.promised, unit.state, unit.given_as, unit.size, unit.needs, unit.cap,
         int(used) if used.isdecimal() else -1, unit.given,
     )  # fmt: skip
 

@@ -888,6 +888,33 @@ class Window(KeptRecord):
 
 
 @attrs.define(slots=True, eq=False)
+class HostChange(KeptRecord):
+    """What an operator has said of a host of a site, whatever its settings say: that it is ``gone``, or that it is of
+    this type and has these attributes of its ``own``.
+    """
+
+    id: str
+    type: str
+    own: Properties = EMPTY
+    gone: bool = False
+
+    table: ClassVar[str] = "hosts"
+
+
+@attrs.define(slots=True, eq=False)
+class HostKind(KeptRecord):
+    """What hosts of a class have, or had: ``id`` is the class in hex. It is kept as long as hosts count as of it,
+    whatever they have by now.
+    """
+
+    id: str
+    type: str
+    attributes: Properties
+
+    table: ClassVar[str] = "host_kinds"
+
+
+@attrs.define(slots=True, eq=False)
 class Incident(KeptRecord):
     """Evidence that a site holds: who did what, when it was found, and the file that proves it. ``root`` is the key, in
     hex, to whom the site itself gave what it is about.

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import attrs
 
+from leasekit.core.drivers import UNIT_ID
 from leasekit.core.properties import check_properties
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import MINUTE, SECOND
-from leasekit.drivers.names import UNIT_ID
 from leasekit.drivers.power.settings import ControllerSettings
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -32,7 +32,7 @@ DAEMON_ADVICE: Final = (
 POOL_ADVICE: Final = (
     "set pool_path to have the pool made there, or define it with virsh pool-define-as; virsh pool-start"
 )
-LEASED_ADVICE: Final = "lease a machine for it, whose join runs: leasekit site host add"
+LEASED_ADVICE: Final = "lease a machine for it, whose join runs: leasekit site hypervisor add"
 
 
 async def examine(settings: LibvirtSettings) -> list[Finding]:

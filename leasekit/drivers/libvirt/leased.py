@@ -2,7 +2,7 @@
 
 A site offers virtual machines on hosts that it does not own for good: they come from a lease of physical machines, and
 go back with it. Its deploy file says of such a host all but where it is. That is in a book, a file that
-``leasekit site host`` writes as machines join and leave, and that the driver reads before each call.
+``leasekit site hypervisor`` writes as machines join and leave, and that the driver reads before each call.
 """
 
 from __future__ import annotations

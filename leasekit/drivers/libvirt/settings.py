@@ -83,7 +83,7 @@ class LibvirtHost:
 
 @attrs.frozen(kw_only=True)
 class LeasedHosts:
-    """Hosts that are leased machines: the file ``book`` says which is which, as ``leasekit site host`` writes it.
+    """Hosts that are leased machines: the file ``book`` says which is which, as ``leasekit site hypervisor`` writes it.
 
     ``key`` is the file with the private key that they let in; ``uri`` what is there, to which the machine's user,
     address and port are added.

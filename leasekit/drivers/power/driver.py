@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Final
 import attrs
 import trio
 
-from leasekit.core.drivers import DriverError, Finding, OnlyUnits, ProbeResult, Timeouts, UnitContext
+from leasekit.core.drivers import UNIT_ID, DriverError, Finding, OnlyUnits, ProbeResult, Timeouts, UnitContext
 from leasekit.core.properties import Properties, check_properties
 from leasekit.core.settings import SettingsError, expect_one_of
 from leasekit.core.time import MINUTE, Duration
-from leasekit.drivers.names import UNIT_ID, unknown_operation
+from leasekit.drivers.names import unknown_operation
 from leasekit.drivers.one_sided import SiteOnly
 from leasekit.drivers.power.base import PowerControl
 from leasekit.drivers.power.commands import GRACE

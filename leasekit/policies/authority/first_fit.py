@@ -120,9 +120,9 @@ class FirstFitTurn:
         able = there.keys() if demand.needs else {unit.id for unit in self._cycle.free(demand.type)} & there.keys()
         hosts: list[str] = []
         for (class_, count), size in zip(demand.classes, demand.sizes, strict=True):
-            mine = [host for host in demand.places if host in able and there[host].host_class == class_][:count]
+            mine = [host for host in demand.places if host in able and class_ in there[host].classes][:count]
             others = (there[name] for name in there if name in able and name not in mine)
-            alike = [host.id for host in others if host.host_class == class_]
+            alike = [host.id for host in others if class_ in host.classes]
             hosts += mine + self._beside_places(demand, alike, size, count - len(mine))
         if hosts:
             return Place(demand.lease, tuple(hosts[: demand.units]))

@@ -11,6 +11,7 @@ or a host has no room up to the end of a lease, the machine goes there. So this 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from itertools import count
 from math import inf
 from typing import ClassVar, Final, Literal, NamedTuple
 
@@ -79,7 +80,7 @@ class _Newcomer(NamedTuple):
 
     demand: Demand
     size: Vector
-    host_class: bytes
+    given_as: bytes
     planned: str
 
 
@@ -184,7 +185,7 @@ class _Plan:
             )
             for one in self._hosts.values()
         )  # fmt: skip
-        tasks = (*(self._task(machine, host) for machine, host in self._running), *map(self._newcomer, self._new))
+        tasks = (*(self._task(*each) for each in self._running), *map(self._newcomer, count(), self._new))
         problem = YieldProblem(hosts=hosts, tasks=tasks, bound=self._settings.migration_bound)
         if not tasks:
             return None
@@ -197,16 +198,18 @@ class _Plan:
     def _task(self, machine: MachineView, host: HostView) -> YieldTask:
         """A machine that runs: it stays where it is unless it is up and can be moved."""
         moves = machine.state == UP and "migrate" in host.able
-        there = frozenset(one.id for one in self._hosts.values() if one.host_class == host.host_class)
         id_ = f"{machine.id} on {host.id}"  # one that leaves a host is on two
         return self._made(
-            id_, machine.lease, machine.needs, machine.size, there if moves else frozenset((host.id,)), host.id
-        )
+            id_, machine.lease, machine.needs, machine.size,
+            self._of_class(machine.given_as) if moves else frozenset((host.id,)), host.id,
+        )  # fmt: skip
 
-    def _newcomer(self, one: _Newcomer) -> YieldTask:
-        there = frozenset(host.id for host in self._hosts.values() if host.host_class == one.host_class)
-        at = self._new.index(one)
+    def _newcomer(self, at: int, one: _Newcomer) -> YieldTask:
+        there = self._of_class(one.given_as)
         return self._made(f"new {at}", one.demand.lease, one.demand.needs, one.size, there, None)
+
+    def _of_class(self, class_: bytes) -> frozenset[str]:
+        return frozenset(host.id for host in self._hosts.values() if class_ in host.classes)
 
     def _made(
         self, id_: str, lease: str, needs: Vector, size: Vector, hosts: frozenset[str], host: str | None
@@ -274,11 +277,12 @@ def _newcomers(demand: Demand, hosts: dict[str, HostView]) -> Iterator[_Newcomer
     """The machines that a demand is to get, each with its planned place; none if one of these is out of service."""
     sizes = dict(zip((class_ for class_, _ in demand.classes), demand.sizes, strict=True))
     planned = demand.places[: demand.units]
-    if any(host not in hosts or hosts[host].host_class not in sizes for host in planned):
-        return
-    for host in planned:
-        class_ = hosts[host].host_class
-        yield _Newcomer(demand, sizes[class_], class_, host)
+    fitting = [
+        [class_ for class_ in hosts[host].classes if class_ in sizes] if host in hosts else [] for host in planned
+    ]
+    if all(fitting):
+        for host, (class_, *_) in zip(planned, fitting, strict=True):
+            yield _Newcomer(demand, sizes[class_], class_, host)
 
 
 def _weight(text: str) -> float:

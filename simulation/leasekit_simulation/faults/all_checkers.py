@@ -77,10 +77,11 @@ class Checkers:
         self.brokers = BrokerRefusals(self.claims, fcfs, tuple(sites), clock, key, attributes)
         self.sites = SiteRefusals(self.units, sites, first_fit, clock, class_of)
         self.words = WordChecker(tuple(sites), guests)
+        self.hosts = HostChecker()
         self.all: list[Listening] = [
             self.states, self.memory, self.units, self.claims, self.grants, self.honour, self.messages, self.guests,
             self.orders, self.brokers, self.sites, self.reasons, self.ends, self.kept, self.power, self.blames,
-            self.closing, self.words, HostChecker(), MapperChecker(wilful),
+            self.closing, self.words, self.hosts, MapperChecker(wilful),
         ]  # fmt: skip
         self.closes: dict[str, str] = {}
         self._now, self._comes_late = now, comes_late

@@ -21,12 +21,14 @@ CPU_NEEDS, MEMORY_NEEDS = (400, 1000, 3000, 9000), (512, 2048, 5000)
 """What machines need: some that no host has."""
 
 
-class _OnHost(NamedTuple):
+class HostSize(NamedTuple):
+    """So much of a host: millicores and MiB."""
+
     cpu: int
     memory: int
 
 
-WHOLE: Final = _OnHost(4000, 8192)
+WHOLE: Final = HostSize(4000, 8192)
 
 
 class HostChecker(Listening):
@@ -38,8 +40,15 @@ class HostChecker(Listening):
 
     def __init__(self) -> None:
         super().__init__()
-        self._on: dict[tuple[str, str], dict[str, _OnHost]] = {}
+        self._on: dict[tuple[str, str], dict[str, HostSize]] = {}
         self._last: dict[tuple[str, str], Action] = {}
+        self._most: dict[tuple[str, str], HostSize] = {}
+
+    def sized(self, site: str, host: str, size: HostSize) -> None:
+        """A host was said to have so much. Nobody knows whether that was heard: the most that it was ever to have
+        counts.
+        """
+        self._most[site, host] = HostSize(*map(max, self._most.get((site, host), WHOLE), size))
 
     def started(self, at: Instant, actor: str, action: Action) -> None:
         """What is set up, or moved, takes its part from now on."""
@@ -49,14 +58,16 @@ class HostChecker(Listening):
         self._last[unit] = action
         if action.op == "teardown":
             return
-        size, host = _size(said), said.get("unit.host", action.unit)
+        host = said.get("unit.host", action.unit)
+        has = self._most.get((actor, host), WHOLE)
+        size = _size(said)
         cap = int(said.get("unit.cap", size.cpu))
         must(cap >= size.cpu, f"{actor}: {action.unit} is capped at {cap} of {size.cpu} millicores")
         there = self._on.setdefault((actor, host), {})
         there[action.unit] = size
         cpu, memory = (sum(each) for each in zip(*there.values(), strict=True))
         must(
-            cpu <= WHOLE.cpu and memory <= WHOLE.memory,
+            cpu <= has.cpu and memory <= has.memory,
             f"{actor}: {host} has {cpu} millicores and {memory} MiB on it by {', '.join(sorted(there))}",
         )
 
@@ -74,7 +85,7 @@ class HostChecker(Listening):
             self._on[actor, gone].pop(done.unit, None)
 
 
-def _size(said: Properties) -> _OnHost:
+def _size(said: Properties) -> HostSize:
     if "unit.host" not in said:
-        return WHOLE
-    return _OnHost(-(-int(said.get("needs.cpu", "0")) // 2), int(said.get("needs.memory", "0")))
+        return HostSize(int(said["capacity.cpu"]), int(said["capacity.memory"]))
+    return HostSize(-(-int(said.get("needs.cpu", "0")) // 2), int(said.get("needs.memory", "0")))

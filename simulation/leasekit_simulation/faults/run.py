@@ -254,7 +254,7 @@ class Run:
     def _check_broker(self, broker: str) -> None:
         """All that a broker has not given to brokers below it is free again."""
         for source in self.world.query(broker, "sources"):
-            if source["state"] != "held":
+            if source["state"] != "held" or source["site"] in self.world.changed_hosts:
                 continue
             share = next((s for s in self.world.shares if _is_source(s, source, broker)), None)
             below = self.world.query(broker, "delegations")
@@ -277,6 +277,8 @@ class Run:
         What a broker gives it can change only where it has as much beside that.
         """
         world = self.world
+        if issuer in world.changed_hosts:
+            return
         overrides = world.actor(issuer).issued.overrides
         over = {row["chain"] for row in world.query(issuer, "delegations") if row["reclaimed"] >= 0} - overrides.keys()
         shares = [one for one in world.shares if issuer == (one.issuer or one.site)]
@@ -317,6 +319,7 @@ class Run:
         actor = self.world.actor(site)
         rows = self.world.query(site, "units")
         named = {f"{type_}-{n}" for type_ in self.scenario.sites[site] for n in range(self.world.size(site, type_))}
+        named |= {row["host"] for row in self.world.query(site, "hosts") if row["differs"] not in ("", "removed")}
         for unit in rows:
             must(unit["state"] in ("free", "out"), f"{site}: {unit['unit']} is {unit['state']} for nobody")
             why = unit["reason"]
@@ -326,7 +329,8 @@ class Run:
             gone = (unit["because"] or {}).get("code") == Code.NOT_IN_INVENTORY
             again = gone and unit["unit"] in named
             must(not again, f"{site}: {unit['unit']} is out, and is in the inventory: {why}")
-        wrong = [row["unit"] for row in rows if row["state"] == "free" and row["unit"] not in named]
+        held_back = {one.host for one in actor.units.machines if one.left}
+        wrong = [row["unit"] for row in rows if row["state"] == "free" and row["unit"] not in named | held_back]
         must(not wrong, f"{site}: {wrong} are free, and in no inventory")
         missing = named - {row["unit"] for row in rows}
         must(not missing, f"{site}: {sorted(missing)} are in its inventory, and it does not know them")
@@ -336,13 +340,14 @@ class Run:
         for type_ in self.scenario.sites[site]:
             table = actor.calendars.of(type_)
             must(table.reserved_at(actor.now) == 0, f"{site}'s calendar holds {table.reserved_at(actor.now)}")
-            held_back = {one.host for one in actor.units.machines if one.left}
             free_units = [
                 unit["unit"]
                 for unit in rows
                 if unit["type"] == type_ and unit["state"] == "free" and unit["unit"] not in held_back
             ]
             classes = Counter(self.world.class_of(site, unit) for unit in free_units)
+            if site in self.world.changed_hosts:  # what they were counts as long as claims may count it
+                classes = Counter(class_ for unit in free_units for class_ in actor.units[unit].classes)
             free = actor.inventory.weigh(type_, classes).total()
             there = table.capacity_at(actor.now)
             must(there == free, f"{site}: {free} units of {type_} are free, its calendar counts {there}")

@@ -26,7 +26,7 @@ Do: TypeAlias = Literal[
     "crash", "cut_pair", "cut_side", "slow", "full", "step_within", "step_beyond", "sleep",
     "leap", "operate",
     "reclaim", "delegate", "release", "resize", "reload", "grow", "shrink", "share", "hand_over",
-    "odd", "wordy", "maintain", "drain", "evict", "move", "dry_run", "topology",
+    "odd", "wordy", "maintain", "drain", "evict", "move", "host", "dry_run", "topology",
     "twice", "elsewhere", "stolen", "altered", "forged", "self_made", "meddle",
     "returned", "nonsense", "overdelegate", "beyond", "garbage", "flip", "replay", "slice_key", "extend_same",
 ]  # fmt: skip
@@ -260,7 +260,8 @@ def _hosted(scenario: Scenario) -> Scenario:
     if rng.random() >= 0.2 or set(POWER_MAPPERS) & {scenario.mappers[name] for name in scenario.sites}:
         return scenario
     placed = {name: "yield" for name in scenario.sites if scenario.mappers[name] == "first_fit" and rng.random() < 0.5}
-    return attrs.evolve(scenario, hosts=True, mappers={**scenario.mappers, **placed})
+    hosted = attrs.evolve(scenario, hosts=True, mappers={**scenario.mappers, **placed})
+    return _with(hosted, "hosts that change", ("host", "host", "host", "move"), share=0.5)
 
 
 def _live(scenario: Scenario) -> Scenario:
@@ -293,10 +294,10 @@ def _worded(scenario: Scenario) -> Scenario:
     return _with(scenario, "words", ("odd", "odd", "wordy") if hostile else ("odd",))
 
 
-def _with(scenario: Scenario, stream: str, kinds: Sequence[Do], most: int = 12) -> Scenario:
-    """In a fifth of all worlds with more operations, of these kinds."""
+def _with(scenario: Scenario, stream: str, kinds: Sequence[Do], most: int = 12, share: float = 0.2) -> Scenario:
+    """In a ``share`` of all worlds with more operations, of these kinds."""
     rng = Random(f"leasekit {stream} {scenario.seed}")
-    if rng.random() >= 0.2:
+    if rng.random() >= share:
         return scenario
     last = max(scenario.workload_end, 3 * SECOND)
     operations = [

@@ -101,6 +101,8 @@ def _check_tables(what: str, ours: Timetable, its: Timetable, actor: Any) -> Non
             return
         told = f"{what} has {held.get(key)} reserved for {key}, after a restart {kept.get(key)}"
         must(held.get(key) == kept.get(key), told)
+    if actor.role == "authority" and any(len(unit.classes) > 1 for unit in actor.units):
+        return  # what hosts were counts until a restart finds that nobody claims it any more
     rest = Term(start, INSTANT_MAX)
     free, its_free = list(ours.steps(rest)), list(its.steps(rest))
     must(free == its_free, f"{what} has {free} free, after a restart {its_free}")
@@ -118,6 +120,8 @@ def _held(table: Timetable, start: Instant) -> dict[str, tuple[int, Instant, Ins
 
 STAYS: Final[Mapping[str, str]] = {
     "guilty": "as evidence",
+    "changes": "what an operator has said of hosts",
+    "kinds": "of classes that hosts are of, or were",
     "evidence": "settings bound it",
     "by_digest": "claims of delegations, which are not over",
     "unused": "a number for each issuer, which may be 0",

@@ -15,7 +15,7 @@ from leasekit.core.steps import Reply
 from leasekit.core.time import HOUR, INSTANT_MAX, MINUTE, SECOND, Duration, Instant
 from leasekit_simulation.faults.all_checkers import Checkers
 from leasekit_simulation.faults.checkers import must
-from leasekit_simulation.faults.host_book import CPU_NEEDS, MEMORY_NEEDS
+from leasekit_simulation.faults.host_book import CPU_NEEDS, MEMORY_NEEDS, WHOLE, HostSize
 from leasekit_simulation.faults.hostile import HostileGuest
 from leasekit_simulation.faults.odd_words import costly_filter, odd_properties
 from leasekit_simulation.faults.scenario import ROGUE, Do, Operation
@@ -27,6 +27,8 @@ LONG: Final[tuple[Duration, ...]] = (HOUR, 3 * HOUR)
 SLEEPS: Final[tuple[Duration, ...]] = (SECOND, 5 * SECOND, 5 * SECOND, 20 * SECOND, MINUTE, MINUTE, 30 * MINUTE)
 GROWTH_MAX: Final = 6
 """How many units of a type a site may come to have beyond those that it had at first."""
+ADDED: Final = 100
+"""The numbers of hosts that an operator adds are larger."""
 NOTICES: Final[tuple[dict[str, str], ...]] = ({"notice": "0s"}, {"notice": "2s", "min_run": "10s"}, {})
 """What preemptible leases say of their ends."""
 STARTS: Final[tuple[Duration, ...]] = (0, 0, 10 * SECOND, 100 * SECOND)
@@ -56,6 +58,7 @@ class Workload:
             "reload": self._reload, "grow": self._grow, "shrink": self._shrink, "share": self._share,
             "hand_over": self._hand_over, "odd": self._odd,
             "maintain": self._maintain, "drain": self._drain, "evict": self._evict, "move": self._move,
+            "host": self._host,
             "dry_run": self._dry_run, "slice_key": self._slice_key, "extend_same": self._extend_same,
             "topology": self._topology, "garbage": self._garbage, "flip": self._flip, "replay": self._replay,
         }  # fmt: skip
@@ -528,9 +531,40 @@ class Workload:
             self.checkers.broke(site, unit)
             self._command(site, "unit.move", None, unit=unit)
 
+    def _host(self, operation: Operation, rng: Random) -> None:
+        """A host of a site comes, goes, is larger or smaller, or is as the file says again."""
+        world = self.world
+        site = rng.choice(list(world.scenario.sites))
+        hosts = world.query(site, "hosts") if world.is_up(site) else []
+        if not hosts:
+            return
+        row, size = rng.choice(hosts), {"cpu": str(rng.choice((2, 4, 8))), "memory": f"{rng.choice((4, 8, 16))}GiB"}
+        name, type_ = row["host"], row["type"]
+        world.changed_hosts.add(site)
+        if row["differs"] and rng.random() < 0.5:
+            world.mark("host as the file says again")
+            self._command(site, "host.reset", None, host=name)
+        elif (kind := rng.random()) < 0.3:
+            world.mark("host added")
+            self.checkers.hosts.sized(site, name := f"{type_}-{len(hosts) + ADDED}", WHOLE)
+            self._command(site, "host.add", None, host=name, type=type_)
+        elif kind < 0.6:
+            world.mark("host removed")
+            self.checkers.disabled(site, name)
+            self._command(site, "host.remove", None, host=name)
+        else:
+            world.mark("host changed")
+            self.checkers.hosts.sized(
+                site, name, HostSize(int(size["cpu"]) * 1000, int(size["memory"].removesuffix("GiB")) * 1024)
+            )
+            self._command(site, "host.set", None, host=name, capacity=size)
+
     def undrain(self) -> None:
-        """All units that are drained come back."""
+        """All units that are drained come back, and hosts are as files say."""
         for site in self.world.scenario.sites:
+            for row in self.world.query(site, "hosts") if self.world.is_up(site) else ():
+                if row["differs"]:
+                    self._command(site, "host.reset", None, host=row["host"])
             for row in self.world.query(site, "maintenance") if self.world.is_up(site) else ():
                 if row["end"] == INSTANT_MAX:
                     self.checkers.unwindowed(site, row["window"])

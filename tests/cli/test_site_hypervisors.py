@@ -1,4 +1,4 @@
-"""`leasekit site host` against real daemons: which machine is which host, and when units are in service for it."""
+"""`leasekit site hypervisor` against real daemons: which machine is which host, and when its units are in service."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Cli:
     def add(self, name: str, *more: str, status: int = 0) -> str:
         """Adds a machine; what the command says."""
         words = ("--address", "192.0.2.7", "--host-key", KEY)
-        return self("site", "host", "add", name, *words, *more, status=status)[1]
+        return self("site", "hypervisor", "add", name, *words, *more, status=status)[1]
 
     def windows(self) -> dict[str, tuple[int, int, list[str]]]:
         """The windows by reason: start (0: begun), end and units."""
@@ -96,8 +96,8 @@ FIRST, SECOND = "host first is not leased", "host second is not leased"
 def test_units_are_in_service_while_their_host_has_a_machine(cli):
     """Windows over all time without a machine follow the book, are asked for once each, and brokers heed them."""
     nobody = {FIRST: (0, INSTANT_MAX, ["vm-1-1", "vm-1-2"]), SECOND: (0, INSTANT_MAX, ["vm-2-1"])}
-    assert cli("site", "host", "sync")[1] == "2 hosts changed: first, second\n"
-    assert cli("site", "host", "sync")[1] == "all is as it should be\n"
+    assert cli("site", "hypervisor", "sync")[1] == "2 hosts changed: first, second\n"
+    assert cli("site", "hypervisor", "sync")[1] == "all is as it should be\n"
     assert cli.windows() == nobody
     assert set(cli.states().values()) == {"out"}
 
@@ -108,17 +108,17 @@ def test_units_are_in_service_while_their_host_has_a_machine(cli):
     assert cli.windows()[FIRST][0] == UNTIL + 1
     cli.add("b/node-1")
     assert list(cli.windows()) == [FIRST]
-    listed = cli.json("site", "host", "list")
+    listed = cli.json("site", "hypervisor", "list")
     assert [(row["host"], row["machine"], row["address"], row["until"], row["units"]) for row in listed] == [
         ("first", "a/node-7", "192.0.2.7", UNTIL + 1, ["vm-1-1", "vm-1-2"]), ("second", "b/node-1", "192.0.2.7", 0,
                                                                               ["vm-2-1"])]  # fmt: skip
     assert "there is no host left for it: first is a/node-7, second is b/node-1" in cli.add("c", status=1)
 
     for name in ("a/node-7", "b/node-1"):
-        assert cli("site", "host", "remove", name)[1] == f"{name} is no host any more\n"
-    assert cli("site", "host", "remove", "a/node-7")[1] == "a/node-7 is no host\n"
+        assert cli("site", "hypervisor", "remove", name)[1] == f"{name} is no host any more\n"
+    assert cli("site", "hypervisor", "remove", "a/node-7")[1] == "a/node-7 is no host\n"
     assert cli.windows() == nobody
-    assert "first" in cli("site", "host", "list")[0]
+    assert "first" in cli("site", "hypervisor", "list")[0]
 
 
 def test_a_broker_grants_no_more_than_there_is(cli):
@@ -134,14 +134,14 @@ def test_a_broker_grants_no_more_than_there_is(cli):
         # The site tells the broker as soon as it can, which is after the command is done.
         wait_until(f"{words}", missing)
 
-    cli("site", "host", "sync")
+    cli("site", "hypervisor", "sync")
     answers(False, 1, "+10m")
     cli.add("node-7", "--until", "+4h")
     answers(True, 2, "+10m")
     answers(False, 3, "+10m")
     answers(False, 1, "+10m", "5h")
     answers(False, 1, "+5h")
-    cli("site", "host", "remove", "node-7")
+    cli("site", "hypervisor", "remove", "node-7")
     answers(False, 1, "+10m")
 
 
@@ -151,10 +151,10 @@ def test_a_machine_that_does_not_answer_is_let_go(cli):
     """
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = str(silent.getsockname()[1])
-        cli("site", "host", "add", "mute", "--address", "127.0.0.1", "--port", port, "--host-key", KEY)
+        cli("site", "hypervisor", "add", "mute", "--address", "127.0.0.1", "--port", port, "--host-key", KEY)
         lease = cli.json("lease", "request", "vm", "1", "--for", "1h")["id"]
         wait_until("a unit", lambda: "" if "setup" in cli.states().values() else cli.states(), 60)
-        said = cli("site", "host", "remove", "mute", "--patience", "100ms")[1]
+        said = cli("site", "hypervisor", "remove", "mute", "--patience", "100ms")[1]
         assert said == "mute is no host any more; 1 unit of it had not ended\n"
     wait_until("its end", lambda: set(cli.states().values()) - {"out"})
     wait_until("the lease's end", lambda: cli.json("lease", "show", lease)["state"] not in ("closed", "failed"))
@@ -162,13 +162,13 @@ def test_a_machine_that_does_not_answer_is_let_go(cli):
 
 def test_what_can_not_be_a_machine(cli):
     """What another site says of its machine is checked before it is written down."""
-    said = cli("site", "host", "add", "n", "--address", "-oProxyCommand=x", "--host-key", KEY, status=1)[1]
+    said = cli("site", "hypervisor", "add", "n", "--address", "-oProxyCommand=x", "--host-key", KEY, status=1)[1]
     assert "unit property host: found '-oProxyCommand=x', expected an address or a host name" in said
-    said = cli("site", "host", "add", "../n", "--address", "192.0.2.7", "--host-key", KEY, status=1)[1]
+    said = cli("site", "hypervisor", "add", "../n", "--address", "192.0.2.7", "--host-key", KEY, status=1)[1]
     assert "unit id: found '..'" in said
-    said = cli("site", "host", "add", "n", "--address", "192.0.2.7", "--host-key", "rsa", status=1)[1]
+    said = cli("site", "hypervisor", "add", "n", "--address", "192.0.2.7", "--host-key", "rsa", status=1)[1]
     assert "unit property host_key: found 'rsa'" in said
-    assert [row["machine"] for row in cli.json("site", "host", "list")] == ["", ""]
+    assert [row["machine"] for row in cli.json("site", "hypervisor", "list")] == ["", ""]
 
 
 def test_which_driver_is_meant(tmp_path, capfd):
@@ -187,5 +187,5 @@ def test_which_driver_is_meant(tmp_path, capfd):
         (one, ("--driver", "x"), "actor site has no drivers called 'x' of kind libvirt with leased hosts"),
     ):
         file.write_text(TEXT + text)
-        assert main.run(["site", "host", "list", *words, "--file", str(file)]) == 1
+        assert main.run(["site", "hypervisor", "list", *words, "--file", str(file)]) == 1
         assert said in capfd.readouterr().err

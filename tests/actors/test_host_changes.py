@@ -1,0 +1,244 @@
+"""Hosts that an operator adds, changes and removes while the site runs: what is kept, shown, granted and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from actors.test_hosts import HOSTS, MAPPERS, SMALL, ask, check_room, hosts, world_of
+from deployed_world import DeployedWorld
+
+from leasekit.core.leases import authority as au
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.time import HOUR, MINUTE, SECOND
+
+BIG = {"cpu": "4", "memory": "8GiB"}
+
+
+def told(world: DeployedWorld, command: str, **arguments: Any) -> dict[str, Any]:
+    reply = world.command("site", command, **arguments)
+    assert not reply.error, reply.error
+    world.pass_time(SECOND)
+    found: dict[str, Any] = reply.result
+    return found
+
+
+def shown(world: DeployedWorld) -> dict[str, tuple[str, str]]:
+    """What each host has, and how it differs from the file."""
+    return {row["host"]: (row["capacity"], row["differs"]) for row in world.query("site", "hosts")}
+
+
+@pytest.mark.parametrize("mapper", MAPPERS)
+def test_a_host_that_is_added_is_granted(tmp_path: Path, mapper: str) -> None:
+    """Its broker has it at once, where the file gives it all that there is; so it is after a restart, and a reload."""
+    world = world_of(tmp_path, mapper)
+    world.pass_time(SECOND)
+    now = world.now
+    assert ask(world, 4, now, now + HOUR)["state"] == sm.FAILED
+    told(world, "host.add", host="d", type="node", capacity=BIG, attributes={"rack": "d"})
+    assert shown(world)["d"] == ("cpu=4,memory=8GiB", "added")
+    lease = ask(world, 4, world.now, now + HOUR)["id"]
+    world.pass_time(MINUTE)
+    assert world.lease("web", lease)["state"] == sm.ACTIVE and set(hosts(world, lease)) == {"a", "b", "c", "d"}
+    world.restart("site")
+    world.pass_time(MINUTE)
+    assert shown(world)["d"] == ("cpu=4,memory=8GiB", "added") and world.site().units["d"].lease == lease
+    world.run_until(now + HOUR + MINUTE)
+    filtered = ask(world, 1, world.now, world.now + HOUR, properties={"filter": "rack == d"})["id"]
+    world.pass_time(MINUTE)
+    assert set(hosts(world, filtered)) == {"d"}
+    check_room(world)
+
+
+def test_a_host_that_is_removed_goes_when_its_machines_have_left(tmp_path: Path) -> None:
+    """Its machines stay, and are listed; nothing new comes to it; what is planned there is planned elsewhere."""
+    world = world_of(tmp_path)
+    now = world.now
+    lease = ask(world, 2, now, now + HOUR, properties=SMALL)["id"]
+    later = ask(world, 1, now + 2 * HOUR, now + 3 * HOUR, properties=SMALL)["id"]
+    world.pass_time(MINUTE)
+    (host,) = hosts(world, lease)
+    assert world.site().leases[later].places == (host,) if later in world.site().leases else True
+    gone = told(world, "host.remove", host=host)
+    assert gone["differs"] == "removed" and gone["leases"] == [lease] and len(gone["machines"]) == 2
+    again = ask(world, 6, world.now, world.now + HOUR, properties=SMALL)["id"]
+    world.pass_time(MINUTE)
+    assert host not in hosts(world, again) and hosts(world, lease) == {host: 2}
+    world.restart("site")
+    world.run_until(now + HOUR + MINUTE)
+    assert world.site().units[host].state == au.OUT
+    assert ask(world, 3, world.now, world.now + HOUR)["state"] == sm.FAILED
+    told(world, "host.reset", host=host)
+    assert shown(world)[host] == ("cpu=4,memory=8GiB", "") and world.site().units[host].state == au.FREE
+    world.run_until(now + 2 * HOUR + MINUTE)
+    assert ask(world, 2, world.now, world.now + HOUR // 2)["state"] != sm.FAILED
+    check_room(world)
+
+
+def test_what_is_planned_on_a_host_that_goes(tmp_path: Path) -> None:
+    """A lease that has not begun has its place on another host; where none has room its guest hears of it."""
+    world = world_of(tmp_path)
+    now = world.now
+    first = ask(world, 1, now, now + HOUR, properties=SMALL)["id"]
+    world.pass_time(MINUTE)
+    (host,) = hosts(world, first)
+    assert not world.command("web", "lease.extend", lease=first, end=now + 3 * HOUR, units=2).error
+    world.run_until(now + HOUR - 30 * SECOND)
+    assert [one.places for one in world.site().leases[first].accepted] == [(host, host)]
+    for name in "abc":
+        told(world, "host.remove", host=name)
+    world.run_until(now + HOUR + MINUTE)
+    lease = world.lease("web", first)
+    assert lease["state"] == sm.ACTIVE and hosts(world, first) == {host: 1}, "no host takes the second machine"
+    told(world, "host.reset", host="b" if host != "b" else "a")
+
+
+def test_a_host_changes_its_size(tmp_path: Path) -> None:
+    """More is granted at once. Less than what is on it, or planned, is refused; leases from before go on, are extended
+    and begin.
+    """
+    world = world_of(tmp_path)
+    now = world.now
+    filtered = {**SMALL, "filter": "rack == c"}
+    lease = ask(world, 3, now, now + HOUR, properties=filtered)["id"]
+    waits = ask(world, 1, now + HOUR // 2, now + 2 * HOUR, properties=filtered)["id"]
+    world.pass_time(MINUTE)
+    error = world.command("site", "host.set", host="c", capacity={"cpu": "8", "memory": "4GiB"}).error
+    assert error == "host c: found cpu=8,memory=4GiB, its machines take up to memory=6GiB, now or later"
+    told(world, "host.set", host="c", capacity={"cpu": "16", "memory": "16GiB"})
+    assert shown(world)["c"] == ("cpu=16,memory=16GiB", "changed")
+    more = ask(world, 4, world.now, now + HOUR, properties=filtered)["id"]
+    world.pass_time(MINUTE)
+    assert hosts(world, more) == {"c": 4}
+    assert not world.command("web", "lease.extend", lease=lease, end=now + 2 * HOUR).error
+    world.restart("site")
+    world.run_until(now + HOUR + MINUTE)
+    assert world.lease("web", lease)["state"] == world.lease("web", waits)["state"] == sm.ACTIVE
+    assert hosts(world, lease) == {"c": 3} and hosts(world, waits) == {"c": 1}
+    check_room(world)
+    told(world, "host.reset", host="c")
+    assert shown(world)["c"] == ("cpu=8,memory=8GiB", "")
+    world.run_until(now + 3 * HOUR)
+    assert ask(world, 3, world.now, world.now + HOUR)["state"] != sm.FAILED
+    check_room(world)
+
+
+def test_all_hosts_of_a_class_change(tmp_path: Path) -> None:
+    """Brokers have what there is now, though nothing is left of what they had; leases are extended across it."""
+    world = world_of(tmp_path)
+    now = world.now
+    lease = ask(world, 4, now, now + HOUR, properties=SMALL)["id"]
+    world.pass_time(MINUTE)
+    for name in "ab":
+        told(world, "host.set", host=name, capacity={"cpu": "8", "memory": "16GiB"})
+    more = ask(world, 4, world.now, now + HOUR, properties={"needs.memory": "4096"})["id"]
+    world.pass_time(MINUTE)
+    assert world.lease("web", more)["state"] == sm.ACTIVE
+    assert not world.command("web", "lease.extend", lease=lease, end=now + 2 * HOUR).error
+    world.run_until(now + HOUR + MINUTE)
+    assert world.lease("web", lease)["state"] == sm.ACTIVE and hosts(world, lease).total() == 4
+    check_room(world)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "word"),
+    [
+        ("host.add", {"host": "a", "type": "node", "capacity": BIG}, "host: found 'a', which is a unit here already"),
+        ("host.add", {"host": "d", "type": "vm", "capacity": BIG}, "type: found 'vm', types of hosts with capacity"),
+        ("host.add", {"host": "../d", "type": "node", "capacity": BIG}, "host: found '../d', expected 1 to 63 letters"),
+        ("host.add", {"host": "d", "type": "node"}, "capacity: found nothing, expected what the host has in all"),
+        ("host.add", {"host": "d", "type": "node", "capacity": {"cpu": "-1"}}, "capacity: cpu: found '-1'"),
+        ("host.add", {"host": "d", "type": "node", "capacity": {"cpu": "nan"}}, "capacity: cpu: found 'nan'"),
+        ("host.set", {"host": "d", "capacity": BIG}, "host: found 'd', which is no host here"),
+        ("host.set", {"host": "a", "least_yield": 0}, "least_yield: found 0"),
+        ("host.set", {"host": "a", "attributes": {"capacity.cpu": "1"}}, "attributes: found 'capacity.cpu'"),
+        ("host.remove", {"host": "d"}, "host: found 'd', which is no host here"),
+        ("host.reset", {"host": "a"}, "host: found 'a', those that differ from the settings are (none)"),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_said_of_a_host(tmp_path: Path, command: str, arguments: dict[str, Any], word: str) -> None:
+    """One clear message, and nothing is changed."""
+    world = world_of(tmp_path)
+    before = world.query("site", "hosts")
+    assert word in world.command("site", command, **arguments).error
+    assert world.query("site", "hosts") == before
+
+
+def test_a_whole_host_that_is_leased_keeps_its_size(tmp_path: Path) -> None:
+    """Who has all of a host would not have what comes to it."""
+    world = world_of(tmp_path)
+    now = world.now
+    lease = ask(world, 1, now, now + HOUR)["id"]
+    world.pass_time(MINUTE)
+    (host,) = hosts(world, lease)
+    error = world.command("site", "host.set", host=host, capacity={"cpu": "64", "memory": "8GiB"}).error
+    assert error == f"host {host}: it is leased whole, now or later: its capacity stays until that is over"
+    told(world, "host.set", host=host, attributes={"rack": "x"})
+    world.run_until(now + HOUR + MINUTE)
+    told(world, "host.set", host=host, capacity={"cpu": "64", "memory": "8GiB"})
+    assert ask(world, 1, world.now, world.now + HOUR, properties={"needs.cpu": "32000"})["state"] != sm.FAILED
+
+
+@pytest.mark.parametrize("able", ["true", ""])
+def test_a_machine_is_moved_by_command(tmp_path: Path, able: str) -> None:
+    """It goes to the host that is named, or that has room: as it runs, or set up anew where a driver can't do that."""
+    world = world_of(tmp_path)
+    now = world.now
+    lease = ask(world, 2, now, now + HOUR, properties=SMALL)["id"]
+    world.pass_time(MINUTE)
+    types = world.site().inventory.types
+    types["node"] = {**types["node"], "driver.migrate": able}
+    (host,) = hosts(world, lease)
+    first, second = world.site().leases[lease].units
+    other = "b" if host == "a" else "a"
+    assert told(world, "unit.move", unit=first, host=other)["host"] == other
+    told(world, "unit.move", unit=second)
+    world.pass_time(MINUTE)
+    assert world.lease("web", lease)["state"] == sm.ACTIVE and hosts(world, lease) == {other: 2}
+    assert (first in world.site().leases[lease].units) == bool(able)
+    units = list(world.site().leases[lease].units)
+    error = world.command("site", "unit.move", unit=units[0], host="c").error
+    assert error == f"unit {units[0]}: host c has no room for it, or is not of its class up to the end of lease {lease}"
+    check_room(world)
+
+
+def test_a_host_that_is_drained_with_moves(tmp_path: Path) -> None:
+    """Who drains a host sees whose machines are on it, and what is planned there is planned elsewhere."""
+    world = world_of(tmp_path)
+    now = world.now
+    lease = ask(world, 2, now, now + HOUR, properties=SMALL)["id"]
+    world.pass_time(MINUTE)
+    (host,) = hosts(world, lease)
+    window = told(world, "maintenance.add", units=[host], reason="disks")
+    ((hit,), units) = (window["leases"], world.site().leases[lease].units)
+    assert hit["lease"] == lease and hit["units"] == units
+    for unit in list(units):
+        told(world, "unit.move", unit=unit)
+    world.pass_time(MINUTE)
+    assert host not in hosts(world, lease) and world.site().units[host].state == au.OUT
+    check_room(world)
+
+
+def test_a_host_with_ten_guests_dies(tmp_path: Path) -> None:
+    """Guests are placed anew where there is room, the others hear that they have fewer; what was planned is too."""
+    text = HOSTS.replace("MAPPER", "fcfs").replace('{ cpu = 4, memory = "8GiB" }', '{ cpu = 10, memory = "20GiB" }')
+    world = DeployedWorld(text.replace('["a", "b"]', '["a", "b", "d"]'), tmp_path)
+    now = world.now
+    leases = [ask(world, 1, world.now, now + 4 * HOUR, properties=SMALL)["id"] for _ in range(10)]
+    world.pass_time(MINUTE)
+    (host,) = {name for lease in leases for name in hosts(world, lease)}
+    later = ask(world, 3, world.now + 10 * SECOND, now + 4 * HOUR, properties=SMALL, guest="batch")["id"]
+    assert not world.command("site", "unit.fail", unit=host, reason="fire").error
+    world.pass_time(MINUTE)
+    assert all(world.lease("web", lease)["state"] == sm.ACTIVE for lease in leases)
+    assert sum(hosts(world, lease).total() for lease in leases) == 10
+    assert all(host not in hosts(world, lease) for lease in (*leases, later))
+    check_room(world)
+    for other in {name for lease in leases for name in hosts(world, lease)}:
+        world.command("site", "unit.fail", unit=other, reason="flood")
+    world.pass_time(MINUTE)
+    told_ = [world.lease("web", lease) for lease in leases]
+    left = sum(hosts(world, one["id"]).total() for one in told_ if one["id"] in world.site().leases)
+    assert left < 10 and all(one["reason"] or one["units"] for one in told_), "who has none was told why"
+    check_room(world)
