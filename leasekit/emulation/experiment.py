@@ -19,8 +19,9 @@ messages, actions, transitions and flips from the beginning.
   ``given_up`` by the guest, or ``waiting`` in the end; from the beginning.
 - of each site ``capacity`` (the units that were bought), ``bought_unit_h`` (those by the time of the window), and what
   became of them, as shares that add up to 1: ``used``, from setup to the end of teardown; ``out_of_service``, after
-  failures; ``idle``, all else. ``peak``: the most in use. Of each of its ``types`` likewise, and not added where there
-  are several. ``failed`` and ``repaired``: how often a unit went out of service and came back; from the beginning.
+  failures; ``idle``, all else. ``peak``: the most in use. A host is used while it is leased whole, or any machine is on
+  it. Of each of its ``types`` likewise, and not added where there are several. ``failed`` and ``repaired``: how often a
+  unit went out of service and came back; from the beginning.
 - ``requests`` of each guest, and of each of a site's types: :class:`.recorder.RequestBook`, from the beginning. As long
   as it is not known which site would have served it, a request counts at each that has units of its type.
 - ``mapper_errors``: what actors had to say of their mappers, by actor and kind (:mod:`leasekit.actors.turns`).

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import csv
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
@@ -33,6 +34,7 @@ import attrs
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.plans import CLOSED, COMMITTED, FAILED
+from leasekit.core.leases.records import SiteUnit
 from leasekit.core.schema import LOG, LOG_COLUMNS, Change, Row
 from leasekit.core.time import SECOND, Duration, Instant, format_duration
 from leasekit.emulation.energy.account import EnergyAccount
@@ -229,7 +231,8 @@ class Recorder:
         unit that failed. Units that stay with an extended lease don't flip."""
         self._served: dict[tuple[str, str], _Served] = {}
         self._joined: set[tuple[str, str]] = set()
-        self._held: dict[tuple[str, str], Series] = {}
+        self._held: dict[tuple[str, str], tuple[str, str]] = {}
+        self._users: Counter[tuple[str, str]] = Counter()
         self._planned: dict[tuple[str, str], str] = {}
         self._log = csv.writer(log, lineterminator="\n") if log is not None else None
         if self._log is not None:
@@ -284,12 +287,19 @@ class Recorder:
             self.usable[guest].add(now, 1 if state == "joined" else -1)
 
     def _site_unit(self, now: Instant, site: str, unit: str, row: Row | None) -> None:
-        if row is not None and row[3] not in (au.FREE, au.OUT):
-            if (site, unit) not in self._held:
-                series = self._held[site, unit] = self.in_use_by_type[site].setdefault(row[2], Series())
-                series.add(now, 1)
-        elif (site, unit) in self._held:
-            self._held.pop((site, unit)).add(now, -1)
+        before = self._held.get((site, unit))
+        host = SiteUnit.from_row(row).host if row is not None and "." in unit else ""  # machines are named HOST.NUMBER
+        busy = row is not None and row[3] not in (au.FREE, au.OUT)
+        after = (row[2], host or unit) if row is not None and busy else None
+        if after is not None and after != before:
+            self._held[site, unit] = after
+            self._use(now, site, *after, 1)
+        elif after is None and before is not None:
+            del self._held[site, unit]
+        if before is not None and before != after:
+            self._use(now, site, *before, -1)
+        if host:
+            return
 
         out = row is not None and row[3] == au.OUT
         if row is not None and out != ((site, unit) in self._out):
@@ -300,6 +310,13 @@ class Recorder:
             outages.out.add(now, 1 if out else -1)
             if out and self.on_failure is not None:
                 self.on_failure(now, site, unit)
+
+    def _use(self, now: Instant, site: str, type_: str, place: str, change: int) -> None:
+        """One thing more, or less, is at a place, which is in use as long as anything is."""
+        before = self._users[site, place]
+        self._users[site, place] += change
+        if (before > 0) != (before + change > 0):
+            self.in_use_by_type[site].setdefault(type_, Series()).add(now, change)
 
     def _topology(self, guest: str, topology: str, state: str) -> None:
         before, counts = self._planned.get((guest, topology)), self.topologies[guest]

@@ -425,3 +425,15 @@ def _failed(world: SavingWorld, command: str, **arguments: Any) -> str:
     lease = reply.result.get("lease", reply.result.get("id"))
     reason: str = world.lease("batch", lease)["reason"]
     return reason
+
+
+def test_units_make_room_in_their_own_size(tmp_path: Path) -> None:
+    """A whole host that is suspended makes room for several machines."""
+    text = TEXT.replace("units = 4 }", 'units = 1, capacity = { cpu = 4, memory = "8GiB" } }')
+    world = SavingWorld(text, tmp_path)
+    first = work(world, 1)
+    machines = {"needs.cpu": "2000", "needs.memory": "1024"}
+    reservation = world.request("web", 2, START, END, properties=machines)
+    world.run_until(START + 30 * SECOND)
+    assert world.lease("batch", first)["state"] == "closed" and world.kept() == [(first, "saved")]
+    assert world.lease("web", reservation)["state"] == "active"

@@ -135,6 +135,20 @@ def test_in_use_is_from_setup_to_the_end_of_teardown() -> None:
     assert pairs(record.in_use_by_type["s"]["t"]) == [(5, 1), (40, 0)]
 
 
+def test_machines_use_their_host_once() -> None:
+    """A host is in use as long as any machine is on it; one that moves is at its new host, and none is an outage."""
+    record = recorder()
+    for now, name, host, state in [
+        (5, "a.1", "a", au.SETUP), (6, "a.2", "a", au.SETUP), (9, "a.1", "a", au.UP), (9, "a.2", "a", au.UP),
+        (20, "a.1", "b", au.CHANGE), (30, "a.2", "a", au.OUT), (35, "a.1", "b", au.UP),
+    ]:  # fmt: skip
+        unit = SiteUnit(name, "t", state=state, host=host)
+        record.observe(now, "s", [Change("units", unit.id, unit.row())])
+    record.observe(40, "s", [Change("units", "a.1", None)])
+    assert pairs(record.in_use_by_type["s"]["t"]) == [(5, 1), (20, 2), (30, 1), (40, 0)]
+    assert record.outages["s"] == {}
+
+
 def test_types_are_counted_apart() -> None:
     """Units in use and units leased are counted by their type; a site's unit that is gone is no longer in use."""
     record = recorder()

@@ -32,7 +32,7 @@ from leasekit.core.time import Instant, Term
 from leasekit.core.vectors import CORE, CPU, MEMORY, THOUSAND, Vector, added, amount, is_within
 from leasekit.policies.authority.first_fit import FILTER, FirstFitTurn
 from leasekit.policies.authority.placing.model import Placement, SecondPhase, YieldHost, YieldProblem, YieldTask
-from leasekit.policies.authority.placing.moves import changes
+from leasekit.policies.authority.placing.moves import Changes, changes
 from leasekit.policies.authority.placing.solve import solve
 
 UP: Final = "active"
@@ -159,10 +159,8 @@ class _Plan:
         if placed is None:
             yield from map(turn.place, self._demands)
             return
-        problem, placement = placed
+        problem, placement, todo = placed
         ids = list(self._hosts)
-        caps = {at: float(machine.cap) for at, (machine, _) in enumerate(self._running) if machine.cap >= 0}
-        todo = changes(problem, placement, caps)
         moving = {one.task: one.target for one in todo.migrations}
         yield from self._caps(todo.lowered, moving)
         for task, target in moving.items():
@@ -176,8 +174,10 @@ class _Plan:
         if not moving and len({machine.id for machine, _ in self._running}) == len(self._running):
             yield from self._caps(todo.raised, moving)  # what moves has its CPU on both hosts until it is there
 
-    def _solved(self) -> tuple[YieldProblem, Placement] | None:
-        """A placement of all, if one is found."""
+    def _solved(self) -> tuple[YieldProblem, Placement, Changes] | None:
+        """A placement of all, if one is found, and what leads to it. Machines that could only change places with each
+        other, for which there is no room, stay where they are.
+        """
         hosts = tuple(
             YieldHost(
                 id=one.id, cpu=amount(one.capacity, CPU), core=one.core or inf, domain=one.properties.get("rack", ""),
@@ -185,15 +185,23 @@ class _Plan:
             )
             for one in self._hosts.values()
         )  # fmt: skip
-        tasks = (*(self._task(*each) for each in self._running), *map(self._newcomer, count(), self._new))
-        problem = YieldProblem(hosts=hosts, tasks=tasks, bound=self._settings.migration_bound)
-        if not tasks:
-            return None
-        found = solve(
-            problem, self._settings.algorithm, local_search=self._settings.local_search,
-            second_phase=self._settings.second_phase,
-        )  # fmt: skip
-        return (problem, found) if found.status in ("optimal", "placed") else None
+        tasks = [*(self._task(*each) for each in self._running), *map(self._newcomer, count(), self._new)]
+        caps = {at: float(machine.cap) for at, (machine, _) in enumerate(self._running) if machine.cap >= 0}
+        while tasks:
+            problem = YieldProblem(hosts=hosts, tasks=tuple(tasks), bound=self._settings.migration_bound)
+            found = solve(
+                problem, self._settings.algorithm, local_search=self._settings.local_search,
+                second_phase=self._settings.second_phase,
+            )  # fmt: skip
+            if found.status not in ("optimal", "placed"):
+                return None
+            todo = changes(problem, found, caps)
+            if not todo.stuck:
+                return problem, found, todo
+            for one in todo.stuck:
+                home = hosts[one.source].id
+                tasks[one.task] = attrs.evolve(tasks[one.task], hosts=frozenset((home,)))
+        return None
 
     def _task(self, machine: MachineView, host: HostView) -> YieldTask:
         """A machine that runs: it stays where it is unless it is up and can be moved."""

@@ -275,8 +275,7 @@ class _VictimTurn:
 
     def _leave(self, place: Place, one: GrantedLease, at: Instant, sign: int = 1) -> None:
         """Free what a lease leaves, or take it back where ``sign`` is negative."""
-        view = self._turn.views.needing(place.view, one.needs)
-        self._turn.give(view, sign * one.units, Term(max(at, one.term.start), one.term.end), one.classes)
+        self._turn.leave(place.view, one, Term(max(at, one.term.start), one.term.end), sign)
 
     def _grant(self, request: PendingRequest, place: Place, way: _Way, limit: Limit | None) -> Grant:
         """What is left to nobody stays booked until the site has accepted that its lease ends."""

@@ -93,7 +93,7 @@ class Suspender:
             later = [(one, Term(one.term.end, one.booked)) for one in coming]
             later += [(one, Term(at, one.term.end)) for one in chosen if enough and one.booked >= 0]
             for one, rest in later:
-                turn.give(place.view, -one.units, rest, one.classes)
+                turn.leave(place.view, one, rest, -1)
             if enough:
                 why = f"suspended for a reservation at {mark(request.term.start)}"
                 names = ", ".join(one.lease for one in (*coming, *chosen))
@@ -115,7 +115,7 @@ class Suspender:
             if place.free(request.term) >= request.min_units:
                 break
             if one.term.end <= at < one.booked:
-                turn.give(place.view, one.units, Term(one.term.end, one.booked), one.classes)
+                turn.leave(place.view, one, Term(one.term.end, one.booked))
                 coming.append(one)
         return coming
 
@@ -129,14 +129,14 @@ class Suspender:
         for victim in sorted(able, key=lambda one: (one.priority, -one.term.start, one.lease)):
             if place.free(request.term) >= least:
                 break
-            turn.give(view, victim.units, Term(at, victim.term.end), victim.classes)
+            turn.leave(view, victim, Term(at, victim.term.end))
             chosen.append(victim)
         enough = place.free(request.term) >= least
         for victim in list(chosen):
             rest = Term(at, victim.term.end)
-            turn.give(view, -victim.units, rest, victim.classes)
+            turn.leave(view, victim, rest, -1)
             if enough and place.free(request.term) < least:
-                turn.give(view, victim.units, rest, victim.classes)
+                turn.leave(view, victim, rest)
             else:
                 chosen.remove(victim)
         return chosen

@@ -11,7 +11,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 
-from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, Grant, GrantGroup, PendingRequest, Reject, Usage
+from leasekit.core.mappers import (
+    BrokerCycle,
+    BrokerDecision,
+    Defer,
+    Grant,
+    GrantedLease,
+    GrantGroup,
+    PendingRequest,
+    Reject,
+    Usage,
+)
 from leasekit.core.properties import NO_UNITS, Counts
 from leasekit.core.reasons import mark
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
@@ -225,6 +235,13 @@ class BrokerTurn:
         view.give(units, term, classes)
         self._full.clear()
         self.changes += 1
+
+    def leave(self, view: CapacityView, one: GrantedLease, term: Term, sign: int = 1) -> None:
+        """Free what a granted lease has over a term, or take it back where ``sign`` is negative: machines count in
+        their own size, whatever the view's.
+        """
+        whole = self.views.get(one.type, view.id) or view
+        self.give(self.views.needing(whole, one.needs), sign * one.units, term, one.classes)
 
     def _continued(self, request: PendingRequest, view: CapacityView) -> BrokerDecision:
         """Grant what is free at the lease's own view, as far as the quota goes."""
