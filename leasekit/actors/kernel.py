@@ -29,7 +29,7 @@ from leasekit.core.protocol.messages import ErrorReply, Message
 from leasekit.core.reasons import Reason, mark, said, to_text, with_article, words
 from leasekit.core.schema import COPIED, LOG, Change, Row
 from leasekit.core.steps import Action, Command, Outgoing, PeerChange, Ready, Reply
-from leasekit.core.time import Duration, Instant
+from leasekit.core.time import INSTANT_MAX, Duration, Instant
 
 CLOCK: Final = "clock"
 COUNTERS: Final = ("lease", "serial", "action", "turn", "slice")
@@ -138,6 +138,9 @@ class Kernel:
     keeps_log: bool = True
     """Whether the transition log is written, beyond complaints. An experiment saves what nobody observes."""
 
+    resends: bool = True
+    """Whether what is not acknowledged is sent again. An experiment in which no message is lost saves the timers."""
+
     tidy_every: int = 256
     """After so many ends of leases, or claims, a part that has calendars or a tree of them forgets what is past."""
 
@@ -209,7 +212,8 @@ class Kernel:
     def forget(self, record: Timed) -> None:
         """A record is no more: it has no row to be written, and no timer."""
         self.dirty.pop(id(record), None)
-        self.schedule(record, None)
+        if record.timer is not None:
+            self.schedule(record, None)
 
     def erase(self, record: Record, *, keep: bool = False) -> None:
         """A record is no more, and its row goes from the store; ``keep``: it stays there as it is now, as history."""
@@ -270,7 +274,7 @@ class Kernel:
         """Send ``peer`` what ``record`` has for it: again, after ever longer waits, until it is acknowledged."""
         self.send(peer, message)
         self.owe(record, peer)
-        record.send_at = self.now + self.backoff(record.tries)
+        record.send_at = self.again_at(record.tries)
         record.tries += 1
 
     def owe_no_more(self, record: Record, peer: str) -> None:
@@ -291,6 +295,12 @@ class Kernel:
                 self.touch(record)
             elif waiting is not None:
                 waiting.pop(record.id, None)
+
+    def again_at(self, tries: int, *, accepted: bool = False) -> Instant:
+        """When that is sent again which was sent ``tries`` times before; what is ``accepted`` has time."""
+        if not self.resends:
+            return INSTANT_MAX
+        return self.now + (self.settings.retry_max if accepted else self.backoff(tries))
 
     def backoff(self, tries: int) -> Duration:
         """How long an answer is waited for that did not come ``tries`` times, milliseconds."""

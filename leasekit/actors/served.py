@@ -38,7 +38,7 @@ from leasekit.core.protocol.messages import (
 )
 from leasekit.core.reasons import Code, Reason, words
 from leasekit.core.schema import Row
-from leasekit.core.time import SECOND, Instant
+from leasekit.core.time import INSTANT_MAX, SECOND, Instant
 
 Request: TypeAlias = RequestTicket | Redeem | CloseLease
 """What is asked about a lease, and kept."""
@@ -124,6 +124,8 @@ class Served(Generic[L]):
             )
 
     def _growth(self, message: Request) -> int:
+        if self._kernel.settings.kept_bytes == INSTANT_MAX:  # nobody has a budget
+            return 0
         return max(0, RECORD_BYTES + len(encode_message(message)) - self._sizes.get(message.lease, 0))
 
     def _count(self, lease: ServedLease, size: int) -> None:
@@ -207,7 +209,7 @@ class Served(Generic[L]):
         lease.unacked.append(Update(lease.update, message))
         self._tell(lease, message)
         lease.tries = 0
-        lease.send_at = self._kernel.now + self._kernel.backoff(0)
+        lease.send_at = self._kernel.again_at(0)
         self._kernel.owe(lease, lease.holder)
         self._kernel.touch(lease)
 
@@ -221,7 +223,7 @@ class Served(Generic[L]):
         for update in lease.unacked:
             self._tell(lease, update.message)
         lease.tries += 1
-        lease.send_at = self._kernel.now + self._kernel.backoff(lease.tries)
+        lease.send_at = self._kernel.again_at(lease.tries)
         self._kernel.touch(lease)
 
     @takes(Ack)

@@ -105,6 +105,8 @@ class GuestSettings(ActorSettings):
     """How long after the term's end the site's last word is waited for."""
     default_broker: str = ""
     """The broker to ask when a request names none; empty: the first peer of that role."""
+    drives: bool = True
+    """Whether anything is done to units that join and leave; if not, they have joined, or left, at once."""
 
 
 @attrs.frozen(kw_only=True)

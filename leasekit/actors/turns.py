@@ -268,7 +268,7 @@ class MapperTurns:
             self.wrong(FAILED, f"{self._role} mapper: {done.error}{f' (waiting: {waiting})' if waiting else ''}")
         for decision in done.decisions:
             try:
-                self._decide(decision)
+                self.carry_out(decision)
             except (LeasekitError, ValueError) as error:
                 failed = True
                 text = f"{self._role} mapper's {type(decision).__name__} is not carried out: {error}"
@@ -277,7 +277,10 @@ class MapperTurns:
             self.wake = earliest(self.wake, self._kernel.now + self._kernel.backoff(self._failed))
         self._failed = self._failed + 1 if failed else 0
 
-    def _decide(self, decision: Any) -> None:
+    def carry_out(self, decision: Any) -> None:
+        """Carry out one decision. Raises ``LeasekitError`` or ``ValueError``, with nothing changed, if that can't be
+        done.
+        """
         kinds = type(decision).__mro__
         carry_out = self._wake if Wake in kinds else next(filter(None, map(self._carriers.get, kinds)), None)
         if carry_out is None:

@@ -349,6 +349,10 @@ class Timetable:
                 start = free.first_at_least(clear, units)
         return None
 
+    def short_at(self, units: int, begin: Instant) -> Instant:
+        """The first instant from ``begin`` on at which fewer than ``units`` are free."""
+        return self._free.first_below(begin, units)
+
     def free_periods(self, units: int, window: Term) -> Iterator[Term]:
         """The maximal periods within ``window`` in which at least ``units`` are free throughout, in order.
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from contextlib import suppress
+from typing import Final, cast
 
 import attrs
 
@@ -19,11 +20,12 @@ from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, DelegationSpec, GuestSettings, Peer
 from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.signed import UNSIGNED, UnsignedIdentity
-from leasekit.core.mappers import AuthorityMapper, BrokerMapper
+from leasekit.core.errors import CommandError
+from leasekit.core.mappers import AuthorityMapper, BrokerMapper, GuestDecision
 from leasekit.core.schema import Change
 from leasekit.core.steps import Action, ActionDone, Input, Outgoing, Received, Tick
 from leasekit.core.time import DAY, INSTANT_MAX, Duration, Instant
-from leasekit.emulation.world import INPUTS, WAKE, ActionModel, Node, World, instant
+from leasekit.emulation.world import INPUTS, ActionModel, Node, World, instant
 from leasekit.policies.guest.manual import Manual
 from leasekit.stores.memory import MemoryStore
 
@@ -32,6 +34,7 @@ SITE: Final = "nodes"
 """The site, where there is one."""
 WHOLE_RUN: Final[Duration] = 100_000 * DAY
 """Nothing is lost on the way, so that nothing need be said again; and what may wait, may wait for the whole run."""
+DECISION: Final = 2
 Observe = Callable[[Instant, str, Sequence[Change]], None]
 
 
@@ -55,7 +58,7 @@ class LeanWorld(World):
         """Put an actor into the world. Nothing keeps its records and its log; ``records`` are made, and the ``log`` is,
         for who observes.
         """
-        actor.kernel.keeps_records, actor.kernel.keeps_log = records, log
+        actor.kernel.keeps_records, actor.kernel.keeps_log, actor.kernel.resends = records, log, False
         self.add(actor, Forgetful(), model)
 
     @property
@@ -72,10 +75,22 @@ class LeanWorld(World):
                 self._take()
             self._drain()
 
+    def decide_at(self, at: Instant, guest: str, decision: GuestDecision) -> None:
+        """Have a guest carry out a decision, as one of its mapper, at an instant that is not past. One that can't be
+        carried out changes nothing: to close a lease that is over, say.
+        """
+        self._push(at, self.nodes[guest].index, DECISION, (self.nodes[guest], decision))
+
     def _take(self) -> None:
         at, _, _, kind, (node, *inputs) = heapq.heappop(self._queue)
-        if kind != WAKE:
+        if kind == INPUTS:
             self._give(node, inputs[0])
+        elif kind == DECISION:
+            guest = cast(ServiceManager, node.actor)
+            guest.step(Tick(at))
+            with suppress(CommandError):
+                guest.turns.carry_out(inputs[0])
+            self._due[node.actor.name] = node
         elif node.scheduled == at:
             node.scheduled = None
             self._due[node.actor.name] = node
@@ -108,7 +123,7 @@ class LeanWorld(World):
         self.actions += len(actions)
         for action in actions:
             latency, *how = node.model(action)
-            done = ActionDone._make((action.number, action.unit, *how))
+            done = tuple.__new__(ActionDone, (action.number, action.unit, *how))
             if latency:
                 self._push(self.now + latency, node.index, INPUTS, (node, (done,)))
             else:
@@ -153,7 +168,7 @@ def lean_world(
         owner = attrs.evolve(settings, delegations=given, kept_bytes=INSTANT_MAX)
         site = Authority(name, keys[name], UNSIGNED, [peers[BROKER], *clients], mapper, owner)
         world.put(site, model, records=site_records, log=not only_guests)
-    asking = attrs.evolve(asking or GuestSettings(), defer_max=WHOLE_RUN, retry_max=WHOLE_RUN)
+    asking = attrs.evolve(asking or GuestSettings(), defer_max=WHOLE_RUN, drives=False)
     for peer in clients:
         world.put(ServiceManager(peer.name, keys[peer.name], UNSIGNED, servers, Manual(), asking))
     world.run_until(start)

@@ -233,12 +233,12 @@ class World:
             if ready.changes:
                 node.store.commit(ready.changes)
                 if self._observe is not None:
-                    self._observe(self.now, actor.name, ready.changes)
+                    self._observe(self.now, self.acting, ready.changes)
             for reply in ready.replies:
                 if reply.id != UNHEARD:
                     self.replies[reply.id] = reply
             if ready.messages:
-                self._send(actor.name, ready.messages)
+                self._send(self.acting, ready.messages)
             if ready.actions:
                 self._start(node, ready.actions)
 

@@ -557,6 +557,25 @@ def test_membership_tells_when_all_have_joined_and_left(kernel: Kernel) -> None:
     assert [action.op for action in again.actions] == ["leave", "leave"] and told == ["joined", "left"]
 
 
+def test_members_of_whom_nobody_drives_anything_join_and_leave_at_once(kernel: Kernel) -> None:
+    """There is no action, and all is told as if each had ended."""
+    lease = GuestLease("w-1", "one", "s", "vm", "hub", Asked(NEW, 2, Term(HOUR, 2 * HOUR), "", {}), site="site")
+    kernel.register(GuestLease)
+    told: list[str] = []
+    membership = Membership(kernel, {"w-1": lease}, drives=False)
+    membership.all_joined.append(lambda lease: told.append("joined"))
+    membership.all_left.append(lambda lease: told.append("left"))
+    membership.take(lease, [UnitState(name, "active", {}, None) for name in ("a", "b")])
+    membership.join(lease)
+    assert (told, [unit.state for unit in lease.units.values()]) == (["joined"], [mb.JOINED, mb.JOINED])
+    membership.leave(lease, ["a"])
+    assert lease.units["a"].state == mb.LEFT
+    lease.join = mb.LEAVING
+    membership.leave(lease, ["a", "b"])
+    membership.check_left(lease)
+    assert (told, lease.units["b"].state, kernel.actions) == (["joined", "left"], mb.LEFT, [])
+
+
 class Plenty:
     """An issuer that has ten units for whoever is in its settings."""
 

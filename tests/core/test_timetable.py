@@ -102,6 +102,9 @@ class Model:
     def free_periods(self, units: int, window: Term) -> list[Term]:
         return _runs(window, lambda at: self.free_at(at) >= units, keep=True)
 
+    def short_at(self, units: int, begin: int) -> int:
+        return next((at for at in range(begin, LINE + 1) if self.free_at(at) < units), profile.FOREVER)
+
     def overcommitted(self) -> list[Term]:
         return _runs(Term(max(self.horizon, 0), LINE), lambda at: self.free_at(at) < 0, keep=True)
 
@@ -232,6 +235,7 @@ class Comparison(RuleBasedStateMachine):
     def ask(self, term: Term, units: int, duration: int) -> None:
         self.both("available", term)
         self.both("free_periods", units, term)
+        self.both("short_at", units, term.start)
         self.both("steps", term)
         self.both("utilisation", term)
         self.both("earliest", max(units, 1), duration, *term)

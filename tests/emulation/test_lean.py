@@ -7,10 +7,12 @@ from collections.abc import Iterable
 import pytest
 
 from leasekit.actors.base import Actor
+from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import AuthoritySettings, UnitGroup
+from leasekit.core.mappers import CloseLeaseEarly, RequestLease
 from leasekit.core.protocol.codec import UnknownKind, decode_batch, encode_batch
 from leasekit.core.steps import Action, Outgoing
-from leasekit.core.time import Instant
+from leasekit.core.time import Instant, Term
 from leasekit.emulation import lean
 from leasekit.emulation.compare.drive import drive
 from leasekit.emulation.compare.works import WorkShape, generate
@@ -23,10 +25,12 @@ WORKS = generate(WorkShape(jobs=60, nodes=16, seed=3, load=1.5)).works
 
 
 class Wired(lean.LeanWorld):
-    """The same world, with the wire encoding and with records."""
+    """The same world, with the wire encoding, with records and timers, and with actions at guests."""
 
     def put(self, actor: Actor, model: ActionModel = instant, *, records: bool = True, log: bool = True) -> None:
         """As a whole world has them."""
+        if isinstance(actor, ServiceManager):
+            actor.membership._drives = True
         self.add(actor, MemoryStore(), model)
 
     def _send(self, sender: str, outgoing: Iterable[Outgoing]) -> None:
@@ -49,7 +53,7 @@ def test_wire_and_records_change_no_decision(suspension: str, monkeypatch: pytes
 
 
 def test_only_what_takes_no_time_is_done_at_once() -> None:
-    """A command is carried out at its instant, whoever has to do with it; an action that takes time ends later."""
+    """A decision is carried out at its instant, whoever has to do with it; an action that takes time ends later."""
     seen: list[tuple[Instant, str]] = []
 
     def model(action: Action) -> Outcome:
@@ -62,7 +66,8 @@ def test_only_what_takes_no_time_is_done_at_once() -> None:
             (now, row[2]) for table, _, row in changes if table == "log" and row is not None and actor == "me"
         ),
     )  # fmt: skip
-    world.command_at(2000, "me", "lease.request", type="node", units=2, term=[2000, 9000])
+    world.decide_at(2000, "me", RequestLease("node", 2, Term(2000, 9000)))
+    world.decide_at(3000, "me", CloseLeaseEarly("another"))  # there is none: nothing comes of it
     world.run_until(5000)
     assert seen == [(2000, "ask"), (2000, "ticket"), (2000, "redeem"), (2050, "lease"), (2050, "joined")]
     assert world.next_at == 9000

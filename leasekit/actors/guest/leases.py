@@ -641,9 +641,7 @@ class GuestOperations:
                 asked.properties, claim,
             )  # fmt: skip
         self._kernel.send(lease.broker, message)
-        settings = self._kernel.settings
-        wait = settings.retry_max if lease.ask_accepted else self._kernel.backoff(lease.ask_tries)
-        lease.ask_at = self._kernel.now + wait
+        lease.ask_at = self._kernel.again_at(lease.ask_tries, accepted=lease.ask_accepted)
         lease.ask_tries += 1
         self._kernel.owe(lease, lease.broker)
         self._kernel.touch(lease)
@@ -666,9 +664,7 @@ class GuestOperations:
 
     def _send_op(self, lease: GuestLease) -> None:
         self._kernel.send(lease.site, self._op_message(lease))
-        settings = self._kernel.settings
-        wait = settings.retry_max if lease.op_accepted else self._kernel.backoff(lease.op_tries)
-        lease.op_at = self._kernel.now + wait
+        lease.op_at = self._kernel.again_at(lease.op_tries, accepted=lease.op_accepted)
         lease.op_tries += 1
         self._kernel.owe(lease, lease.site)
         self._kernel.touch(lease)
@@ -691,7 +687,7 @@ class GuestOperations:
         """A server has a request, and will answer it in time."""
         if self._returns.accepted(peer, message):
             return
-        lease, later = self._records.by_id.get(message.lease), self._kernel.now + self._kernel.settings.retry_max
+        lease, later = self._records.by_id.get(message.lease), self._kernel.again_at(0, accepted=True)
         if lease is None:
             return
         if message.number == lease.ask and peer == lease.broker and not lease.ask_accepted:

@@ -32,10 +32,11 @@ from leasekit.core.time import Instant
 
 @attrs.define(eq=False, slots=False)
 class Membership:
-    """The units of a guest's ``leases``."""
+    """The units of a guest's ``leases``. If it is not one that ``drives``, they join and leave without an action."""
 
     _kernel: Kernel
     _leases: Mapping[str, GuestLease]
+    _drives: bool = True
     all_joined: list[Callable[[GuestLease], None]] = attrs.field(factory=list, init=False)
     """Who is told, in order, of a lease of which all units have joined, or failed to."""
     all_left: list[Callable[[GuestLease], None]] = attrs.field(factory=list, init=False)
@@ -93,8 +94,7 @@ class Membership:
         self.move(lease, "join")
         for unit in lease.units.values():
             if unit.state == mb.WAITING:
-                self._fire(unit, "join")
-                self._act(lease, unit, "join", self._kernel.next("action"))
+                self._begin(lease, unit, "join", "joined")
         self._check_joined(lease)
 
     def leave(self, lease: GuestLease, names: Iterable[str]) -> None:
@@ -103,16 +103,22 @@ class Membership:
             unit = lease.units.get(name)
             if unit is None or not mb.UNIT_MACHINE.allows((unit.state, NONE), "leave"):
                 continue
-            self._fire(unit, "leave")
-            if unit.state == mb.LEFT:
-                self._kernel.touch(unit)
-            else:
-                self._act(lease, unit, "leave", self._kernel.next("action"))
+            self._begin(lease, unit, "leave", "left")
 
     def leave_early(self, lease: GuestLease, names: Iterable[str]) -> None:
         """Let the named units leave a lease that goes on without them."""
         self.leave(lease, names)
         self._kernel.touch(lease)
+
+    def _begin(self, lease: GuestLease, unit: GuestUnit, op: str, end: str) -> None:
+        """Have a unit join or leave: ``end`` is the event of that."""
+        self._fire(unit, op)
+        if unit.state in mb.BUSY and self._drives:
+            self._act(lease, unit, op, self._kernel.next("action"))
+            return
+        if unit.state in mb.BUSY:
+            self._fire(unit, end)
+        self._kernel.touch(unit)
 
     def _act(self, lease: GuestLease, unit: GuestUnit, op: str, number: int) -> None:
         lease.busy += unit.action == 0 or number == unit.action

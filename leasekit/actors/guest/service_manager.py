@@ -135,7 +135,7 @@ class ServiceManager(Actor):
         sites = Sites(kernel, keyring, self.peering)
         self.returns = returns = Returns(kernel, keyring, self.leases, sites.name_of)
         tickets = Tickets(keyring, sites, returns)
-        self.membership = membership = Membership(kernel, self.leases)
+        self.membership = membership = Membership(kernel, self.leases, settings.drives)
         self.limits = limits = Limits(kernel, settings, records.slices, self._is_undecided)
         operations = GuestOperations(kernel, records, returns)
         endings = Endings(kernel, records, operations, returns, membership)

@@ -109,7 +109,7 @@ class LeasedTopologies:
     def _send_plan(self, topology: Topology) -> None:
         request = _request(topology).for_broker()
         self._kernel.send(topology.broker, Plan(topology.query, topology.number, "hold", request.to_bytes()))
-        topology.send_at = self._kernel.now + self._kernel.backoff(topology.tries)
+        topology.send_at = self._kernel.again_at(topology.tries)
         topology.tries += 1
         self._kernel.touch(topology)
 

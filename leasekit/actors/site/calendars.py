@@ -27,7 +27,7 @@ from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Shortfall, Timetable
 
 
-@keeps(rows="windows", volatile="_tables", derived="_dips _endings")
+@keeps(rows="windows", volatile="_tables", derived="_dips _endings _stand_ins")
 @attrs.define(eq=False, slots=False)
 class Calendars:
     """A calendar for each type of units, by class, and the windows over whose time units are missing in it. Units that
@@ -44,6 +44,7 @@ class Calendars:
     windows: dict[str, Window] = attrs.field(factory=dict, init=False)
     _dips: dict[tuple[str, str, bytes], int] = attrs.field(factory=dict, init=False)
     _endings: int = attrs.field(default=0, init=False)
+    _stand_ins: set[str] = attrs.field(factory=set, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._kernel.register(Window, due_at=_due_at, on_due=self._due)
@@ -53,6 +54,7 @@ class Calendars:
     def reset(self) -> None:
         """Begin with the units that are in service, of all types that the settings name."""
         self.places.reset()
+        self._stand_ins = set()
         for type_ in self.units.inventory.types:
             there = self._weigh(type_, self.units.in_service(type_))
             classes = dict.fromkeys((*self._weigh(type_, self.units.inventory.counts(type_)), *there))
@@ -75,7 +77,10 @@ class Calendars:
 
     def of(self, type_: str) -> ClassedTimetable:
         """How many units of a type are spoken for."""
-        return self._tables.setdefault(type_, ClassedTimetable({}))  # leases may have one that is out of the inventory
+        table = self._tables.get(type_)
+        if table is None:  # leases may have one that is out of the inventory
+            table = self._tables[type_] = ClassedTimetable({})
+        return table
 
     # -- leases ------------------------------------------------------------------------------------------------
 
@@ -132,6 +137,7 @@ class Calendars:
     def stand_in(self, unit: SiteUnit) -> None:
         """A unit of one class is given as one of another, of which there was none: its own class lacks it."""
         table, key = self.of(unit.type), f"for {unit.id}"
+        self._stand_ins.add(unit.id)
         if key in table:
             table.release(key)
         lacks = tuple(self._weigh(unit.type, Counter({unit.classes[0]: 1})).items())
@@ -139,7 +145,8 @@ class Calendars:
 
     def unit_moved(self, unit: SiteUnit, *_: object) -> None:
         """A unit that has left its lease stands in for none."""
-        if not unit.promised and unit.state not in au.IN_USE:
+        if unit.id in self._stand_ins and not unit.promised and unit.state not in au.IN_USE:
+            self._stand_ins.remove(unit.id)
             self.of(unit.type).end(f"for {unit.id}", self._kernel.now)
 
     def count_ended(self) -> None:

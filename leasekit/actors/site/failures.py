@@ -387,13 +387,10 @@ class UnitEnds:
 
     def done(self, done: ActionDone) -> None:
         """An action on a unit has ended."""
-        left = self._units[done.unit].leaves if done.unit in self._units else ""
         ended = self._units.done(done)
         if ended is None:
             return
-        what, unit, lease_id = ended
-        if unit.id in self._units:  # a machine that is down is gone
-            self._kernel.touch(unit)
+        what, unit, lease_id, left = ended
         if unit.host or self._units.inventory.hosts(unit.type):
             self._demands.mark_dirty()
         lease = self._leases.by_id.get(lease_id)

@@ -522,11 +522,12 @@ class SiteLeases:
 
     def check_primed(self, lease: SiteLease) -> None:
         """A lease whose units are all there, or will not come, is active, or has failed."""
-        self._check_primed(lease)
-        self._tell_settled(lease)
+        if not lease.waiting:
+            self._check_primed(lease)
+            self._tell_settled(lease)
 
     def _check_primed(self, lease: SiteLease) -> None:
-        if lease.pending != au.PRIMING or lease.waiting or lease.id in self._demands.ops:
+        if lease.pending != au.PRIMING or lease.id in self._demands.ops:
             return
         if not lease.units and lease.state == au.TICKETED:
             lease.reason = lease.reason or Reason(Code.NO_UNIT)

@@ -110,15 +110,16 @@ class SiteSaved:
         which a unit is saved, or from which it goes on: that is the site's to give, and no guest names one.
         """
         properties = self._inventory.properties_of(unit.host or unit.id, unit.type)
-        context = {**properties, **unit.given, "unit.name": unit.id, "site.name": self._keyring.name}
+        context = {**properties, **unit.given}
+        context.pop(SAVE, None)
+        context.pop(RESUME, None)
+        context["unit.name"], context["site.name"] = unit.id, self._keyring.name
         if unit.host:
             context |= {UNIT_HOST: unit.host, **as_properties(unit.needs, NEEDS)}
             if unit.cap >= 0:
                 context[UNIT_CAP] = str(unit.cap)
             if unit.leaves:
                 context[UNIT_LEAVES] = unit.leaves
-        for name in (SAVE, RESUME):
-            context.pop(name, None)
         if lease is not None:
             context["lease.id"] = lease.id
             context["lease.holder"] = lease.holder
@@ -166,9 +167,9 @@ class SiteSaved:
     def _after_setup(self, unit: SiteUnit, event: str, done: ActionDone | None) -> None:
         kept, lease = self._busy.get(unit.id), self._leases.get(unit.lease)
         if event == "up":
-            given = dict(unit.given)
-            text = given.pop(NOT_RESUMED, "")
-            unit.given = given if text else unit.given
+            text = unit.given.get(NOT_RESUMED, "")
+            if text:
+                unit.given = {name: value for name, value in unit.given.items() if name != NOT_RESUMED}
             why = said(text) if text else None
             if kept is not None:
                 del self._busy[unit.id]

@@ -338,19 +338,20 @@ class Units:
         self._fire(unit, op, None)
         self._act(unit, op, 0)
 
-    def done(self, done: ActionDone) -> tuple[str, SiteUnit, str] | None:
+    def done(self, done: ActionDone) -> tuple[str, SiteUnit, str, str] | None:
         """An action has ended: ``up``, ``failed``, ``changed``, ``again`` (up, but a modify follows) or
-        ``down``, with the unit and the lease concerned; None for an old one.
+        ``down``, with the unit, the lease concerned, and the host that the unit was about to leave; None for an old
+        one.
         """
         unit = self._units.get(done.unit)
         if unit is None or unit.action != done.number or done.number == 0:
             return None
         if done.reason:
             done = done._replace(reason=clip(done.reason))
-        unit.action, self._ending = 0, done
+        unit.action, self._ending, left = 0, done, unit.leaves
         ended = self._switched(unit, done) if unit.power in pw.OPERATION else self._ended(unit, done)
         self._ending = None
-        return ended
+        return ended and (*ended, left)
 
     def _ended(self, unit: SiteUnit, done: ActionDone) -> tuple[str, SiteUnit, str]:
         lease = unit.lease
@@ -410,7 +411,8 @@ class Units:
         else:
             self._fire(unit, "down", None)
             self._put_free(unit)
-            self._let_in(unit.id)
+            if unit.id in self._machines:
+                self._let_in(unit.id)
         self.holding[lease] -= 1
         if self.holding[lease] <= 0:
             del self.holding[lease]
@@ -580,7 +582,8 @@ class Units:
         """Whether a unit can be set up beside what is on its host: what is being torn down there is waited for."""
         if unit.host:
             return self.has_place(unit.host, unit.size, unit)
-        return all(one.state == au.FREE for one in self._machines.get(unit.id, {}).values())
+        there = self._machines.get(unit.id)
+        return not there or all(one.state == au.FREE for one in there.values())
 
     def _let_in(self, host: str) -> None:
         """Something has left a host: what waited for that is set up; a host that is empty may go out of service."""

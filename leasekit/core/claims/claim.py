@@ -319,8 +319,11 @@ def _number(claim: Claim, name: str, otherwise: int) -> int:
     return min(int(text), INSTANT_MAX) if text.isdecimal() and text.isascii() and len(text) < 20 else otherwise
 
 
+@lru_cache(maxsize=64)
 def decode_ticket(data: bytes) -> Ticket:
-    """The ticket in ``data``; signatures are not checked. Raises ``TicketError`` (code ``malformed``)."""
+    """The ticket in ``data``, at which an actor looks several times in a row; signatures are not checked. Raises
+    ``TicketError`` (code ``malformed``).
+    """
     try:
         links = msgpack.unpackb(
             data, use_list=False, max_array_len=DEPTH_MAX, max_bin_len=BODY_MAX, max_map_len=0, max_ext_len=0,

@@ -775,8 +775,11 @@ class Delegation(SentRecord):
     @property
     def grants_until(self) -> Instant:
         """Until when new terms may go: to its end, or to the instant from which on it is taken back, or replaced."""
-        start, end = self.term
-        return max(start, min([end, *(at for at in (self.reclaimed, self.replaced) if at >= 0)]))
+        start, until = self.term
+        for at in (self.reclaimed, self.replaced):
+            if 0 <= at < until:
+                until = at
+        return max(start, until)
 
 
 @attrs.define(slots=True, eq=False)

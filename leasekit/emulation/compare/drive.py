@@ -27,7 +27,14 @@ from leasekit.core.drivers import RESUME, SAVE
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
-from leasekit.core.mappers import BrokerCycle, BrokerDecision, BrokerMapper, Grant
+from leasekit.core.mappers import (
+    BrokerCycle,
+    BrokerDecision,
+    BrokerMapper,
+    CloseLeaseEarly,
+    Grant,
+    RequestLease,
+)
 from leasekit.core.properties import SAVES
 from leasekit.core.reasons import read, words
 from leasekit.core.requests import TRUE
@@ -193,10 +200,9 @@ class _DriveRun:
         properties = {"deferrable": TRUE, "latest_start": str(work.latest)}
         if work.kind == BEST_EFFORT:
             properties |= {"preemptible": TRUE, "suspend": self._suspend, "notice": "0s"}
-        self._world.command_at(
-            work.submit, work.holder, "lease.request", type=NODE, units=work.units, name=str(number),
-            term=[work.start, work.start + work.estimate], properties=properties,
-        )  # fmt: skip
+        term = Term(work.start, work.start + work.estimate)
+        request = RequestLease(NODE, work.units, term, name=str(number), properties=properties)
+        self._world.decide_at(work.submit, work.holder, request)
 
     def _goes_on(self, at: Instant) -> bool:
         """Whether what happens at an instant after the last submission concerns any work."""
@@ -249,7 +255,7 @@ class _DriveRun:
         left = self._works[lease.work].run - lease.done
         self._last, self._wrong = max(self._last, now + left), 0
         if left < lease.length:
-            self._world.command_at(now + left, holder, "lease.close", lease=id_)
+            self._world.decide_at(now + left, holder, CloseLeaseEarly(id_))
 
     def _end(self, now: Instant, lease: _DrivenLease, why: str) -> None:
         """A lease is over for good: with its work done, or lost."""

@@ -18,6 +18,7 @@ from leasekit.actors.settings import AuthoritySettings, GuestSettings, UnitGroup
 from leasekit.core.leases import power as pw
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
+from leasekit.core.mappers import CloseLeaseEarly
 from leasekit.core.requests import TRUE
 from leasekit.core.schema import LOG, Change
 from leasekit.core.steps import Action
@@ -133,7 +134,7 @@ class _EnergyRun:
                     _, lease, event, _, after, _ = change.row
                     if event == "lease":
                         self._begun.add(lease)
-                        self._world.command_at(now + self._asked[lease].duration, USERS, "lease.close", lease=lease)
+                        self._world.decide_at(now + self._asked[lease].duration, USERS, CloseLeaseEarly(lease))
                     elif after in OVER:
                         self._open.discard(lease)
                         self._refused += lease not in self._begun

@@ -391,7 +391,7 @@ def _stairs(table: Timetable, now: Instant, end: Instant) -> list[tuple[int, Ins
     found: list[tuple[int, Instant]] = []
     at, level = now, table.free_at(now)
     while level > 0:
-        at = next(table.free_periods(level, Term(at, end))).end
+        at = min(table.short_at(level, at), end)
         found.append((level, at))
         if at >= end:
             break
