@@ -10,6 +10,7 @@ import pytest
 from driver_harnesses import LibvirtHarness
 
 from leasekit.core.drivers import SITE, DriverError
+from leasekit.drivers.libvirt.connection import HostLostError
 from leasekit.drivers.libvirt.driver import LibvirtDriver
 
 MACHINE = "node-2.7"
@@ -120,6 +121,35 @@ async def test_a_move_that_was_done_is_done(virtual, make_unit, tmp_path):
         assert moved["console"] == f"there/{BASE}"
         assert await where(driver) == {("there", ""), ("there", ".disk")}
     assert (await driver.probe(make_unit(MACHINE, "probe", properties=THERE))).detail == "running on host there"
+
+
+@pytest.mark.parametrize("over", [True, False])
+async def test_a_connection_that_is_lost_as_a_move_ends(virtual, make_unit, tmp_path, monkeypatch, over):
+    """Both hosts are asked which of them has the machine: a move that was over is done, another one is tried again."""
+    driver = driver_of(virtual, tmp_path)
+    await driver.setup(make_unit(MACHINE, properties=HERE))
+
+    async def lost(source: Any, target: Any, name: str, *, copy_disk: bool) -> None:
+        if over:  # libvirt's test driver can't migrate
+            described = await source.look("x", lambda connection: connection.lookupByName(name).XMLDesc(0))
+            await source.look("x", lambda connection: _end(connection.lookupByName(name)))
+            await target.look("x", lambda connection: connection.defineXML(described).create())
+        raise HostLostError("host here: the connection broke")
+
+    monkeypatch.setattr("leasekit.drivers.libvirt.driver.migrate", lost)
+    if over:
+        moved = await driver.modify(make_unit(MACHINE, "modify", 2, properties=LEAVES))
+        assert moved["console"] == f"there/{BASE}"
+        assert await where(driver) == {("there", ""), ("there", ".disk")}
+    else:
+        with pytest.raises(HostLostError):
+            await driver.modify(make_unit(MACHINE, "modify", 2, properties=LEAVES))
+        assert ("here", "") in await where(driver)
+
+
+def _end(domain: Any) -> None:
+    domain.destroy()
+    domain.undefine()
 
 
 async def test_what_an_old_host_could_not_remove_goes_with_the_machine(virtual, make_unit, tmp_path):
