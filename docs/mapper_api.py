@@ -21,8 +21,8 @@ Version **{version}** (`leasekit.core.mappers.VERSION`).
 A mapper relies on `leasekit.core.mappers`, and on what its fields are made of: `Instant`, `Duration` and `Term` of
 `leasekit.core.time` (milliseconds; terms are half-open), `Properties` of `leasekit.core.properties` (text to text),
 `Timetable` of `leasekit.core.timetable`, `mark` and `marked` of `leasekit.core.reasons` (how instants and terms are
-written in a reason, so that people see dates), and for its settings `leasekit.core.settings`. Everything else is
-leasekit's own and may change at any time.
+written in a reason, so that people see dates) and `Coded` (a reason that has a code for programs), and for its settings
+`leasekit.core.settings`. Everything else is leasekit's own and may change at any time.
 
 The version grows when a mapper that kept to this page may have to be changed: a name or field goes, or means something
 else. A field that is added has a default and comes last, a decision that is added is nobody's duty: neither changes the

@@ -139,7 +139,7 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     ),
     DryRunAnswer: st.builds(
         DryRunAnswer, ids, numbers, words, names_or_none, st.integers(0, 9), terms(), reasons,
-        st.integers(-1, INSTANT_MAX),
+        st.integers(-1, INSTANT_MAX), st.lists(st.tuples(digests, units), max_size=3).map(tuple),
     ),
     Plan: st.builds(Plan, ids, numbers, words, st.binary(max_size=60)),
     Planned: st.builds(

@@ -27,6 +27,7 @@ from leasekit.core.claims.signed import (
     KEY_BYTES,
     Scheme,
     Signer,
+    can_verify,
     check_statement,
     check_succession,
     decode_statement,
@@ -578,6 +579,8 @@ def _peer_from(asked: AddPeer) -> Peer:
         raise CommandError(f"open_requests: found {most!r:.40}, expected a number from 1 to {2**31 - 1}")
     if abs(asked.priority_max) > INSTANT_MAX:
         raise CommandError(f"priority_max: found {asked.priority_max}, expected a number of at most {INSTANT_MAX}")
+    if not can_verify(raw):
+        raise CommandError(f"key: found {key}, which is no key that can sign: its point is of small order, or none")
     address = asked.address
     if len(address) > ADDRESS_MAX:
         raise CommandError(f"address: found {len(address)} characters, at most {ADDRESS_MAX}")

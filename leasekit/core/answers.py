@@ -321,12 +321,15 @@ class ReturnDetails(Answer, frozen=True):
 
 
 class DryRunDetails(Answer, frozen=True):
-    """What a broker would answer a request; ``earliest`` is when it would fit (None: not known)."""
+    """What a broker would answer a request, with the classes of the units that it would grant; ``earliest`` is when it
+    would fit (None: not known).
+    """
 
     broker: str
     status: str
     site: str
     units: int
+    classes: list[ClassCount]
     term: Term
     reason: str
     because: Reason | None

@@ -341,16 +341,43 @@ def all_of(*reasons: Reason | None) -> Reason | None:
     return Reason(Code.SEVERAL).because(*found) if len(found) > 1 else next(iter(found), None)
 
 
+class Coded(str):
+    """A mapper's reason in words that has a ``code`` for programs as well: 1 to 48 lower-case letters, digits and
+    underscores. Raises ``ValueError`` for another one.
+    """
+
+    __slots__ = ("code",)
+    code: str
+
+    def __new__(cls, text: str, code: str) -> Coded:
+        if _CODE.fullmatch(code) is None:
+            raise ValueError(f"code: found {code!r:.60}, expected 1 to 48 lower-case letters, digits and underscores")
+        made = super().__new__(cls, text)
+        made.code = code
+        return made
+
+
+_CODE: Final = re.compile(r"[a-z0-9_]{1,48}")
+
+
 def of_mapper(text: str, fits: int | None = None) -> Reason:
-    """What a mapper gave as its reason; ``fits`` is when a request would fit, if that is known."""
-    return Reason(Code.MAPPER, at=-1 if fits is None else fits, detail=clip(text))
+    """What a mapper gave as its reason; ``fits`` is when a request would fit, if that is known. A mapper's own code
+    stands behind ``mapper:``, so that it is none of leasekit's.
+    """
+    code = f"{Code.MAPPER}:{text.code}" if isinstance(text, Coded) else Code.MAPPER
+    return Reason(code, at=-1 if fits is None else fits, detail=clip(text))
+
+
+def is_mappers(reason: Reason) -> bool:
+    """Whether a mapper gave it."""
+    return reason.code.partition(":")[0] == Code.MAPPER
 
 
 def clip(text: str, limit: int = TEXT_MAX) -> str:
     """What somebody wrote, as a reason can carry it: at most ``limit`` characters, all of them Unicode."""
     if len(text) > limit:
         text = text[: limit - 3] + "..."
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+    return str(text) if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def mark(instant: int) -> str:
@@ -510,7 +537,7 @@ def words(reason: Reason | None) -> str:
     """
     if reason is None:
         return ""
-    template, detail = WORDS.get(reason.code), reason.detail
+    template, detail = WORDS.get(Code.MAPPER if is_mappers(reason) else reason.code), reason.detail
     if template is not None:
         text = template.format(
             who=reason.who, what=reason.what, units=reason.units, detail=detail,

@@ -47,7 +47,7 @@ from leasekit.core.steps import (
     Turn,
     TurnDone,
 )
-from leasekit.core.time import SECOND, Duration, Instant, Term, format_duration
+from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant, Term, format_duration
 from leasekit.runtime.clock import HELD, LAST_KEY, RealClock
 from leasekit.runtime.executor import Executor
 from leasekit.runtime.logs import TransitionLog, UnitLogs
@@ -260,7 +260,9 @@ class ActorShell:
         for part in (known[at : at + PART] for at in range(0, len(known), PART)):
             await self._count(accounts, part)
         seen, after = set(known), (-1, "")
-        while rows := await self._read(partial(self._store.past, period, after, PART)):
+        # Also those whose terms begin after the period: they may have been asked for, and refused, within it.
+        ended = Term(period.start, INSTANT_MAX)
+        while rows := await self._read(partial(self._store.past, ended, after, PART)):
             after = rows[-1][_ENDED], rows[-1][0]
             await self._count(accounts, [row[0] for row in rows if row[0] not in seen])
         accounts.count_refused(await self.history(NOT_TAKEN))

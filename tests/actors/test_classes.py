@@ -16,6 +16,7 @@ from leasekit.core.leases import service_manager as sm
 from leasekit.core.properties import attributes
 from leasekit.core.protocol.messages import ClaimReport, Offer
 from leasekit.core.reasons import words
+from leasekit.core.steps import Command
 from leasekit.core.time import HOUR, MINUTE, SECOND, Instant, Term
 
 RACKS = """
@@ -76,6 +77,22 @@ def ask(world: DeployedWorld, units: int, start: Instant, end: Instant, text: st
     lease = world.request(guest, units, start, end, properties=properties, **more)
     world.pass_time(SECOND)
     return world.lease(guest, lease)
+
+
+@pytest.mark.parametrize("mapper", MAPPERS)
+def test_a_question_is_answered_by_class(tmp_path: Path, mapper: str) -> None:
+    """The classes of a dry run's answer are those that the request gets then."""
+    world = world_of(tmp_path, mapper)
+    start, wishes = world.now + MINUTE, [(5, {}), (2, {"filter": "rack == a"}), (1, {"filter": "rack == b"})]
+    for units, properties in wishes:
+        wish = {"type": "vm", "units": units, "term": [start, start + HOUR], "properties": properties}
+        world.feed("web", [Command(units, "lease.dry_run", wish)])
+        world.pass_time(SECOND)
+        told = world.replies.pop(units).result
+        lease = ask(world, units, start, start + HOUR, properties.get("filter", ""))
+        (claim,) = world.lease("upper", lease["id"])["claims"]
+        assert claim["classes"] == told["classes"], told
+        start += 2 * HOUR
 
 
 def racks(world: DeployedWorld, lease: str) -> Counter[str]:

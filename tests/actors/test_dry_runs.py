@@ -15,7 +15,7 @@ from leasekit.actors.turns import run_turn
 from leasekit.core.claims.signed import key_tag
 from leasekit.core.mappers import BrokerCycle, Grant
 from leasekit.core.protocol.messages import DryRun, DryRunAnswer, ErrorReply, RequestTicket
-from leasekit.core.reasons import Code, Reason, words
+from leasekit.core.reasons import Code, Coded, Reason, words
 from leasekit.core.steps import Command, Received, Reply, Tick, TurnDone
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
 from leasekit.policies.registry import BUILT_IN, mapper_maker
@@ -88,6 +88,30 @@ def test_the_answer_is_what_the_request_then_gets(policy: str) -> None:
             assert (told["status"], got["state"]) == ("refused", "failed")
             assert told["reason"].partition("[")[0] in got["reason"]
             assert told["earliest"] is None or str(told["earliest"]) in got["reason"]
+
+
+def test_refusals_have_codes() -> None:
+    """For programs, beside the words, in the answer and in earnest."""
+    world = bench("fcfs", quotas=[{"units": 3}])
+    held = lease(world, units=2, term=term(NOW, 1))
+    assert held["state"] in ("ticketed", "active")
+    wishes: dict[str, dict[str, Any]] = {
+        "quota": {"units": 2},
+        "no_match": {"properties": {"filter": "site == elsewhere"}},
+        "not_covered": {"term": [NOW, 10**12]},
+    }
+    for code, wish in wishes.items():
+        asked = {"term": term(world.now + MINUTE, 0.5), **wish}
+        for answer in (ask(world, **asked), lease(world, **asked)):
+            assert answer["because"]["code"] == f"mapper:{code}", answer
+            assert answer["reason"]
+
+
+def test_a_mappers_code_is_a_word() -> None:
+    """Another one is refused where it is made."""
+    for code in ("", "No Room", "x" * 49):
+        with pytest.raises(ValueError, match="code: found"):
+            Coded("no room", code)
 
 
 def test_a_question_changes_nothing() -> None:

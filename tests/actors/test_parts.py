@@ -28,6 +28,7 @@ from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases.records import Asked, BrokerLease, Delegation, GuestLease, Notice
 from leasekit.core.mappers import BrokerCycle, Grant, PlanCycle, PlannedPart, Reject, TopologyPlan, Wake
+from leasekit.core.properties import Counts
 from leasekit.core.protocol.messages import (
     NEW,
     Accepted,
@@ -359,10 +360,11 @@ class Yes:
     def show(self, lease: BrokerLease) -> BrokerCycle:
         return BrokerCycle(HOUR, [], [], lambda type_: [], lambda type_: [], None)
 
-    def try_grant(self, lease: BrokerLease, grant: Grant) -> Delegation:
+    def try_grant(self, lease: BrokerLease, grant: Grant) -> tuple[Delegation, Counts]:
         if grant.units > 1:
             raise CommandError("only one is free")
-        return self._book.chain(grant.source)[0]
+        source = self._book.chain(grant.source)[0]
+        return source, self._book.ticket(source.id).leaf.classes
 
 
 def test_dry_runs_answer_by_a_mapper_made_for_them(kernel: Kernel, keyring: Keyring) -> None:

@@ -381,7 +381,7 @@ def test_dry_runs_and_trials_answer_a_command() -> None:
     )
     ready = guest.kernel.take()
     assert ready is not None and ready.replies[0][:2] == (2, {
-        "broker": "hub", "status": "refused", "site": "", "units": 0, "term": [*TERM], "reason": "full",
+        "broker": "hub", "status": "refused", "site": "", "units": 0, "classes": [], "term": [*TERM], "reason": "full",
         "because": {"code": "said", "detail": "full"}, "earliest": 3 * HOUR,
     })  # fmt: skip
     topologies = LeasedTopologies(guest.kernel, guest.keyring, guest.records, guest.requests, guest.endings)

@@ -12,12 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leasekit.actors.settings import ADMINISTER, DELEGATE, ENDORSE, REQUEST
+from leasekit.core.claims.signed import Keypair
 from leasekit.core.protocol.messages import Administer, Administered
 from leasekit.core.steps import Command
 from leasekit.core.time import HOUR, INSTANT_MAX, MINUTE, SECOND
 
 DELEGATION = "site/vm@upper"
 HALF = "\ud800"
+KEY = Keypair(b"n" * 32).public.hex()
 """Half of a surrogate pair: JSON can say it, no message or row can."""
 
 
@@ -37,11 +39,11 @@ def world(tmp_path: Path) -> DeployedWorld:
         ("delegation.reclaim", {"delegation": DELEGATION, "at": INSTANT_MAX + 1}, "at: found"),
         ("delegation.reclaim", {"delegation": DELEGATION, "deadline": {}}, "deadline: found"),
         ("delegation.reclaim", {"delegation": DELEGATION, "deadline": 2**70}, "deadline: found"),
-        ("peer.add", {"name": "new", "role": "guest", "key": "12" * 32, "may": 5}, "may: found 5"),
-        ("peer.add", {"name": "new", "role": "guest", "key": "12" * 32, "may": "request"}, "may: found 'request'"),
-        ("peer.add", {"name": "new", "role": "guest", "key": "12" * 32, "address": "a\nb"}, "address: found"),
-        ("peer.add", {"name": "new", "role": "guest", "key": "12" * 32, "address": HALF}, "address"),
-        ("peer.add", {"name": "new", "role": "guest", "key": "12" * 32, "open_requests": 2**80}, "open_requests"),
+        ("peer.add", {"name": "new", "role": "guest", "key": KEY, "may": 5}, "may: found 5"),
+        ("peer.add", {"name": "new", "role": "guest", "key": KEY, "may": "request"}, "may: found 'request'"),
+        ("peer.add", {"name": "new", "role": "guest", "key": KEY, "address": "a\nb"}, "address: found"),
+        ("peer.add", {"name": "new", "role": "guest", "key": KEY, "address": HALF}, "address"),
+        ("peer.add", {"name": "new", "role": "guest", "key": KEY, "open_requests": 2**80}, "open_requests"),
         ("peer.remove", {"name": ["web"]}, "name: found"),
         ("peer.succeed", {"name": "web", "succession": HALF}, "succession"),
         ("maintenance.add", {"start": MINUTE, "end": HOUR, "units": 5}, "units: found 5"),

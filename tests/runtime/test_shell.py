@@ -16,12 +16,12 @@ from runtime_world import GrantAll, delegated, make_actor, make_shell, request, 
 from leasekit.actors.base import Actor
 from leasekit.core.drivers import DriverError, UnitContext
 from leasekit.core.errors import CommandError
-from leasekit.core.mappers import BrokerCycle, Grant, Wake
+from leasekit.core.mappers import BrokerCycle, Grant, Reject, Wake
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.protocol.messages import Ack, Message, RequestTicket
 from leasekit.core.schema import Change, StoreError
 from leasekit.core.steps import Input, Outgoing, Ready, Received, Reply, Tick, Turn, TurnDone
-from leasekit.core.time import Instant, Term
+from leasekit.core.time import HOUR, Instant, Term
 from leasekit.drivers.null import NullDriver, NullSettings
 from leasekit.runtime.clock import RealClock
 from leasekit.runtime.shell import EXIT_BUG, EXIT_STORE, FAILED, RUNNING, STOPPED, STORE_TROUBLE, ActorShell
@@ -676,3 +676,30 @@ async def test_what_a_stop_cancels_is_done_again(tmp_path: Path) -> None:
     async with running(again := make_shell("site", tmp_path, store=store, driver=driver)):
         await until(again, lambda: any(unit.state == "active" for unit in again.actor.units))
     assert driver.notes == ["setup #1", "setup #1", "up"]
+
+
+class Refuses:
+    """A broker's mapper that grants nothing."""
+
+    inline = True
+
+    def allocate(self, cycle: BrokerCycle) -> Iterable[Reject]:
+        return [Reject(request.lease, "nothing today") for request in cycle.requests]
+
+
+async def test_usage_counts_what_was_refused_of_later_terms(tmp_path: Path) -> None:
+    """Also when the broker has forgotten the lease, whose term begins after the period that is asked for."""
+    store = MemoryStore()
+    guest, site = make_shell("guest", tmp_path), make_shell("site", tmp_path)
+    async with running(guest, make_shell("broker", tmp_path, store=store, mapper=Refuses()), site):
+        await delegated(site)
+        wish = request()
+        wish["term"] = [at + HOUR for at in wish["term"]]
+        lease = (await guest.command("lease.request", wish))["id"]
+        await until(guest, lambda: guest.actor.leases[lease].state == "failed")
+    again = make_shell("broker", tmp_path, store=store, make=lambda: make_actor("broker", retention=1))
+    async with running(again):
+        await poll(lambda: lease not in again.actor.leases)
+        now = int(time.time() * 1000)
+        (account,) = (await again.usage(Term(now - HOUR, now + 1), ["holder"]))["accounts"]
+    assert (account["holder"], account["requests"], sum(account["refused"].values())) == ("guest", 1, 1)

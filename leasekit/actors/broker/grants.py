@@ -729,7 +729,7 @@ class Grants:
         """See :class:`.dry_runs.Decider`."""
         return self._cycles.show((lease,))
 
-    def try_grant(self, lease: BrokerLease, grant: Grant) -> Delegation:
+    def try_grant(self, lease: BrokerLease, grant: Grant) -> tuple[Delegation, Counts]:
         """See :class:`.dry_runs.Decider`."""
         options = self._queue.options[lease.id]
         self._checks.check(lease, options, grant)
@@ -742,7 +742,7 @@ class Grants:
         except Shortfall as short:
             raise CommandError(f"it would overbook: {short.free} units are free over {marked(short.term)}") from short
         self._checks.check_own(grant, units)
-        return self._book.cover(grant.source, grant.booked)[0][0]
+        return self._book.cover(grant.source, grant.booked)[0][0], units.classes
 
 
 @attrs.define(eq=False)

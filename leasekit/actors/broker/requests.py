@@ -24,7 +24,7 @@ from leasekit.core.leases import broker as br
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import Asked, BrokerLease, Delegation
 from leasekit.core.mappers import BrokerCycle, BrokerMapper, Defer, Grant, Reject, Wake
-from leasekit.core.properties import Properties
+from leasekit.core.properties import Counts, Properties
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, DryRun, DryRunAnswer, RequestTicket, Withdraw
 from leasekit.core.reasons import Code, Reason, mark, of_mapper
 from leasekit.core.requests import Options, parse_options
@@ -340,8 +340,10 @@ class Decider(Protocol):
     def show(self, lease: BrokerLease) -> BrokerCycle:
         """What the mapper is shown: all requests that wait, and the one of ``lease`` behind them."""
 
-    def try_grant(self, lease: BrokerLease, grant: Grant) -> Delegation:
-        """The delegation that ``grant`` would be cut from. Raises ``CommandError`` if it can't be carried out."""
+    def try_grant(self, lease: BrokerLease, grant: Grant) -> tuple[Delegation, Counts]:
+        """The delegation that ``grant`` would be cut from, and its units by class. Raises ``CommandError`` if it can't
+        be carried out.
+        """
 
 
 @keeps(volatile="_questions in_turn", derived="_asked")
@@ -480,8 +482,8 @@ class DryRuns:
             fits = -1 if decision.earliest is None else max(decision.earliest, -1)
             self._close(REFUSED, of_mapper(decision.reason, fits), earliest=fits)
         else:
-            source = self._decider.try_grant(lease, decision)
-            self._close(GRANTED, None, site=source.site, units=decision.units, term=decision.term)
+            source, units = self._decider.try_grant(lease, decision)
+            self._close(GRANTED, None, site=source.site, units=decision.units, term=decision.term, classes=units)
 
     def _close(self, status: str, reason: Reason | None, **more: Any) -> None:
         question = self.in_turn

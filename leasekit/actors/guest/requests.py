@@ -28,7 +28,15 @@ from leasekit.actors.guest.lifecycle import Endings, Redeems, Transitions
 from leasekit.actors.kernel import Kernel, command, deferred, takes
 from leasekit.actors.peering import Calls, Keyring
 from leasekit.actors.settings import GuestSettings
-from leasekit.core.answers import ClosedSlice, CreatedSlice, DryRunDetails, GuestLeaseDetails, SliceKeySet, plain
+from leasekit.core.answers import (
+    ClosedSlice,
+    CreatedSlice,
+    DryRunDetails,
+    GuestLeaseDetails,
+    SliceKeySet,
+    describe_counts,
+    plain,
+)
 from leasekit.core.claims.claim import begin_of, decode_ticket, saving_of
 from leasekit.core.commands import CloseSlice, CreateSlice, SetSliceKey, UndoExtend
 from leasekit.core.errors import CommandError
@@ -406,7 +414,8 @@ class DryRunRequests:
         call = self._calls.answered(peer, message.lease, message.number)
         if call is not None:
             earliest = message.earliest if message.earliest >= 0 else None
-            answer = DryRunDetails.of(message, broker=peer, **view(message.reason), earliest=earliest)
+            classes = describe_counts(message.classes)
+            answer = DryRunDetails.of(message, broker=peer, classes=classes, **view(message.reason), earliest=earliest)
             self._calls.end(call, Reply(call.command, plain(answer)))
 
 

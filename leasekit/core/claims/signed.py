@@ -78,9 +78,14 @@ class Scheme(Protocol):
     def verify(self, key: bytes, signature: bytes, data: bytes) -> bool: ...
 
 
+def can_verify(key: bytes) -> bool:
+    """Whether a signature of an Ed25519 key could ever be taken: a point, in its one encoding, of no small order."""
+    return len(key) == KEY_BYTES and crypto_core_ed25519_is_valid_point(key)
+
+
 def _verify_large(key: bytes, signature: bytes, data: bytes) -> bool:
     """As libsodium checks what is smaller: OpenSSL alone accepts keys and points of small order."""
-    if not (crypto_core_ed25519_is_valid_point(key) and crypto_core_ed25519_is_valid_point(signature[:KEY_BYTES])):
+    if not (can_verify(key) and crypto_core_ed25519_is_valid_point(signature[:KEY_BYTES])):
         return False
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, data)

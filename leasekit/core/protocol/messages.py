@@ -154,6 +154,7 @@ Key: TypeAlias = Annotated[str, Meta(min_length=1, max_length=KEY_MAX)]
 Value: TypeAlias = Annotated[str, Meta(max_length=VALUE_MAX)]
 Pairs: TypeAlias = Annotated[Mapping[Key, Value], Meta(max_length=PROPERTIES_MAX), Check(check_bytes)]
 ClassId: TypeAlias = Annotated[bytes, Meta(max_length=DIGEST_BYTES)]
+UnitsByClass: TypeAlias = Annotated[tuple[tuple[ClassId, Units], ...], Meta(max_length=CLASSES_MAX)]
 Classes: TypeAlias = Annotated[tuple[Pairs, ...], Meta(max_length=CLASSES_MAX), Check(_check_classes)]
 
 
@@ -532,8 +533,8 @@ class DryRun(AboutLease, frozen=True, tag=22):
 
 
 class DryRunAnswer(AboutLease, frozen=True, tag=23):
-    """``status`` is ``granted`` (``units`` of ``site`` over ``term``), ``waits`` (in line; ``reason`` says for what)
-    or ``refused``: ``reason``, and when it would fit, ``earliest`` (-1: not known).
+    """``status`` is ``granted`` (``units`` of ``site`` over ``term``, so many of each class), ``waits`` (in line;
+    ``reason`` says for what) or ``refused``: ``reason``, and when it would fit, ``earliest`` (-1: not known).
     """
 
     status: Word
@@ -542,6 +543,7 @@ class DryRunAnswer(AboutLease, frozen=True, tag=23):
     term: WireTerm
     reason: Why
     earliest: AtOrUnknown
+    classes: UnitsByClass = ()
 
 
 class PlanPart(WireStruct, frozen=True):

@@ -20,6 +20,7 @@ from leasekit.core.mappers import (
     Release,
     UnitView,
 )
+from leasekit.core.reasons import Coded
 from leasekit.core.time import Term
 from leasekit.core.vectors import Vector
 
@@ -126,7 +127,8 @@ class FirstFitTurn:
             hosts += mine + self._beside_places(demand, alike, size, count - len(mine))
         if hosts:
             return Place(demand.lease, tuple(hosts[: demand.units]))
-        return Refuse(demand.lease, f"no host of type {demand.type!r} has room for what lease {demand.lease} needs")
+        words = f"no host of type {demand.type!r} has room for what lease {demand.lease} needs"
+        return Refuse(demand.lease, Coded(words, "fragmented"))
 
     def _beside_places(self, demand: Demand, hosts: Sequence[str], size: Vector, count: int) -> list[str]:
         """Hosts that have room for so many units more, up to the end of the lease."""
@@ -149,12 +151,14 @@ class FirstFitTurn:
         try:
             chosen += self._others(demand, [*named, *chosen], filter_)
         except FilterError as error:
-            return Refuse(demand.lease, f"configuration.{error}")
+            return Refuse(demand.lease, Coded(f"configuration.{error}", "bad_request"))
         if chosen:
             return Assign(demand.lease, tuple(chosen))
         if named:
-            return Refuse(demand.lease, f"none of the units that the ticket names is free: {', '.join(named[:5])}")
-        return Refuse(demand.lease, self._why_none(demand.type, filter_))
+            words = f"none of the units that the ticket names is free: {', '.join(named[:5])}"
+            return Refuse(demand.lease, Coded(words, "insufficient"))
+        code = "no_match" if filter_ else "insufficient"
+        return Refuse(demand.lease, Coded(self._why_none(demand.type, filter_), code))
 
     def _others(self, demand: Demand, named: Sequence[str], filter_: str) -> list[str]:
         """Units for what is not named, by class. A unit that failed is replaced by one of another class if there is

@@ -18,7 +18,7 @@ from typing import ClassVar, Final
 import attrs
 
 from leasekit.core.mappers import NoPlan, PlanCycle, TopologyPlan
-from leasekit.core.reasons import mark
+from leasekit.core.reasons import Coded, mark
 from leasekit.policies.broker.coallocation import reasons
 from leasekit.policies.broker.coallocation.checker import faults
 from leasekit.policies.broker.coallocation.frames import FramePlan, FramePlanned, FramePlanner, FrameWindow, Policy
@@ -89,9 +89,10 @@ class Coallocation(Fcfs):
         request, offers = cycle.request, Offers(cycle.request, cycle.sources)
         unknown = offers.unknown()
         if unknown:
-            return [NoPlan("; ".join(unknown))]
+            return [NoPlan(Coded("; ".join(unknown), "not_there"))]
         if request.lst < cycle.now:
-            return [NoPlan(f"its latest start, {mark(request.lst)}, is past: it is {mark(cycle.now)}")]
+            words = f"its latest start, {mark(request.lst)}, is past: it is {mark(cycle.now)}"
+            return [NoPlan(Coded(words, "past"))]
         return _Coallocating(self.wanted, cycle, offers).answer()
 
 
@@ -169,7 +170,7 @@ class _Coallocating:
 
     def _refusal(self, planned: FramePlanned, dropped: str) -> NoPlan:
         if not planned.refused:
-            return NoPlan(dropped)
+            return NoPlan(Coded(dropped, "effort"))
         speech = reasons.Vocabulary("units", {wanted.id: wanted.filter for wanted in self._offers.request.sites})
         explainer = reasons.Explainer(
             self._planner, self._request, self._options, self._shape, self._policy, show=mark, speech=speech
@@ -183,9 +184,9 @@ class _Coallocating:
         if planned.looked_at >= STARTS_MAX:
             words.append(f"of the starts only the first {STARTS_MAX} at which anything changes were looked at")
         if dropped or not proven or planned.looked_at >= STARTS_MAX:
-            return NoPlan("; ".join([*words, *([dropped] if dropped else [])]))
+            return NoPlan(Coded("; ".join([*words, *([dropped] if dropped else [])]), "effort"))
         found = explainer.nearest(self._window)
         if self._policy.limits.met:
-            return NoPlan("; ".join(words))
+            return NoPlan(Coded("; ".join(words), "effort"))
         would = reasons.words(found, mark, speech)
-        return NoPlan("; ".join([*words, *([would] if would else [])]), found.start)
+        return NoPlan(Coded("; ".join([*words, *([would] if would else [])]), "insufficient"), found.start)

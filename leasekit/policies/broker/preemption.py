@@ -36,6 +36,7 @@ from leasekit.core.mappers import (
     Preempt,
     Reject,
 )
+from leasekit.core.reasons import Coded
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, Instant, Term
 from leasekit.policies.broker import reasons
@@ -142,7 +143,8 @@ class _VictimTurn:
             best = min(ways)
             return self._grant(request, shape.places[best.number], best, limit)
         if waits and isinstance(otherwise, Reject):
-            return Defer(request.lease, f"waits until site {waits!r} has accepted that others end")
+            words = f"waits until site {waits!r} has accepted that others end"
+            return Defer(request.lease, Coded(words, "makes_room"))
         return otherwise
 
     def _look(self, type_: str) -> None:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 import attrs
 
 from leasekit.core.mappers import PendingRequest, Usage
-from leasekit.core.reasons import counted, mark, marked
+from leasekit.core.reasons import Coded, counted, mark, marked
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, INSTANT_MAX, WEEK, Duration, Instant, Term, format_duration
 
@@ -160,6 +160,10 @@ class Limit:
         """Why the request can't have ``least`` units over a term; None if it can."""
         if self.units(term) >= least:
             return None
+        found = self._why_short(term, least)
+        return found._replace(reason=Coded(found.reason, "quota"))
+
+    def _why_short(self, term: Term, least: int) -> Short:
         quota, who = self._quota, f"{self._request.holder}'s quota of {self._request.type!r}"
         if quota.longest is not None and term.length > quota.longest:
             longest = format_duration(quota.longest)

@@ -11,11 +11,13 @@ from typing import TypeVar
 
 from leasekit.core.filters import misses
 from leasekit.core.mappers import PendingRequest, Source
-from leasekit.core.reasons import counted, mark, marked
+from leasekit.core.reasons import Coded, counted, mark, marked
 from leasekit.core.time import Instant, Term, format_duration
 from leasekit.policies.broker.capacity import CapacityView, Place, Shape, classes_seen
 
 T = TypeVar("T")
+INSUFFICIENT = "insufficient"
+"""The code of what could be had at less load."""
 SHOWN_MAX = 5
 """The most sites that a reason lists."""
 
@@ -23,7 +25,7 @@ SHOWN_MAX = 5
 def never(request: PendingRequest, shape: Shape, least: int, now: Instant) -> str:
     """Why the request can't be filled at any load; empty if it could be."""
     if shape.fault:
-        return shape.fault
+        return Coded(shape.fault, "bad_request")
     places, (start, end), latest = shape.places, request.term, request.latest_start
     for place in places:
         if place.units >= least and place.covers(end - start, start, latest):
@@ -35,29 +37,30 @@ def never(request: PendingRequest, shape: Shape, least: int, now: Instant) -> st
         where = f"site {request.site!r} has" if request.site else "any site here has"
         left = f"; {_left_out(shape)}" if shape.left_out else ""
         are = "is" if least == 1 else "are"
-        return f"{counted(least)} of {request.type!r} {are} more than {where}, which is {most} at most{left}"
+        words = f"{counted(least)} of {request.type!r} {are} more than {where}, which is {most} at most{left}"
+        return Coded(words, "too_many")
     term = request.term
     able = [place for place in places if place.units >= least]
     if any(place.view.covers(term.length, term.start, latest) for place in able):
         ahead = min(place.ahead for place in able)
-        return (
+        return Coded(
             f"the units need {format_duration(ahead)} to be made ready, and the latest start, {mark(latest)}, is "
-            f"{format_duration(latest - now)} away"
-        )
+            f"{format_duration(latest - now)} away", "too_soon",
+        )  # fmt: skip
     spans = _listed([f"{place.site} {_span(place.span)}" for place in places])
-    return f"no delegation of {request.type!r} covers {_span(term)}{_later(request)}: {spans}"
+    return Coded(f"no delegation of {request.type!r} covers {_span(term)}{_later(request)}: {spans}", "not_covered")
 
 
 def insufficient(request: PendingRequest, places: Sequence[Place], term: Term, least: int) -> str:
     """How many are free, where, of how many that were wanted."""
     free = _listed([f"{place.free(term)} free at {place.site}" for place in places])
-    return f"insufficient resources: {_wanted(request, least)} wanted over {_span(term)}, {free}"
+    return Coded(f"insufficient resources: {_wanted(request, least)} wanted over {_span(term)}, {free}", INSUFFICIENT)
 
 
 def refused(request: PendingRequest, shape: Shape, term: Term, least: int, fit: tuple[Instant, Place] | None) -> str:
     """The same for a request that can't wait, with the earliest fit and what else was tried."""
     text = f"{insufficient(request, shape.places, term, least)}; {fitting(fit)}"
-    return text + (f"; {_left_out(shape)}" if shape.left_out else "")
+    return Coded(text + (f"; {_left_out(shape)}" if shape.left_out else ""), INSUFFICIENT)
 
 
 def fitting(fit: tuple[Instant, Place] | None) -> str:
@@ -71,7 +74,7 @@ def not_yet(request: PendingRequest, shape: Shape, least: int) -> str:
     """The same for a request that waits: nothing fits as yet, up to its latest start."""
     text = insufficient(request, shape.places, request.term, least)
     text += f"; nothing up to its latest start, {mark(request.latest_start)}"
-    return text + (f"; {_left_out(shape)}" if shape.left_out else "")
+    return Coded(text + (f"; {_left_out(shape)}" if shape.left_out else ""), INSUFFICIENT)
 
 
 def earliest_fit(places: Sequence[Place], least: int, term: Term) -> tuple[Instant, Place] | None:
@@ -86,23 +89,23 @@ def earliest_fit(places: Sequence[Place], least: int, term: Term) -> tuple[Insta
 def _nowhere(request: PendingRequest, shape: Shape) -> str:
     sites = sorted({view.site for view in shape.offered})
     if not sites:
-        return f"no site here offers type {request.type!r}"
+        return Coded(f"no site here offers type {request.type!r}", "unknown_type")
     if shape.left_out:
-        return f"no site passes the filter: {_missing(shape)}"
+        return Coded(f"no site passes the filter: {_missing(shape)}", "no_match")
     if request.site in request.exclude_sites:
-        return f"site {request.site!r} is both asked for and excluded"
+        return Coded(f"site {request.site!r} is both asked for and excluded", "excluded")
     if request.site:
-        return f"site {request.site!r} offers no {request.type!r} here; {_listed(sites)} do"
-    return f"every site with {request.type!r} is excluded: {_listed(sites)}"
+        return Coded(f"site {request.site!r} offers no {request.type!r} here; {_listed(sites)} do", "not_there")
+    return Coded(f"every site with {request.type!r} is excluded: {_listed(sites)}", "excluded")
 
 
 def beside(request: PendingRequest, view: CapacityView, free: int, until: Instant) -> str:
     """What a modify could have with the units that its lease holds up to ``until``."""
-    return (
+    return Coded(
         f"insufficient resources: {counted(request.min_units)} of {request.type!r} wanted over "
         f"{_span(request.term)}, {free} to be had at {view.site} with the {request.held} "
-        f"that the lease holds there until {mark(until)}"
-    )
+        f"that the lease holds there until {mark(until)}", INSUFFICIENT,
+    )  # fmt: skip
 
 
 def _wanted(request: PendingRequest, least: int) -> str:

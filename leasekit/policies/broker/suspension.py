@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, GrantedLease, PendingRequest, Preempt
 from leasekit.core.properties import saves
-from leasekit.core.reasons import mark
+from leasekit.core.reasons import Coded, mark
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.policies.broker.capacity import Place
 from leasekit.policies.broker.constraints import suspend_time
@@ -98,10 +98,8 @@ class Suspender:
                 why = f"suspended for a reservation at {mark(request.term.start)}"
                 names = ", ".join(one.lease for one in (*coming, *chosen))
                 asked = [Preempt(victim.lease, at, why, suspend=True) for victim in chosen]
-                return [
-                    *asked,
-                    Defer(request.lease, f"waits until its units are free: {names} suspended by {mark(at)}"),
-                ]
+                waits = Coded(f"waits until its units are free: {names} suspended by {mark(at)}", "makes_room")
+                return [*asked, Defer(request.lease, waits)]
         return []
 
     def _coming(

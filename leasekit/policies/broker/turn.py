@@ -23,7 +23,7 @@ from leasekit.core.mappers import (
     Usage,
 )
 from leasekit.core.properties import NO_UNITS, Counts
-from leasekit.core.reasons import mark
+from leasekit.core.reasons import Coded, mark
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
 from leasekit.core.timetable import Ledger
 from leasekit.policies.broker import reasons
@@ -178,7 +178,9 @@ class BrokerTurn:
         begin = max(request.term.start, self.now)
         fit = self._fit(request._replace(term=Term(begin, begin + request.term.length)), shape)
         # Where it fits within its window, a quota stands in its way.
-        return f"{text}; {reasons.fitting(fit)}" if fit is None or fit[0] > request.latest_start else text
+        if fit is None or fit[0] > request.latest_start:
+            return Coded(f"{text}; {reasons.fitting(fit)}", reasons.INSUFFICIENT)
+        return text
 
     # -- extends and modifies ----------------------------------------------------------------------------------
 
@@ -255,9 +257,11 @@ class BrokerTurn:
         """The view that the lease continues from, if it can at any load."""
         view = self.views.get(request.type, request.source)
         if view is None:
-            return Reject(request.lease, f"the delegation {request.source!r} that the lease is from is over")
+            words = f"the delegation {request.source!r} that the lease is from is over"
+            return Reject(request.lease, Coded(words, "not_covered"))
         if (request.site and view.site != request.site) or view.site in request.exclude_sites:
-            return Reject(request.lease, f"the lease is at site {view.site!r} and can't go on anywhere else")
+            words = f"the lease is at site {view.site!r} and can't go on anywhere else"
+            return Reject(request.lease, Coded(words, "not_there"))
         view = self.views.needing(view, request.needs)
         reason = reasons.never(request, Shape([view], [view]), request.min_units, self.now)
         return Reject(request.lease, reason) if reason else view
@@ -287,10 +291,11 @@ class BrokerTurn:
                 return [GrantGroup(group[0].group, self._grants(group, chosen, term))]
         latest = min(request.latest_start for request in group)
         total = sum(request.units for request in group)
-        reason = short or (
+        reason = short or Coded(
             f"insufficient resources: no start from {mark(max(request.term.start for request in group))} to "
             f"{mark(latest)} has all "
-            f"{total} units of the {len(group)} requests of group {group[0].group!r} free at once"
+            f"{total} units of the {len(group)} requests of group {group[0].group!r} free at once",
+            reasons.INSUFFICIENT,
         )
         return [Defer(request.lease, reason) for request in group]
 
@@ -353,14 +358,12 @@ class BrokerTurn:
         lengths = {request.term.length for request in group}
         if len(lengths) > 1:
             words = " and ".join(f"{length} ms" for length in sorted(lengths)[:3])
-            return Reject(first, f"the requests of group {name!r} get one term, but ask for {words}")
+            words = f"the requests of group {name!r} get one term, but ask for {words}"
+            return Reject(first, Coded(words, "bad_request"))
         begin, latest = max(r.term.start for r in group), min(r.latest_start for r in group)
         if begin > latest:
-            return Reject(
-                first,
-                f"no start suits all requests of group {name!r}: one starts at {mark(begin)} or later, one by "
-                f"{mark(latest)}",
-            )
+            words = f"no start suits all requests of group {name!r}: one starts at {mark(begin)} or later, one by "
+            return Reject(first, Coded(words + mark(latest), "bad_request"))
         return None
 
 

@@ -25,7 +25,7 @@ from typing import Literal, Protocol
 
 from leasekit.core.claims.claim import UNITS_MAX
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, PendingRequest, Reject, Wake
-from leasekit.core.reasons import mark
+from leasekit.core.reasons import Coded, mark
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.policies.broker import reasons
 from leasekit.policies.broker.capacity import CapacityView, Place, pick, shape_key
@@ -258,7 +258,7 @@ class _Service:
         least, places = entry.request.min_units, self._of(entry.bucket)
         text = reasons.insufficient(entry.request, places, now, least)
         if entry in self._planned:
-            return f"{text}; its place is at {mark(self._planned[entry])}"
+            return Coded(f"{text}; its place is at {mark(self._planned[entry])}", reasons.INSUFFICIENT)
         if self._told < EXPLAINED_MAX:
             self._told += 1
             fit = reasons.earliest_fit(places, least, now)
@@ -267,7 +267,8 @@ class _Service:
             text += f"; {reasons.fitting(fit)}"
         others = len(self._line) - 1
         wait = "1 other waits" if others == 1 else f"{others or 'no'} others wait"
-        return f"{text}; {wait}, it may start when it delays nobody whose place is kept"
+        words = f"{text}; {wait}, it may start when it delays nobody whose place is kept"
+        return Coded(words, reasons.INSUFFICIENT)
 
     def wake(self) -> None:
         """Ask for the next turn when more gets free, if anybody waits."""

@@ -34,7 +34,7 @@ from leasekit.core.protocol.messages import (
     TicketUpdate,
     Withhold,
 )
-from leasekit.core.reasons import Code, Reason, words
+from leasekit.core.reasons import Code, Reason, is_mappers, words
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
 from leasekit.core.time import Instant, Term
@@ -51,7 +51,7 @@ def _code(message: TicketUpdate | LeaseUpdate) -> str:
 
 
 def _is_none_free(reason: Reason | None) -> bool:
-    return reason is not None and reason.code == Code.MAPPER and NONE_FREE in reason.detail
+    return reason is not None and is_mappers(reason) and NONE_FREE in reason.detail
 
 
 class BrokerRefusals(Listening):
