@@ -322,7 +322,8 @@ def restore(
     for name, store in _stores(place):
         aside = [str(path) for path in put_back(None if folder is None else folder / f"{name}.db", store, now())]
         done.append({"actor": name, "store": str(store), "aside": aside})
-        told.append(f"{name}: {store} is put back" + (f"; what was there is {aside[0]}" if aside else ""))
+        what = f"{store} is {'empty' if empty else 'put back'}"
+        told.append(f"{name}: {what}" + (f"; what was there is {aside[0]}" if aside else ""))
     return done, tuple(told)
 
 
