@@ -530,7 +530,7 @@ class Issued:
             lost = None if record.digest in known else Reason(Code.NOT_KNOWN, peer)
             if record.peer == peer and record.state == deleg.HELD and record.reason != lost:
                 record.reason = lost
-                self._kernel.note(record.id, "holdings", record.state, record.state, lost)
+                self._kernel.note(record.id, "holdings", "", "", lost)
                 self._kernel.touch(record)
 
     @takes(LetGo)

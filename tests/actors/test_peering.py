@@ -28,7 +28,7 @@ from leasekit.core.protocol.messages import (
 from leasekit.core.steps import Command, Connected, Disconnected, Received
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Term
 
-KEY = bytes(range(32)).hex()
+KEY = Keypair(bytes(range(32))).public.hex()
 
 
 @pytest.fixture
