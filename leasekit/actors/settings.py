@@ -175,6 +175,9 @@ class BrokerSettings(ActorSettings):
     redeem_within: Duration = 1 * HOUR
     """How long after its start a ticket can be redeemed (0: until its end); the units of one that was not are granted
     anew."""
+    max_run: Duration = 0
+    """How long a preemptible lease runs at most, extensions included (0: as long as it says itself); a day is common
+    practice."""
     booked_hours: int = 48
     """How much a guest may book ahead, where no quota of the mapper says otherwise: so many hours of all units of a
     type, over terms that have not begun (0: as much as there is). What begins within an hour is free of it."""

@@ -33,7 +33,7 @@ from leasekit.cli.watching import ACTIVE, GRANTED, Following, WatchOutcome, foll
 from leasekit.config.instants import CALENDAR_END, dated, shown
 from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import Code, counted
-from leasekit.core.requests import NOTICE, TRUE
+from leasekit.core.requests import NOTICE, REQUEUE, TERMINATE, TRUE
 from leasekit.core.time import DAY, MINUTE, SECOND, Duration, Instant, format_duration, parse_duration
 from leasekit.core.vectors import NEEDS as PREFIX
 from leasekit.core.vectors import Vector, as_properties, read_amount
@@ -284,6 +284,8 @@ def request(
         f"How long before that it hears of it, 0s allowed [{format_duration(NOTICE)}].", type=_ANY_SPAN
     ),
     min_run: Duration | None = option("How long it runs at least before that."),
+    max_run: Duration | None = option("How long it runs at most, extensions included."),
+    on_preempt: str | None = option(f"What becomes of it then [{TERMINATE}].", type=click.Choice([TERMINATE, REQUEUE])),
     timeout: Duration | None = option(f"How long an answer is of use [{format_duration(ANSWER_WITHIN)}]."),
     after: str = option("Redeem it only when that lease is active.", metavar="LEASE"),
     join_after: str = option("Join its units only when that lease's have joined.", metavar="LEASE"),
@@ -336,7 +338,7 @@ def request(
     if filter_ is not None:
         requested["filter"] = filter_
     requested |= as_properties(needs or (), PREFIX)
-    requested |= _preemptible(preemptible, notice, min_run)
+    requested |= _preemptible(preemptible, on_preempt, notice=notice, min_run=min_run, max_run=max_run)
     if elastic is not None:
         if elastic > units:
             raise click.UsageError(f"--elastic: found {elastic}, expected at most the {counted(units)} asked for")
@@ -385,9 +387,10 @@ def request(
     return _change(place, "lease.request", arguments, wait=wait_for or wait)
 
 
-def _preemptible(preemptible: bool, notice: Duration | None, min_run: Duration | None) -> dict[str, str]:
+def _preemptible(preemptible: bool, on_preempt: str | None, **spans: Duration | None) -> dict[str, str]:
     """The request properties of a lease that may be ended early."""
-    said = {name: f"{span}ms" for name, span in (("notice", notice), ("min_run", min_run)) if span is not None}
+    said = {name: f"{span}ms" for name, span in spans.items() if span is not None}
+    said |= {} if on_preempt is None else {"on_preempt": on_preempt}
     if said and not preemptible:
         raise click.UsageError(f"--{next(iter(said)).replace('_', '-')} goes with --preemptible")
     return {"preemptible": TRUE, **said} if preemptible else {}
@@ -412,8 +415,8 @@ _WITH_TOPOLOGY: Final = {
 
 _WITH_SERIES: Final = {
     "type_", "units", "start", "slice_", "name", "site", "broker", "properties", "configuration", "elastic", "needs",
-    "preemptible", "notice", "min_run", "timeout", "dry_run", "days", "begin", "end", "last", "each", "zone", "as_json",
-    "file", "state", "actor", "control",
+    "preemptible", "notice", "min_run", "max_run", "on_preempt", "timeout", "dry_run", "days", "begin", "end",
+    "last", "each", "zone", "as_json", "file", "state", "actor", "control",
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties
+from leasekit.core.requests import TERMINATE
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Timetable
 from leasekit.core.topology import TopologyRequest
@@ -97,10 +98,11 @@ class GrantedLease(NamedTuple):
 
     ``preemptible`` says whether it can be ended early by :class:`Preempt`, once; one that was already is ``ending``,
     shows its new end, and its units are booked up to ``booked`` as long as its site has not accepted that (-1: to the
-    end of its term). ``priority`` is the class of the holder and the lease's own priority, added up.
-    ``classes`` says how many they are of each class, ``needs`` what each of its machines needs of a host, whatever its
-    last request said. It runs from ``since`` on. ``ends_from`` is the earliest instant
-    at which it can be ended, if that is decided now, and it is not suspended: after its notice, and its least run.
+    end of its term). ``priority`` is the class of the holder and the lease's own priority, added up. ``classes`` says
+    how many they are of each class, ``needs`` what each of its machines needs of a host, whatever its last request
+    said. It runs from ``since`` on. ``ends_from`` is the earliest instant at which it can be ended, if that is decided
+    now: after its notice, and its least run. ``on_preempt`` is what is to become of it then: ``terminate``, ``requeue``
+    (its guest asks for it anew), or ``suspend``, and then it can be suspended from ``ends_from`` on.
     """
 
     lease: str
@@ -118,6 +120,7 @@ class GrantedLease(NamedTuple):
     ends_from: Instant = -1
     ending: bool = False
     needs: Vector = WHOLE
+    on_preempt: str = TERMINATE
 
 
 class Usage(Protocol):

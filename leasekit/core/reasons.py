@@ -56,6 +56,7 @@ class Code(StrEnum):
     MAINTENANCE = "maintenance"
     DRAINED = "drained"
     MAKES_ROOM = "makes_room"
+    MAX_RUN = "max_run"
     PROMISED = "promised"
     EVICTED = "evicted"
     MOVED = "moved"
@@ -423,6 +424,7 @@ WORDS: Final[Mapping[str, str]] = {
     Code.MAINTENANCE: "{detail} ({who}, until {until})",
     Code.DRAINED: "{detail} ({who})",
     Code.MAKES_ROOM: "makes room for lease {who}, ends at {at}",
+    Code.MAX_RUN: "has run for as long as it may, ends at {at}",
     Code.PROMISED: "starts at {at}, when others have made room: {units}",
     Code.EVICTED: "evicted: {detail}",
     Code.MOVED: "moved to another unit: {detail}",

@@ -14,6 +14,10 @@ priority           the request's own class, a whole number; higher goes first
 preemptible        ``true``: the broker may end the lease early
 notice             how long before its end a preemptible lease hears of it (``30s`` if not given, ``0s`` is allowed)
 min_run            how long a preemptible lease runs at least before its broker ends it
+max_run            how long a preemptible lease runs at most, extensions included: its broker ends it then
+on_preempt         what becomes of a preemptible lease that is ended for others: ``terminate`` (that is all, the
+                   default), ``suspend`` (it is suspended, where its site can), ``requeue`` (its guest asks for all
+                   of it anew, in its old place in line)
 suspend            how long it takes to save the units of a preemptible lease, such as ``32s``: it may be suspended
 hold               ``PLAN/PART``: a part of a planned topology, of what the broker holds for it
 filter             which units will do, by their attributes and their site (:mod:`leasekit.core.filters`)
@@ -37,15 +41,18 @@ from leasekit.core.vectors import WHOLE, Vector, needs_of
 
 TRUE, FALSE = "true", "false"
 KEEP: Final = "keep"
-OF_PREEMPTIBLE: Final = ("notice", "min_run", "suspend")
+OF_PREEMPTIBLE: Final = ("notice", "min_run", "max_run", "on_preempt", "suspend")
 """Properties that a preemptible lease alone can have."""
+TERMINATE, SUSPEND, REQUEUE = "terminate", "suspend", "requeue"
+ON_PREEMPT: Final = (TERMINATE, SUSPEND, REQUEUE)
+"""What can become of a lease that is ended for others."""
 NOTICE: Final[Duration] = 30 * SECOND
 """How long before its end a preemptible lease hears of it, if it doesn't say."""
 
 
 class Options(NamedTuple):
     """The request properties of one request, read. ``latest_start`` and ``request_timeout`` are 0 where not given,
-    ``suspend`` where the lease is not to be suspended; ``notice`` and ``min_run`` are None there.
+    ``suspend`` where the lease is not to be suspended; ``notice``, ``min_run`` and ``max_run`` are None there.
     """
 
     elastic: bool
@@ -64,6 +71,8 @@ class Options(NamedTuple):
     needs: Vector = WHOLE
     notice: Duration | None = None
     min_run: Duration | None = None
+    max_run: Duration | None = None
+    on_preempt: str = TERMINATE
 
 
 _PLAIN = Options(False, 0, False, 0, 0, "", 0, 0, False, frozenset())
@@ -109,6 +118,8 @@ def parse_options(properties: Properties, term: Term) -> Options:
         needs=_needs(properties),
         notice=_duration(properties, "notice") if "notice" in properties else None,
         min_run=_duration(properties, "min_run") if "min_run" in properties else None,
+        max_run=_longest(properties),
+        on_preempt=_on_preempt(properties),
     )
 
 
@@ -131,6 +142,24 @@ def _duration(properties: Properties, name: str) -> Duration:
         return parse_duration(properties[name]) if name in properties else 0
     except (ValueError, OverflowError) as error:
         raise CommandError(f"properties.{name}: {error}") from error
+
+
+def _longest(properties: Properties) -> Duration | None:
+    if "max_run" not in properties:
+        return None
+    found, least = _duration(properties, "max_run"), max(1, _duration(properties, "min_run"))
+    if found < least:
+        raise CommandError(f"properties.max_run: found {properties['max_run']!r:.80}, expected more than 0 and min_run")
+    return found
+
+
+def _on_preempt(properties: Properties) -> str:
+    found = properties.get("on_preempt", TERMINATE)
+    if found not in ON_PREEMPT:
+        raise CommandError(f"properties.on_preempt: found {found!r:.80}, allowed are {', '.join(ON_PREEMPT)}")
+    if found == SUSPEND and "suspend" not in properties:
+        raise CommandError("properties.on_preempt: 'suspend' goes with the property suspend, how long that takes")
+    return found
 
 
 def _number(properties: Properties, name: str, least: int | None) -> int:

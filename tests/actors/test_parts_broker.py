@@ -286,7 +286,7 @@ class Asking(Delegations):
         )  # fmt: skip
         answers = Answers(self.kernel, self.served, self.queue, self.book, introductions)
         lapses = Lapses(self.kernel, self.granted, self.statements, self.notices)
-        LeaseTerms(self.kernel, self.served, self.granted, answers, lapses)
+        LeaseTerms(self.kernel, self.served, self.granted, answers, (lapses,))
         self.cycles = Cycles(
             self.kernel, self.queue, self.book,
             LeaseViews(self.kernel, self.queue, self.book, self.granted, settings), True,

@@ -107,9 +107,8 @@ def test_only_what_is_preemptible(world: DeployedWorld) -> None:
     _decide(broker, Preempt(victim, CUT, "go"))
     world.feed("upper", [])
     world.pass_time(SECOND)
-    world.command("batch", "lease.extend", lease=victim, end=2 * HOUR)
-    world.pass_time(SECOND)
-    assert "preempted" in world.lease("batch", victim)["reason"]
+    refused = world.command("batch", "lease.extend", lease=victim, end=2 * HOUR)
+    assert "ends early, at @{" in refused.error and "upper ends it early: go" in refused.error
     world.run_until(6 * MINUTE)
     assert world.lease("batch", victim)["state"] == "closed"
     assert world.lease("batch", firm)["state"] == "active"

@@ -150,6 +150,77 @@ def test_what_was_promised_is_free_again_when_nobody_wants_it(world: DeployedWor
     assert world.lease("batch", third)["state"] == "active", world.lease("batch", third)
 
 
+@pytest.mark.parametrize("killed", ["batch", "upper", "site"])
+def test_a_notice_is_a_state_that_survives_a_kill(world: DeployedWorld, killed: str) -> None:
+    """Broker and guest have it in their tables: nothing goes on from there, and the units leave in time."""
+    first = victim(world, notice="2m")
+    other = world.request("web", 2, world.now, world.now + HOUR, properties=DEFERRABLE)
+    world.pass_time(5 * SECOND)
+    for _ in range(2):
+        assert world.lease("batch", first)["pending"] == world.lease("upper", first)["pending"] == "noticed"
+        refused = world.command("batch", "lease.extend", lease=first, end=world.now + 3 * HOUR)
+        assert "ends early, at" in refused.error
+        world.restart(killed)
+        world.pass_time(10 * SECOND)
+    ends = world.guest("batch").leases[first].terminates_at
+    world.run_until(ends + 5 * SECOND)
+    assert world.lease("batch", first)["state"] == "closed" and world.lease("web", other)["state"] == "active"
+
+
+def test_a_victim_that_is_requeued_is_asked_for_anew(world: DeployedWorld) -> None:
+    """All of it, in its old place in line, when the other is over; one that its guest closes early is not."""
+    first = victim(world, on_preempt="requeue", notice="10s")
+    arrived = world.broker("upper").leases[first].arrived
+    world.request("web", 2, world.now, world.now + 10 * MINUTE, properties=DEFERRABLE)
+    world.pass_time(MINUTE)
+    again = next(one for one in world.guest("batch").leases.values() if one.asked.properties.get("resumes") == first)
+    assert again.asked.term.length == HOUR - SECOND and world.broker("upper").leases[again.id].arrived == arrived
+    world.pass_time(12 * MINUTE)
+    assert world.lease("batch", again.id)["state"] == "active", world.lease("batch", again.id)
+    world.request("web", 2, world.now, world.now + 10 * MINUTE, properties=DEFERRABLE)
+    world.pass_time(SECOND)
+    world.command("batch", "lease.close", lease=again.id)
+    world.pass_time(MINUTE)
+    assert all(one.is_over for one in world.guest("batch").leases.values())
+
+
+def test_one_that_has_not_begun_is_requeued_too(world: DeployedWorld) -> None:
+    """Its broker alone says so: the site has never heard of it."""
+    start = world.now + 10 * MINUTE
+    properties = {"preemptible": "true", "on_preempt": "requeue"}
+    first = world.request("batch", 2, start, start + HOUR, properties=properties)
+    world.pass_time(SECOND)
+    world.request("web", 2, start, start + HOUR)
+    world.pass_time(5 * SECOND)
+    assert world.lease("batch", first)["state"] == "failed"
+    why = world.guest("batch").leases[first].reason
+    assert why is not None and [why.code, *(cause.code for cause in why.causes)] == ["ended_by", "makes_room"]
+    asked = [one for one in world.guest("batch").leases.values() if one.asked.properties.get("resumes") == first]
+    assert [one.asked.term.length for one in asked] == [HOUR]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_lease_ends_when_it_has_run_for_as_long_as_it_may(world: DeployedWorld, restarted: bool) -> None:
+    """Its guest hears of it in time, by the code; an extend doesn't move that, and it is not requeued."""
+    first = victim(world, max_run="20m", notice="2m", on_preempt="requeue")
+    world.command("batch", "lease.extend", lease=first, end=world.now + 3 * HOUR)
+    since = world.broker("upper").leases[first].since
+    if restarted:
+        world.restart("upper")
+    world.run_until(since + 18 * MINUTE - SECOND)
+    assert world.guest("batch").leases[first].terminates_at == -1
+    world.run_until(since + 18 * MINUTE + SECOND)
+    told = world.guest("batch").leases[first]
+    assert told.terminates_at == since + 20 * MINUTE
+    world.run_until(since + 20 * MINUTE + 5 * SECOND)
+    assert told.state == "closed" and told.reason is not None
+    assert [told.reason.code, told.reason.causes[0].code] == ["ended_by", "max_run"]
+    assert len(world.guest("batch").leases) == 1
+    other = world.request("web", 2, world.now, world.now + HOUR)
+    world.pass_time(10 * SECOND)
+    assert world.lease("web", other)["state"] == "active"
+
+
 def test_a_fixed_start_has_its_ticket_as_soon_as_sites_agree(world: DeployedWorld) -> None:
     """It can't start earlier."""
     first = victim(world)

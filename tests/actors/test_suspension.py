@@ -124,7 +124,7 @@ def test_a_part_runs_in_front_of_a_reservation(world: SavingWorld) -> None:
     first = work(world)
     begin, end = world.lease("batch", first)["approved"]["term"]
     assert end == START
-    assert "suspended" in _failed(world, "lease.extend", lease=first, end=2 * HOUR)
+    assert "its broker suspends it" in _failed(world, "lease.extend", lease=first, end=2 * HOUR)
     world.run_until(START + 5 * SECOND)
     assert world.kept() == [(first, "saved")] * 2
     assert world.lease("web", reservation)["state"] == "active"

@@ -105,6 +105,12 @@ SPECIFIED = {
         active/- close active/closing
         active/- expire active/closing
         active/- lost closed/-
+        active/- notice active/noticed
+        active/noticed changed active/noticed
+        active/noticed modify active/modifying
+        active/noticed close active/closing
+        active/noticed expire active/closing
+        active/noticed lost closed/-
         active/extending_ticket ticket active_ticketed/-
         active/extending_ticket ticket_refused active/-
         active/extending_ticket expire active/closing
@@ -167,7 +173,10 @@ SPECIFIED = {
         ticketed/extending_ticket grant ticketed/-
         ticketed/extending_ticket refuse ticketed/-
         ticketed/- modify ticketed/modifying
-        ticketed/- preempt ticketed/-
+        ticketed/- preempt ticketed/noticed
+        ticketed/noticed return ticketed/noticed
+        ticketed/noticed returned closed/-
+        ticketed/noticed end closed/-
         ticketed/modifying grant ticketed/-
         ticketed/modifying refuse ticketed/-
         ticketed/- return ticketed/-
@@ -379,8 +388,9 @@ def test_states_that_the_design_names() -> None:
         "broker": ("nascent ticketed closed failed", "ticketing extending_ticket"),
         "authority": ("ticketed active closed failed", "redeeming priming extending modifying closing"),
     }
-    # What the specification has beside them: a modify in mid-term, and an extension that is extended or taken back.
-    extra = {"broker": {"modifying"}, "service manager": {"undoing", "withdrawing", "extending_further"}}
+    # What the specification has beside them: a modify in mid-term, an extension that is extended or taken back, notice.
+    further = {"undoing", "withdrawing", "extending_further", "noticed"}
+    extra = {"broker": {"modifying", "noticed"}, "service manager": further}
     for machine, (states, pendings) in design.items():
         table = MACHINES[machine].table
         assert {state for state, _ in table} == set(states.split())

@@ -27,12 +27,12 @@ from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.claims import GrantedClaims, ReturnedTickets
 from leasekit.actors.broker.delegations import TakenDelegations, Withholding
 from leasekit.actors.broker.grants import Answers, Grants, Lapses, LeaseViews, TicketCutter
-from leasekit.actors.broker.preemption import Preemption
+from leasekit.actors.broker.preemption import LongestRuns, Preemption
 from leasekit.actors.broker.requests import DryRuns
 from leasekit.actors.guest.answers import BrokerAnswers, BrokerUpdates, SiteUpdates
 from leasekit.actors.guest.leases import GuestOperations, Leases, Returns
 from leasekit.actors.guest.lifecycle import Endings, Membership, Predecessors, Redeems, Transitions
-from leasekit.actors.guest.requests import LeaseChanges, Slices
+from leasekit.actors.guest.requests import LeaseChanges, LeaseRequests, Slices
 from leasekit.actors.guest.topologies import LeasedTopologies
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel
@@ -371,9 +371,20 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     # -- preemption, maintenance, questions, peers
     "preempted units are granted before their site has agreed": Bug(
-        Preemption, "end", "lease.cut, lease.suspended = at, suspend",
-        "lease.cut, lease.suspended = at, suspend\n"
-        "    for one in lease.claims:\n        self.book.end_early(one, max(at, one.term.start))",
+        Preemption, "end", "lease.cut, lease.suspended = at, suspend or lease.on_preempt == REQUEUE",
+        "lease.cut, lease.suspended = at, suspend or lease.on_preempt == REQUEUE\n"
+        "    for one in lease.claims:\n        self._granted._book.end_early(one, max(at, one.term.start))",
+    ),
+    "a broker ends a lease before its notice is over": Bug(
+        Preemption, "victim", "else ends_from(lease, self._kernel.now)", "else lease.since",
+        also=Bug(LeaseViews, "granted", "ends_from(lease, self._kernel.now, ", "(lambda *_, **__: lease.since)("),
+    ),
+    "a lease runs on after its longest run": Bug(
+        LongestRuns, "due_at", "if end < last.until else None", "if False else None"
+    ),
+    "a lease that ends early is extended": Bug(Redeems, "notice", "lease.terminates_at >= 0", "False"),
+    "a lease that is to be requeued is forgotten": Bug(
+        LeaseRequests, "ask_for_rest", "not _requeues(lease, asked)", "True"
     ),
     "units of a maintenance window stay in the calendar": Bug(
         Calendars, "_dip", "if more and start < window.end:", "if False:"
@@ -392,7 +403,7 @@ BUGS: Final[dict[str, Bug]] = {
         EarlyEnds, "_on_truncated", "if lapsed and known is not None and known.state == REDEEMED:", "if False:"
     ),
     "a broker grants anew what nobody redeemed, as it thinks": Bug(
-        Lapses, "ask", "self._notices.owe(id_, site, lease.id, message.number, message, claim.term.end)",
+        Lapses, "due", "self._notices.owe(id_, site, lease.id, message.number, message, claim.term.end)",
         "self._granted.end(lease, claim, claim.term.start)",
     ),
     "a broker grants what it has agreed to withhold": Bug(

@@ -34,7 +34,7 @@ from leasekit.actors.broker.grants import (
     TicketCutter,
 )
 from leasekit.actors.broker.planner import Holds, Planner, Quotes
-from leasekit.actors.broker.preemption import Preemption, Promises
+from leasekit.actors.broker.preemption import LongestRuns, Preemption, Promises
 from leasekit.actors.broker.requests import Admission, DryRuns, Refusals, Requests
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import keeps, query
@@ -175,8 +175,11 @@ class Broker(Server[BrokerLease]):
         returned = ReturnedTickets(self.kernel, self.served, self.granted, statements)
         self.notices.accepted += [returned.truncated, self.subdelegation.truncated]
         preemption = Preemption(self.kernel, self.granted, statements, self.notices, self.answers)
-        lapses = Lapses(self.kernel, self.granted, statements, self.notices)
-        LeaseTerms(self.kernel, self.served, self.granted, self.answers, lapses)
+        clocks = (
+            Lapses(self.kernel, self.granted, statements, self.notices),
+            LongestRuns(self.kernel, preemption, self.settings.max_run),
+        )
+        LeaseTerms(self.kernel, self.served, self.granted, self.answers, clocks)
 
         if getattr(mapper, "wants_usage", False):
             self.granted.count_usage(UsageBook(getattr(mapper, "usage_kept", 0)))

@@ -25,7 +25,7 @@ from leasekit.core.mappers import Grant
 from leasekit.core.properties import Properties, saves
 from leasekit.core.protocol.messages import MODIFY, NEW, Accepted, ClaimReport, ReturnTicket, TicketUpdate, Truncated
 from leasekit.core.reasons import Code, Reason, mark
-from leasekit.core.requests import NOTICE, Options
+from leasekit.core.requests import NOTICE, TERMINATE, Options
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Duration, Instant, Term, format_duration
 from leasekit.core.vectors import NEEDS, as_properties
@@ -52,17 +52,23 @@ def note_terms(lease: BrokerLease, grant: Grant, options: Options) -> None:
     if new:
         lease.since = grant.term.start
     if not grant.preemptible:
-        lease.suspend = lease.notice = lease.min_run = 0
+        lease.suspend = lease.notice = lease.min_run = lease.max_run = 0
+        lease.on_preempt = TERMINATE
         return
     lease.suspend = options.suspend or lease.suspend
     if new or options.notice is not None:
         lease.notice = NOTICE if options.notice is None else options.notice
+        lease.on_preempt = options.on_preempt
     if options.min_run is not None:
         lease.min_run = options.min_run
+    if options.max_run is not None:
+        lease.max_run = options.max_run
 
 
-def ends_from(lease: BrokerLease, now: Instant) -> Instant:
-    """When a lease that has begun can be ended at the earliest, if that is decided now."""
+def ends_from(lease: BrokerLease, now: Instant, *, suspend: bool = False) -> Instant:
+    """When a lease that has begun can be ended at the earliest, or be suspended by, if that is decided now."""
+    if suspend:
+        return max(max(now, lease.claims[0].term.start) + lease.suspend, lease.since + lease.min_run)
     return max(now + lease.notice, lease.since + lease.min_run)
 
 
@@ -228,7 +234,7 @@ class GrantedClaims:
     """What happens, in order, when something of a lease's claims has come free."""
 
     def __attrs_post_init__(self) -> None:
-        self.leases = self._served.leases
+        self.leases, self.name = self._served.leases, self._served.name
 
     def count_usage(self, usage: UsageBook) -> None:
         """Note in ``usage`` what is granted."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import overload
+from typing import Protocol, overload
 
 import attrs
 
@@ -39,7 +39,7 @@ from leasekit.core.mappers import BrokerCycle, Grant, GrantedLease, PendingReque
 from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties, chosen, first_of, fits, saves, total
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, TICKET_MAX, Introduce, TicketUpdate
 from leasekit.core.reasons import Code, Reason, mark, marked
-from leasekit.core.requests import Options
+from leasekit.core.requests import SUSPEND, TERMINATE, Options
 from leasekit.core.time import DAY, Instant, Term
 from leasekit.core.timetable import Shortfall, Timetable
 from leasekit.core.vectors import WHOLE, Portion, Vector
@@ -183,7 +183,7 @@ class Lapses:
         ends = (claim.redeem_by + grace for claim in lease.claims if 0 <= claim.redeem_by < claim.until - grace)
         return min((at for at in ends if at > lease.looked), default=None)
 
-    def ask(self, lease: BrokerLease) -> None:
+    def due(self, lease: BrokerLease) -> None:
         """Ask whether the claims that are due were redeemed; those whose sites can't be asked stay booked."""
         while (at := self.due_at(lease)) is not None and at <= self._kernel.now:
             lease.looked = at
@@ -196,6 +196,16 @@ class Lapses:
             self._kernel.touch(lease)
 
 
+class LeaseClock(Protocol):
+    """Something that time does to leases with claims."""
+
+    def due_at(self, lease: BrokerLease) -> Instant | None:
+        """When that is next."""
+
+    def due(self, lease: BrokerLease) -> None:
+        """Do it, if it is due."""
+
+
 @attrs.define(eq=False)
 class LeaseTerms:
     """The timers of leases."""
@@ -204,7 +214,7 @@ class LeaseTerms:
     _served: Served[BrokerLease]
     _granted: GrantedClaims
     _answers: Answers
-    _lapses: Lapses
+    _clocks: Sequence[LeaseClock]
 
     def __attrs_post_init__(self) -> None:
         self._kernel.register(
@@ -217,7 +227,8 @@ class LeaseTerms:
         waiting = lease.deadline if lease.request else None
         if lease.hand_over >= 0:
             waiting = min(lease.deadline, lease.hand_over)
-        ends = earliest(booked_until(lease), self._lapses.due_at(lease)) if lease.claims else None
+        clocks = (clock.due_at(lease) for clock in self._clocks if lease.claims)
+        ends = earliest(booked_until(lease), *clocks) if lease.claims else None
         return earliest(lease.send_at if lease.unacked else None, waiting, ends)
 
     def _due(self, lease: BrokerLease) -> None:
@@ -234,8 +245,9 @@ class LeaseTerms:
             self._kernel.fire(br.MACHINE, lease, "end", Reason(Code.TERM_OVER))
             self._granted.changed(lease)
             self._granted.over(lease, Reason(Code.TERM_OVER))
-        elif lease.ended < 0:
-            self._lapses.ask(lease)
+        elif lease.ended < 0 and lease.claims:
+            for clock in self._clocks:
+                clock.due(lease)
 
 
 @attrs.define(eq=False)
@@ -266,15 +278,22 @@ class LeaseViews:
             if lease.type != type_ or lease.state != br.TICKETED or not claims or claims[-1].until <= self._kernel.now:
                 continue
             last = claims[-1]
-            end = last.until if lease.cut < 0 else min(last.until, max(lease.cut, last.term.start + 1))
+            end = last.until if not lease.is_noticed else min(last.until, max(lease.cut, last.term.start + 1))
+            on_preempt = self._on_preempt(lease)
             found.append(
                 GrantedLease(
                     lease.id, lease.holder, self._book.base(last.source), type_, last.units, Term(last.term.start, end),
                     last.preemptible, self.class_of(lease), with_suspend(lease), last.until, last.classes, lease.since,
-                    ends_from(lease, self._kernel.now), lease.cut >= 0, last.needs,
+                    ends_from(lease, self._kernel.now, suspend=on_preempt == SUSPEND), lease.is_noticed, last.needs,
+                    on_preempt,
                 )
             )  # fmt: skip
         return found
+
+    def _on_preempt(self, lease: BrokerLease) -> str:
+        """What becomes of a lease that is ended for others, by what its site can do."""
+        source = self._book.get(lease.claims[-1].source) if lease.on_preempt == SUSPEND else None
+        return lease.on_preempt if source is None or saves(source.properties) else TERMINATE
 
     def class_of(self, lease: BrokerLease) -> int:
         """The class of a lease, or of its request: its holder's, and its own priority, added up."""

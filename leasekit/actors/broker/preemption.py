@@ -16,7 +16,7 @@ import attrs
 
 from leasekit.actors.broker.claims import TRUNCATE, GrantedClaims, Statements, ends_from
 from leasekit.actors.broker.grants import Answers, GrantChecks, TicketCutter
-from leasekit.actors.kernel import Kernel, command
+from leasekit.actors.kernel import Kernel, command, keeps
 from leasekit.actors.served import Notices
 from leasekit.core.answers import EvictedLease
 from leasekit.core.commands import EvictLease
@@ -26,7 +26,7 @@ from leasekit.core.leases.records import BrokerLease, Granted
 from leasekit.core.mappers import Grant, Preempt
 from leasekit.core.protocol.messages import NEW, Truncated
 from leasekit.core.reasons import Code, Reason, clip, mark, of_mapper
-from leasekit.core.requests import Options, parse_options
+from leasekit.core.requests import REQUEUE, Options, parse_options
 from leasekit.core.time import SECOND, Duration, Instant, Term
 from leasekit.core.timetable import Shortfall
 
@@ -87,7 +87,7 @@ class Preemption:
         ``CommandError``, with nothing changed.
         """
         last = lease.claims[-1].until
-        if not self._kernel.now <= at < last or lease.cut >= 0:
+        if not self._kernel.now <= at < last or lease.is_noticed:
             raise CommandError(f"lease {lease.id} ends at {mark(last)}: at is {mark(at)}, or it was preempted before")
         # A renewal in hand is a claim of its own: all that go on after ``at`` are ended, or none. So is what a modify
         # cut off, which the site may still go by.
@@ -101,12 +101,50 @@ class Preemption:
         """End a preemptible lease at ``at``: its sites are ``told`` until they accept, and its guest hears of it."""
         if lease.request:
             self._answers.reject(lease, Reason(Code.PREEMPTED_BY).because(reason))
-        lease.cut, lease.suspended = at, suspend
+        lease.cut, lease.suspended = at, suspend or lease.on_preempt == REQUEUE
         self._kernel.fire(br.MACHINE, lease, "preempt", Reason(Code.ENDS_AT, at=at).because(reason))
         for claim, site, message in told:
             id_ = f"{TRUNCATE}{lease.id}#{claim.key}"
             self._notices.owe(id_, site, lease.id, message.number, message, claim.term.end)
-        self._granted.notice(lease, lease.claims[-1], at, reason)
+        by = Reason(Code.ENDED_BY, self._granted.name)
+        self._granted.notice(lease, lease.claims[-1], at, by.because(reason))
+
+
+@keeps(volatile="_untold")
+@attrs.define(eq=False)
+class LongestRuns:
+    """Preemptible leases that have run for as long as they may: as they say, and no longer than ``max_run`` (0: there
+    is no limit).
+    """
+
+    _kernel: Kernel
+    _preemption: Preemption
+    _max_run: Duration
+    _untold: set[str] = attrs.field(factory=set, init=False)
+    """Leases whose sites could not be told."""
+
+    def due_at(self, lease: BrokerLease) -> Instant | None:
+        """When such a lease is to hear that it ends."""
+        last = lease.claims[-1]
+        longest = min(filter(None, (lease.max_run, self._max_run)), default=0)
+        if not longest or not last.preemptible or lease.is_noticed or lease.id in self._untold:
+            return None
+        end = lease.since + longest
+        return end - lease.notice if end < last.until else None
+
+    def due(self, lease: BrokerLease) -> None:
+        """End it, if its time has come."""
+        due = self.due_at(lease)
+        if due is None or due > self._kernel.now:
+            return
+        at = max(due, self._kernel.now) + lease.notice
+        why = Reason(Code.MAX_RUN, at=at)
+        try:
+            self._preemption.end(lease, at, why, self._preemption.told(lease, at, why))
+        except CommandError as error:
+            self._untold.add(lease.id)
+            self._kernel.complain(f"a lease has run for as long as it may, and goes on to the end of its term: {error}")
+        self._kernel.touch(lease)
 
 
 @attrs.define(eq=False, slots=False)

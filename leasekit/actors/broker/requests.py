@@ -21,7 +21,6 @@ from leasekit.actors.turns import FAILED, NOT_CARRIED_OUT, check_decision
 from leasekit.core.accounts import NOT_TAKEN
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
-from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import Asked, BrokerLease, Delegation
 from leasekit.core.mappers import BrokerCycle, BrokerMapper, Defer, Grant, Reject, Wake
 from leasekit.core.properties import Counts, Properties
@@ -130,7 +129,7 @@ class Admission:
     def goes_on_until(self, lease: BrokerLease, op: str, term: Term) -> Instant:
         """Until when an extend or modify of a lease waits. Raises ``RemoteError`` where it can't be asked for."""
         last, claim = lease.claims[-1], lease.claims[place_of(lease, op, term)]
-        if lease.cut >= 0:
+        if lease.is_noticed:
             raise RemoteError(Code.PREEMPTED, f"lease {lease.id} was preempted, it ends at {lease.cut}")
         if last.saving:
             raise RemoteError(Code.SUSPENDED, f"lease {lease.id} is suspended by {last.until}: extend what resumes it")
@@ -265,7 +264,7 @@ class Requests:
         if lease is None or not lease.claims:
             raise RemoteError(Code.UNKNOWN_LEASE, f"{self._served.name} has granted no lease {message.lease}")
         claim = lease.claims[place_of(lease, message.op, message.term)]
-        if lease.cut < 0 and message.claim != claim.digest:
+        if not lease.is_noticed and message.claim != claim.digest:
             last = "last claim" if message.op == EXTEND else f"claim at {mark(message.term.start)}"
             raise RemoteError(Code.WRONG_CLAIM, f"lease {lease.id}'s {last} is another one than the request names")
         deadline = self._admission.goes_on_until(lease, message.op, message.term)
@@ -288,8 +287,8 @@ class Requests:
             return
         overtaken, lease.number = message.request > lease.number, message.number
         self._kernel.touch(lease)
-        if lease.request != message.request or lease.pending == NONE:
-            if overtaken and lease.pending == NONE and lease.ended < 0:
+        if lease.request != message.request or not lease.request:
+            if overtaken and not lease.request and lease.ended < 0:
                 lease.request = message.request  # when it comes it is dropped
                 self._answers.settle(lease, "closed", Reason(Code.WITHDRAWN))
             else:

@@ -381,7 +381,7 @@ class SiteAnswers:
             event = "lost"
         else:
             return
-        ended = lease.close_reason or (lease.reason if lease.terminates_at >= 0 else None)
+        ended = lease.close_reason or _notice_of(message) or (lease.reason if lease.terminates_at >= 0 else None)
         self._endings.over(lease, event, ended if event == "closed" and ended else message.reason, message.receipt)
 
     def not_taken(self, lease: GuestLease, code: str, reason: Reason | None) -> None:
@@ -399,6 +399,12 @@ class SiteAnswers:
         else:
             self.refused(lease, reason)
             self._transitions.advance(lease)
+
+
+def _notice_of(message: LeaseUpdate) -> Reason | None:
+    """Why a site was to end a lease early that it has closed before that."""
+    reason = message.reason
+    return next(iter(reason.causes), None) if reason and reason.code == Code.CLOSED_BEFORE_NOTICE else None
 
 
 @attrs.define(eq=False)

@@ -351,6 +351,11 @@ class Redeems:
         self._kernel.fire(sm.MACHINE, lease, "in_hand", _span(lease.continuations[:1]))
         return True
 
+    def notice(self, lease: GuestLease) -> None:
+        """An active lease that its site ends early is under notice."""
+        if lease.terminates_at >= 0 and sm.MACHINE.allows((lease.state, lease.pending), "notice"):
+            self._kernel.fire(sm.MACHINE, lease, "notice", Reason(Code.ENDS_AT, at=lease.terminates_at))
+
     def extend(self, lease: GuestLease, asked: Asked, victims: tuple[str, ...], deadline: Instant) -> None:
         """Ask the broker for what is to go on from a lease, and wait for the answer until ``deadline``."""
         lease.asked, lease.victims = asked, victims
@@ -365,9 +370,10 @@ class Redeems:
     def confirmed(self, lease: GuestLease, update: LeaseUpdate) -> None:
         """The site goes by what it was asked last."""
         late = Reason(Code.UNDO_LATE) if lease.operation.op == UNDO else None
+        noticed = lease.reason if lease.terminates_at >= 0 else None
         self._go_over(lease)
         self._operations.end(lease)
-        lease.granted, lease.contract, lease.reason = update.term, update.contract, update.reason or late
+        lease.granted, lease.contract, lease.reason = update.term, update.contract, update.reason or late or noticed
         self._kernel.fire(sm.MACHINE, lease, "lease", said(f"{counted(len(update.units))} to {mark(update.term.end)}"))
 
     @staticmethod
@@ -622,6 +628,8 @@ class Transitions:
             self._redeems.roll_key(lease)
             if self._redeems.in_hand(lease):
                 self.advance(lease)
+            else:
+                self._redeems.notice(lease)
         elif (lease.state, lease.pending) == (sm.TICKETED, NONE):
             self._redeem_first(lease)
         elif (lease.state, lease.pending) == (sm.ACTIVE_TICKETED, NONE):

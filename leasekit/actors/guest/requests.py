@@ -50,8 +50,8 @@ from leasekit.core.leases.saved import RESUMES
 from leasekit.core.mappers import ExtendLease, ModifyLease, RequestLease
 from leasekit.core.properties import Properties, counts, first_of, minus
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, DryRun, DryRunAnswer
-from leasekit.core.reasons import Code, Reason, mark, said, view
-from leasekit.core.requests import KEEP, TRUE, Options, kept_words, parse_options
+from leasekit.core.reasons import Code, Reason, mark, said, view, words
+from leasekit.core.requests import KEEP, REQUEUE, TRUE, Options, kept_words, parse_options
 from leasekit.core.steps import Command, Reply
 from leasekit.core.time import SECOND, Duration, Instant, Term
 
@@ -111,7 +111,7 @@ class LeaseRequests:
             configuration=dict(request.configuration),
             after=after,
         )
-        if "suspend" in request.properties:
+        if "suspend" in request.properties or request.properties.get("on_preempt") == REQUEUE:
             lease.first_asked = lease.asked
         self._records.adopt(lease)
         self._operations.ask(lease, "ask", deadline)
@@ -126,47 +126,44 @@ class LeaseRequests:
         return taken
 
     def ask_for_rest(self, lease: GuestLease) -> None:
-        """Ask for what is left of a lease that was suspended, if its guest still wants it."""
-        held, asked = lease.approved, lease.first_asked
-        if (
-            not lease.suspends
-            or held is None
-            or asked is None
-            or lease.close_reason
-            or lease.closing
-            or HOLD in asked.properties
-        ):
+        """Ask for what is left of a lease that was suspended, or for all of one that was ended for others and is to be
+        requeued, if its guest still wants it.
+        """
+        held, asked, now = lease.approved, lease.first_asked, self._kernel.now
+        if held is None or asked is None or lease.close_reason or lease.closing or HOLD in asked.properties:
+            return
+        if not lease.suspends and not _requeues(lease, asked):
             return
         begin = begin_of(decode_ticket(held.ticket).leaf)
-        stopped = max(
-            begin, min(self._kernel.now, lease.terminates_at if lease.terminates_at >= 0 else self._kernel.now)
-        )
-        left = _whole_end(lease, begin + asked.term.length) - stopped
+        stopped = max(begin, min(now, lease.terminates_at if lease.terminates_at >= 0 else now))
+        done = stopped - begin if lease.suspends else 0
+        left = _whole_end(lease, begin + asked.term.length) - begin - done
         if left <= 0:
             return
         try:
             request = RequestLease(
-                lease.type, held.units, Term(self._kernel.now, self._kernel.now + left), lease.slice, lease.name,
-                lease.broker, lease.site, self._rest_properties(lease.id, asked, stopped - begin),
-                with_more(lease.configuration, {RESUMES: lease.id}),
+                lease.type, held.units, Term(now, now + left), lease.slice, lease.name, lease.broker,
+                lease.site if lease.suspends else asked.site, self._rest_properties(lease, asked, done),
+                with_more(lease.configuration, {RESUMES: lease.id} if lease.suspends else {}),
             )  # fmt: skip
             rest = self.request(request)
         except CommandError as error:
-            self._kernel.complain(f"the rest of lease {lease.id}, which was suspended, can't be asked for: {error}")
+            self._kernel.complain(f"what is left of lease {lease.id} can't be asked for: {error}")
             return
-        rest.resumes = Resumed(lease.id, stopped)
+        if lease.suspends:
+            rest.resumes = Resumed(lease.id, stopped)
         self._kernel.note(lease.id, "rest", "", "", said(f"{rest.id} asks for the {left} ms that are left"))
         self._kernel.touch(rest)
 
-    def _rest_properties(self, before: str, asked: Asked, done: Duration) -> Properties:
+    def _rest_properties(self, before: GuestLease, asked: Asked, done: Duration) -> Properties:
         """Its window, if it had one, moves on by the time that it has run: it is to be done when it was to be done."""
         kept = {name: value for name, value in asked.properties.items() if name not in ONCE}
         latest = parse_options(asked.properties, asked.term).latest_start
         if latest:
             kept["latest_start"] = str(max(self._kernel.now, latest + done))
-        if "suspend" in kept:
+        if "suspend" in kept and before.suspends:
             kept["prepare"] = kept["suspend"]
-        return {**kept, "deferrable": TRUE, "resumes": before}
+        return {**kept, "deferrable": TRUE, "resumes": before.id}
 
     def _wait_until(self, options: Options, term: Term) -> Instant:
         """When the broker's answer comes too late: a little after the broker itself gives up, so that its reason is
@@ -314,6 +311,9 @@ class LeaseChanges:
     def _must_allow(lease: GuestLease, event: str) -> None:
         if sm.MACHINE.allows((lease.state, lease.pending), event) and not lease.closing:
             return
+        if lease.pending == sm.NOTICED:
+            why = words(lease.reason) or "no reason given"
+            raise CommandError(f"lease {lease.id} ends early, at {mark(lease.terminates_at)}: {why}")
         raise CommandError(f"lease {lease.id} is {joint(lease)}: only an active lease with nothing pending can {event}")
 
     def _must_have_time(self, lease: GuestLease) -> None:
@@ -518,6 +518,14 @@ def _key_text(text: str) -> str:
     if len(key) > KEY_MAX or any(not line.isprintable() for line in key.splitlines()):
         raise CommandError(f"key: expected OpenSSH public keys, a line each, at most {KEY_MAX} characters in all")
     return key
+
+
+def _requeues(lease: GuestLease, asked: Asked) -> bool:
+    """Whether a lease that is over was ended by its broker, for others, and is to be asked for anew."""
+    why = lease.reason
+    if asked.properties.get("on_preempt") != REQUEUE or why is None or why.code != Code.ENDED_BY:
+        return False
+    return all(cause.code != Code.MAX_RUN for cause in why.causes)
 
 
 ONCE: Final = (

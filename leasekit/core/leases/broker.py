@@ -4,8 +4,9 @@ Theory of operation. A request makes the record (*nascent*/*ticketing*), which w
 granted, refused, withdrawn or too late. A granted lease (*ticketed*) holds one claim for each term that it was given;
 the time that each takes is in the timetable of the delegation it was cut from. Extend and modify requests wait in the
 same way, and their refusal changes nothing. The record closes when its last claim's term ends, or when the holder has
-given back all of it, which counts only with the site's receipt. A lease that was preempted ends early, as soon as its
-site has heard of it.
+given back all of it, which counts only with the site's receipt. A lease that was preempted is under notice
+(*ticketed*/*noticed*) until it ends early: it goes on by nothing, and what it holds is over at the notice's end, or as
+soon as its holder gives it back.
 
 The broker settles each request with one numbered update, which is due until the guest acknowledges it; a repeat of a
 request is answered from the record, an older one is dropped.
@@ -25,6 +26,7 @@ FAILED: Final = "failed"
 TICKETING: Final = "ticketing"
 EXTENDING_TICKET: Final = "extending_ticket"
 MODIFYING: Final = "modifying"
+NOTICED: Final = "noticed"
 
 TABLE: Final = {
     (NASCENT, TICKETING): {
@@ -36,7 +38,7 @@ TABLE: Final = {
     (TICKETED, NONE): {
         "extend": (TICKETED, EXTENDING_TICKET),
         "modify": (TICKETED, MODIFYING),
-        "preempt": (TICKETED, NONE),
+        "preempt": (TICKETED, NOTICED),
         "return": (TICKETED, NONE),
         "returned": (CLOSED, NONE),
         "end": (CLOSED, NONE),
@@ -52,6 +54,11 @@ TABLE: Final = {
             "end": (CLOSED, NONE),
         }
         for pending in (EXTENDING_TICKET, MODIFYING)
+    },
+    (TICKETED, NOTICED): {
+        "return": (TICKETED, NOTICED),
+        "returned": (CLOSED, NONE),
+        "end": (CLOSED, NONE),
     },
     (CLOSED, NONE): {},
     (FAILED, NONE): {},

@@ -15,6 +15,7 @@ import msgspec
 
 from leasekit.core.claims.claim import Claim
 from leasekit.core.leases import authority as site
+from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases import membership, returns
 from leasekit.core.leases import service_manager as guest
@@ -24,6 +25,7 @@ from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties, counts
 from leasekit.core.protocol.codec import UnknownKind, decode_message
 from leasekit.core.protocol.messages import EXTEND, UNDO, LeaseUpdate, Message, TicketUpdate
 from leasekit.core.reasons import Reason, read, to_text
+from leasekit.core.requests import TERMINATE
 from leasekit.core.schema import TABLES, Row
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
 from leasekit.core.vectors import WHOLE, Sizes, Vector, weigh
@@ -220,14 +222,14 @@ class GuestLease(KeptRecord):
     """The service manager's record of a lease (:mod:`.service_manager`).
 
     Three slots never overwrite each other: ``asked`` (requested), ``approved`` with ``continuations`` (tickets in
-    hand), and ``granted`` (what the site gave). ``ask`` numbers the request that the broker has not answered (0:
-    none), ``operation`` is what its site was asked; ``number`` is the last one used. ``key_tried`` is the slice's key
-    that its site was last told. ``renewal`` is the ticket that the site was asked to go on by; ``continuations`` are
-    those in hand that go on from the running term, one after the other: each becomes the renewal when its time comes.
+    hand), and ``granted`` (what the site gave). ``ask`` numbers the request that the broker has not answered (0: none),
+    ``operation`` is what its site was asked; ``number`` is the last one used. ``key_tried`` is the slice's key that its
+    site was last told. ``renewal`` is the ticket that the site was asked to go on by; ``continuations`` are those in
+    hand that go on from the running term, one after the other: each becomes the renewal when its time comes.
     ``suspends``: its site has said that it is suspended; ``resumes`` is the suspended lease that it goes on from.
-    ``first_asked`` is kept of a lease that can be suspended: its rest asks likewise. ``began`` is the number of its
-    first request, and the digest of the ticket that answered it. ``before`` is the digest of the ticket before
-    ``approved``, if its site was asked to go on before it said that it goes by that.
+    ``first_asked`` is kept of a lease that can be suspended or requeued: what goes on from it asks likewise. ``began``
+    is the number of its first request, and the digest of the ticket that answered it. ``before`` is the digest of the
+    ticket before ``approved``, if its site was asked to go on before it said that it goes by that.
     """
 
     id: str
@@ -424,14 +426,15 @@ class Granted(NamedTuple):
 
 @attrs.define(slots=True, eq=False)
 class BrokerLease(SentRecord):
-    """The broker's record of a lease (:mod:`.broker`). ``request`` is the number that waits for the mapper,
-    ``number`` the last seen, ``cut`` when it was preempted to end (-1: it wasn't), ``key`` that of the holder when it
-    first asked. ``suspend`` is how long it takes to save it (0: it can't be), ``suspended`` whether it is
-    suspended, and nobody has asked for its rest yet. ``looked`` is when its sites were last asked whether its claims
-    were redeemed. It runs from ``since`` on (-1: nothing is granted yet), for ``min_run`` at least, and hears of its
-    end ``notice`` before. ``promised`` is the lease that gets what its end leaves; ``promise`` what a lease is to get
-    that way from its ``victims``, which is booked for it, and has no ticket yet: it is cut at ``hand_over`` (-1: when
-    these have made room).
+    """The broker's record of a lease (:mod:`.broker`). ``request`` is the number that waits for the mapper, ``number``
+    the last seen, ``cut`` when it was preempted to end (-1: it wasn't), ``key`` that of the holder when it first asked.
+    ``suspend`` is how long it takes to save it (0: it can't be), ``suspended`` whether it is suspended, or requeued,
+    and nobody has asked for its rest yet. ``looked`` is when its sites were last asked whether its claims were
+    redeemed. It runs from ``since`` on (-1: nothing is granted yet), for ``min_run`` at least and ``max_run`` at most
+    (0: there is no limit), and hears of its end ``notice`` before; ``on_preempt`` is what becomes of it then.
+    ``promised`` is the lease that gets what its end leaves; ``promise`` what a lease is to get that way from its
+    ``victims``, which is booked for it, and has no ticket yet: it is cut at ``hand_over`` (-1: when these have made
+    room).
     """
 
     id: str
@@ -459,6 +462,8 @@ class BrokerLease(SentRecord):
     since: Instant = -1
     notice: Duration = 0
     min_run: Duration = 0
+    max_run: Duration = 0
+    on_preempt: str = TERMINATE
     promised: str = ""
     promise: Granted | None = None
     victims: tuple[str, ...] = ()
@@ -471,6 +476,11 @@ class BrokerLease(SentRecord):
         "live": "is_live", "peer": "holder", "units": "latest.units", "term_start": "runs.start",
         "term_end": "runs.end", "updated": "ended",
     }  # fmt: skip
+
+    @property
+    def is_noticed(self) -> bool:
+        """Whether it was preempted: it ends at ``cut``."""
+        return self.pending == br.NOTICED
 
     def has_answered(self, number: int) -> bool:
         """Whether an update that answers a request is out."""

@@ -3,30 +3,31 @@
 Theory of operation. A lease begins as a request (*nascent*). The service manager asks a broker for a ticket; with the
 ticket in hand (*ticketed*) it waits for the term to come near, and for the redeem predecessor if there is one, and
 redeems the ticket at the site. A close that comes then is told to the site at once, for its teardown ends the set-up;
-the site's last word closes the lease (*ticketed*/*close_wait*), also where the redeem has never arrived. When the
-site says that the units are there the lease is *active*, and its units are joined to the guest's application. Before
-the term ends the mapper may extend: a ticket for the next term makes the lease *active_ticketed*, redeeming that
-makes it active again; where a term goes on over several tickets, each of them does so (*in_hand*). At any time it may
-be extended further, from the end of the last ticket on, also while the first is redeemed (*extending_further*). In
+the site's last word closes the lease (*ticketed*/*close_wait*), also where the redeem has never arrived. When the site
+says that the units are there the lease is *active*, and its units are joined to the guest's application. Before the
+term ends the mapper may extend: a ticket for the next term makes the lease *active_ticketed*, redeeming that makes it
+active again; where a term goes on over several tickets, each of them does so (*in_hand*). At any time it may be
+extended further, from the end of the last ticket on, also while the first is redeemed (*extending_further*). In
 mid-term it may be modified, which changes the running term only: tickets in hand stand. So does one that the site has
 accepted: it is in hand again meanwhile, and is redeemed anew, under another number, when the modify is settled or its
-time is up; the site goes on by it in any case. An extension that has not begun can be taken back: one that is only
-asked for is withdrawn (*withdrawing*; if its ticket comes all the same it goes back), one in hand goes back as it is,
-and of one that was redeemed the site is told first (*undoing*), whose answer says whether it had begun. At the end, or
-when it is closed early, the units leave the application first (*closing*), then the site is told (*close_wait*), and
-its last word closes the lease. What is left of a ticket's term goes back to the broker by way of the site
-(:mod:`.returns`).
+time is up; the site goes on by it in any case. An active lease that its site ends early, for its broker or for itself,
+is under notice (*noticed*) until then: its units leave in time, or it is closed before. An extension that has not begun
+can be taken back: one that is only asked for is withdrawn (*withdrawing*; if its ticket comes all the same it goes
+back), one in hand goes back as it is, and of one that was redeemed the site is told first (*undoing*), whose answer
+says whether it had begun. At the end, or when it is closed early, the units leave the application first (*closing*),
+then the site is told (*close_wait*), and its last word closes the lease. What is left of a ticket's term goes back to
+the broker by way of the site (:mod:`.returns`).
 
 What is due follows from the record: ``ask`` is the request that the broker has not settled, ``claim_op`` that
 at the site; each is sent now, and again with backoff, until it is answered or useless. A reply to any other number
 changes nothing. A refused extend or modify never harms the lease.
 
 Events: *ask* (the mapper wants it), *ticket*, *ticket_refused* (from the broker), *redeem* (due), *lease*,
-*lease_refused* (the site settled what was asked of it), *changed* (the site changed something by itself), *lost* (the
-site or broker ended it), *extend*, *modify*, *undo* (the last extension is taken back), *let_go* (the same, of one in
-hand, or only asked for, while another is redeemed), *undone* (the site does not go on), *close* (the mapper or
-operator), *left* (every unit has left, or its time is up), *closed* (the site's last word), *expire* (too late to be
-useful).
+*lease_refused* (the site settled what was asked of it), *changed* (the site changed something by itself), *notice* (the
+site will end it early), *lost* (the site or broker ended it), *extend*, *modify*, *undo* (the last extension is taken
+back), *let_go* (the same, of one in hand, or only asked for, while another is redeemed), *undone* (the site does not go
+on), *close* (the mapper or operator), *left* (every unit has left, or its time is up), *closed* (the site's last word),
+*expire* (too late to be useful).
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ EXTENDING_TICKET: Final = "extending_ticket"
 EXTENDING_LEASE: Final = "extending_lease"
 EXTENDING_FURTHER: Final = "extending_further"
 MODIFYING: Final = "modifying"
+NOTICED: Final = "noticed"
 WITHDRAWING: Final = "withdrawing"
 UNDOING: Final = "undoing"
 CLOSING: Final = "closing"
@@ -95,6 +97,13 @@ TABLE: Final = {
         "changed": (ACTIVE, NONE),
         "extend": (ACTIVE, EXTENDING_TICKET),
         "in_hand": (ACTIVE_TICKETED, NONE),
+        "modify": (ACTIVE, MODIFYING),
+        "notice": (ACTIVE, NOTICED),
+        **_ENDS,
+        "expire": (ACTIVE, CLOSING),
+    },
+    (ACTIVE, NOTICED): {
+        "changed": (ACTIVE, NOTICED),
         "modify": (ACTIVE, MODIFYING),
         **_ENDS,
         "expire": (ACTIVE, CLOSING),

@@ -37,6 +37,7 @@ from leasekit.core.mappers import (
     Reject,
 )
 from leasekit.core.reasons import Coded
+from leasekit.core.requests import SUSPEND
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, Instant, Term
 from leasekit.policies.broker import reasons
@@ -290,7 +291,11 @@ class _VictimTurn:
             self._leaving[one.type][one.holder] += 1
         self._asked.add(place.view.id)
         self._granted[request.type] = [one for one in self._granted[request.type] if one not in way.victims]
-        return grant._replace(victims=tuple(Preempt(one.lease, at, "it is preemptible") for one in way.victims))
+        victims = (
+            Preempt(one.lease, at, "it is preemptible", suspend=one.on_preempt == SUSPEND and one.since < at)
+            for one in way.victims
+        )
+        return grant._replace(victims=tuple(victims))
 
 
 def _hosted(one: GrantedLease, at: Instant, needs: Vector = ()) -> HostedLease:

@@ -14,6 +14,7 @@ from leasekit_simulation.faults.claim_book import ClaimChecker, GrantChecker, Ho
 from leasekit_simulation.faults.end_book import CloseChecker, EndChecker
 from leasekit_simulation.faults.host_book import HostChecker
 from leasekit_simulation.faults.message_book import GuestChecker, MessageChecker, OrderChecker
+from leasekit_simulation.faults.notice_book import NoticeChecker
 from leasekit_simulation.faults.odd_words import WordChecker
 from leasekit_simulation.faults.reason_book import ReasonChecker
 from leasekit_simulation.faults.refusals import BrokerRefusals, SiteRefusals
@@ -78,10 +79,11 @@ class Checkers:
         self.sites = SiteRefusals(self.units, sites, first_fit, clock, class_of)
         self.words = WordChecker(tuple(sites), guests)
         self.hosts = HostChecker()
+        self.notices = NoticeChecker(clock)
         self.all: list[Listening] = [
             self.states, self.memory, self.units, self.claims, self.grants, self.honour, self.messages, self.guests,
             self.orders, self.brokers, self.sites, self.reasons, self.ends, self.kept, self.power, self.blames,
-            self.closing, self.words, self.hosts, MapperChecker(wilful),
+            self.closing, self.words, self.notices, self.hosts, MapperChecker(wilful),
         ]  # fmt: skip
         self.closes: dict[str, str] = {}
         self._now, self._comes_late = now, comes_late

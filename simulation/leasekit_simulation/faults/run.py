@@ -140,7 +140,7 @@ class Run:
             for lease in world.actor(guest).leases.values():
                 self._check_lease(guest, lease)
         overstayed = self.checkers.units.overstayed(MINUTE)
-        overstayed += self.checkers.ends.overstayed()
+        overstayed += self.checkers.ends.overstayed() + self.checkers.notices.overrun(SETTLED_WITHIN)
         must(not overstayed, "; ".join(overstayed))
         live = {
             lease.id

@@ -17,6 +17,7 @@ from leasekit_simulation.faults.all_checkers import Checkers
 from leasekit_simulation.faults.checkers import must
 from leasekit_simulation.faults.host_book import CPU_NEEDS, MEMORY_NEEDS, WHOLE, HostSize
 from leasekit_simulation.faults.hostile import HostileGuest
+from leasekit_simulation.faults.notice_book import draw_ends
 from leasekit_simulation.faults.odd_words import costly_filter, odd_properties
 from leasekit_simulation.faults.scenario import ROGUE, Do, Operation
 from leasekit_simulation.faults.topology_book import draw_topology
@@ -29,8 +30,6 @@ GROWTH_MAX: Final = 6
 """How many units of a type a site may come to have beyond those that it had at first."""
 ADDED: Final = 100
 """The numbers of hosts that an operator adds are larger."""
-NOTICES: Final[tuple[dict[str, str], ...]] = ({"notice": "0s"}, {"notice": "2s", "min_run": "10s"}, {})
-"""What preemptible leases say of their ends."""
 STARTS: Final[tuple[Duration, ...]] = (0, 0, 10 * SECOND, 100 * SECOND)
 
 
@@ -143,9 +142,8 @@ class Workload:
             properties["request_timeout"] = "5s"
         if rng.random() < 0.2:
             properties["preemptible"] = "true"
-            properties |= NOTICES[len(self.asked) % len(NOTICES)]
-            if scenario.suspends:
-                properties["suspend"] = "4s"
+            ends = Random(f"leasekit ends {scenario.seed} {len(self.asked)}")
+            properties |= draw_ends(ends, len(self.asked), "4s" if scenario.suspends else "")
         if rng.random() < 0.1:
             properties["exclude_sites"] = rng.choice(list(scenario.sites))
         more: dict[str, Any] = {}
