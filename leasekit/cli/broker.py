@@ -28,6 +28,7 @@ from leasekit.cli.ticket import key_words, known_names, stored_rows
 from leasekit.cli.times import at, term_columns, to_second
 from leasekit.core.claims.signed import decode_statement
 from leasekit.core.errors import LeasekitError
+from leasekit.core.leases.broker import NOTICED
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import unpack_body
 from leasekit.core.reasons import counted, with_article
@@ -393,7 +394,7 @@ def requests(place: DeployPlace) -> Shown:
     Example:
       leasekit broker requests
     """
-    waiting = [lease for lease in place.query(BROKER, "leases") if lease["pending"] != NONE]
+    waiting = [lease for lease in place.query(BROKER, "leases") if lease["pending"] not in (NONE, NOTICED)]
     return waiting, REQUESTS
 
 

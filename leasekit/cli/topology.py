@@ -270,7 +270,7 @@ def _is_under_way(parts: Sequence[Mapping[str, Any]]) -> bool:
     states = [part["state"] for part in parts]
     if sm.FAILED in states:
         return False
-    return any(part["state"] != sm.ACTIVE or part["pending"] not in (None, "", NONE) for part in parts)
+    return any(part["state"] != sm.ACTIVE or part["pending"] not in (None, "", NONE, sm.NOTICED) for part in parts)
 
 
 # -- for a person ----------------------------------------------------------------------------------------------------

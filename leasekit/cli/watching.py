@@ -183,7 +183,7 @@ def _judge_state(lease: Mapping[str, Any], closing: bool) -> WatchOutcome | None
     """The same from the lease itself, where transitions came too fast to be heard."""
     if lease["state"] in _OVER:
         return WatchOutcome(closing, lease["reason"])
-    if not closing and lease["state"] in (sm.ACTIVE, sm.ACTIVE_TICKETED) and lease["pending"] == NONE:
+    if not closing and lease["state"] in (sm.ACTIVE, sm.ACTIVE_TICKETED) and lease["pending"] in (NONE, sm.NOTICED):
         return WatchOutcome(True)
     return None
 

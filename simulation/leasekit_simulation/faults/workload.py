@@ -142,8 +142,7 @@ class Workload:
             properties["request_timeout"] = "5s"
         if rng.random() < 0.2:
             properties["preemptible"] = "true"
-            ends = Random(f"leasekit ends {scenario.seed} {len(self.asked)}")
-            properties |= draw_ends(ends, len(self.asked), "4s" if scenario.suspends else "")
+            properties |= draw_ends(scenario.seed, len(self.asked), "4s" if scenario.suspends else "")
         if rng.random() < 0.1:
             properties["exclude_sites"] = rng.choice(list(scenario.sites))
         more: dict[str, Any] = {}
