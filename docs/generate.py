@@ -36,6 +36,7 @@ from leasekit.policies.broker.fcfs import FcfsSettings
 from leasekit.policies.broker.preemption import PreemptionSettings
 from leasekit.policies.broker.priority import PrioritySettings
 from leasekit.policies.broker.quotas import QuotaSettings
+from leasekit.policies.broker.spot import SpotSettings
 from leasekit.policies.broker.standard import StandardSettings
 from leasekit.policies.guest.filters import FlopFlipSettings
 from leasekit.policies.guest.load_following import LoadFollowingSettings
@@ -70,6 +71,7 @@ SETTINGS: Final[Mapping[str, type]] = {
     "settings of backfill": WaitingSettings,
     "settings of priority": PrioritySettings,
     "settings of preemption": PreemptionSettings,
+    "settings of spot": SpotSettings,
     "settings of fair_share": FairShareSettings,
     "settings of load_following": LoadFollowingSettings,
     "settings of the filter": FlopFlipSettings,

@@ -5,6 +5,8 @@ The pictures are in :mod:`.pictures`.
 
 from __future__ import annotations
 
+import csv
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +27,8 @@ from leasekit.cli.output import (
 from leasekit.cli.peer import add_delegation_commands, add_eviction, state_of
 from leasekit.cli.places import BROKER, DeployPlace
 from leasekit.cli.ticket import key_words, known_names, stored_rows
-from leasekit.cli.times import at, term_columns, to_second
+from leasekit.cli.times import at, now, term_columns, to_second
+from leasekit.core.accounts import PRICE
 from leasekit.core.claims.signed import decode_statement
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.broker import NOTICED
@@ -33,7 +36,7 @@ from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import unpack_body
 from leasekit.core.reasons import counted, with_article
 from leasekit.core.schema import TABLES
-from leasekit.core.time import Duration, Instant, Term, format_duration
+from leasekit.core.time import DAY, INSTANT_MAX, SECOND, Duration, Instant, Term, format_duration
 from leasekit.core.topology import LinkEnds, read_link
 
 BARS: Final = " ▁▂▃▄▅▆▇█"
@@ -348,6 +351,10 @@ SOURCES: Final = listing(
     ("classes", lambda source: "; ".join(map(_class_words, source["classes"]))),
     empty="no site has delegated anything", right=("units", "free now", "free for a day", "reservations"),
 )  # fmt: skip
+PRICES: Final = listing(
+    "type", ("from", at("at")), "price", ("billing period", lambda one: format_duration(one["period_ms"])),
+    empty="there was no price: the broker's mapper has no market", right=("price",),
+)  # fmt: skip
 REQUESTS: Final = listing(
     ("lease", "id"), "holder", ("op", lambda lease: lease["requested"]["op"]), "type",
     ("units", lambda lease: lease["requested"]["units"]),
@@ -431,6 +438,54 @@ def calendar(
         draw(made, out)
         told = f"written to {out}"
     return [each.data() for each in made], told
+
+
+@command(broker)
+def prices(
+    place: DeployPlace,
+    since: Instant | None = option("The period's begin (default: a day ago).", metavar="TIME"),
+    until: Instant | None = option("Its end (default: now).", metavar="TIME"),
+    type_: str = option("Only of this type.", "--type", metavar="TYPE"),
+    as_csv: bool = option("Print comma-separated values.", "--csv"),
+    out: Path | None = option("Draw them into FILE, a .png or .svg.", metavar="FILE"),
+) -> Shown:
+    """List what a unit of each type has cost in a billing period, and from when on: where the broker has a market.
+
+    Example:
+      leasekit broker prices --since -7d
+      leasekit broker prices --csv
+      leasekit broker prices --out prices.svg
+    """
+    _check_picture(out)
+    end = now() if until is None else until
+    period = Term(end - DAY if since is None else since, end)
+    if period.end <= period.start:
+        raise click.UsageError("--until is not after --since")
+    with place.connect(BROKER) as client:
+        found = [one for one in prices_of(client.history(PRICE), period) if type_ in ("", one["type"])]
+    if as_csv:
+        lines = [(one["type"], to_second(one["at"]), one["price"], one["period_ms"] / SECOND) for one in found]
+        return found, lambda _: csv.writer(sys.stdout).writerows([("type", "from", "price", "period_s"), *lines])
+    if out is not None and found:
+        from leasekit.cli.pictures import draw_prices
+
+        draw_prices(found, period, out)
+        return found, f"written to {out}"
+    return found, PRICES
+
+
+def prices_of(notes: Iterable[Mapping[str, Any]], period: Term) -> list[dict[str, Any]]:
+    """The prices of a period, by type and in order of time: also those that it began with."""
+    by_type: dict[str, list[tuple[Instant, int, Duration]]] = {}
+    for note_ in notes:
+        why = note_["because"]
+        by_type.setdefault(why["what"], []).append((note_["at"], why["units"], why["of"]))
+    return [
+        {"type": type_, "at": max(at_, period.start), "price": price, "period_ms": length}
+        for type_, known in sorted(by_type.items())
+        for (at_, price, length), (until, _, _) in pairwise([*known, (INSTANT_MAX, 0, 0)])
+        if at_ < period.end and until > period.start
+    ]
 
 
 @command(broker)

@@ -340,7 +340,7 @@ def _stores(place: DeployPlace) -> list[tuple[str, Path]]:
 BY: Final = ("holder", "type", "site")
 ROLES: Final = ("broker", "authority")
 NUMBERS: Final = (
-    "leases", "requests", "granted", "refused", "granted_unit_hours", "used_unit_hours", "utilisation",
+    "leases", "requests", "granted", "refused", "granted_unit_hours", "billed", "used_unit_hours", "utilisation",
     "lead_median", "lead_p90",
 )  # fmt: skip
 
@@ -355,8 +355,8 @@ def usage(
 ) -> Shown:
     """Show what was asked for, granted and used, by holder, type and site.
 
-    Brokers tell of requests, refusals and what they granted; sites of what was used, and which share of all their
-    units that is.
+    Brokers tell of requests, refusals, what they granted and what that is billed for leases that bid; sites of what was
+    used, and which share of all their units that is.
 
     Example:
       leasekit usage --since -30d
@@ -412,6 +412,7 @@ def _in_hours(row: Mapping[str, Any]) -> dict[str, Any]:
         "requests": row["requests"] if is_broker else "",
         "granted": row["granted"] if is_broker else "",
         "granted_unit_hours": f"{row['granted_unit_ms'] / HOUR:.3f}" if is_broker else "",
+        "billed": row["billed"] if is_broker else "",
         "used_unit_hours": "" if is_broker else f"{row['used_unit_ms'] / HOUR:.3f}",
         "utilisation": "" if is_broker else f"{100 * row['used_unit_ms'] / there:.1f}%",
         "lead_median": _shown_span(row["lead_median_ms"]),

@@ -284,6 +284,7 @@ def request(
         f"How long before that it hears of it, 0s allowed [{format_duration(NOTICE)}].", type=_ANY_SPAN
     ),
     min_run: Duration | None = option("How long it runs at least before that."),
+    bid: int | None = option("What it pays at most for a unit and billing period.", type=Count(min=0), metavar="PRICE"),
     max_run: Duration | None = option("How long it runs at most, extensions included."),
     on_preempt: str | None = option(f"What becomes of it then [{TERMINATE}].", type=click.Choice([TERMINATE, REQUEUE])),
     timeout: Duration | None = option(f"How long an answer is of use [{format_duration(ANSWER_WITHIN)}]."),
@@ -338,7 +339,7 @@ def request(
     if filter_ is not None:
         requested["filter"] = filter_
     requested |= as_properties(needs or (), PREFIX)
-    requested |= _preemptible(preemptible, on_preempt, notice=notice, min_run=min_run, max_run=max_run)
+    requested |= _preemptible(preemptible, on_preempt, bid, notice=notice, min_run=min_run, max_run=max_run)
     if elastic is not None:
         if elastic > units:
             raise click.UsageError(f"--elastic: found {elastic}, expected at most the {counted(units)} asked for")
@@ -387,10 +388,13 @@ def request(
     return _change(place, "lease.request", arguments, wait=wait_for or wait)
 
 
-def _preemptible(preemptible: bool, on_preempt: str | None, **spans: Duration | None) -> dict[str, str]:
+def _preemptible(
+    preemptible: bool, on_preempt: str | None, bid: int | None, **spans: Duration | None
+) -> dict[str, str]:
     """The request properties of a lease that may be ended early."""
     said = {name: f"{span}ms" for name, span in spans.items() if span is not None}
     said |= {} if on_preempt is None else {"on_preempt": on_preempt}
+    said |= {} if bid is None else {"bid": str(bid)}
     if said and not preemptible:
         raise click.UsageError(f"--{next(iter(said)).replace('_', '-')} goes with --preemptible")
     return {"preemptible": TRUE, **said} if preemptible else {}
@@ -415,7 +419,7 @@ _WITH_TOPOLOGY: Final = {
 
 _WITH_SERIES: Final = {
     "type_", "units", "start", "slice_", "name", "site", "broker", "properties", "configuration", "elastic", "needs",
-    "preemptible", "notice", "min_run", "max_run", "on_preempt", "timeout", "dry_run", "days", "begin", "end",
+    "preemptible", "notice", "min_run", "max_run", "on_preempt", "bid", "timeout", "dry_run", "days", "begin", "end",
     "last", "each", "zone", "as_json", "file", "state", "actor", "control",
 }  # fmt: skip
 

@@ -25,7 +25,7 @@ from leasekit.cli.broker import GONE, OTHERS, Calendar, Step, taken
 from leasekit.cli.times import to_second
 from leasekit.config.instants import CALENDAR_END
 from leasekit.core.errors import LeasekitError
-from leasekit.core.time import Instant
+from leasekit.core.time import Instant, Term
 from leasekit.emulation.plots import BLUE, GREEN, ORANGE, PALETTE, STYLE, VERMILION, WIDTH
 
 PANEL_HEIGHT, MARGIN_HEIGHT = 1.9, 1.2
@@ -51,13 +51,41 @@ def draw(calendars: Sequence[Calendar], file: Path) -> None:
         panels = figure.subplots(len(calendars), squeeze=False, sharex=True)[:, 0]
         for axes, calendar in zip(panels, calendars, strict=True):
             _panel(axes, calendar, names)
-        _time_axis(panels[-1], calendars[0])
+        _time_axis(panels[-1], window)
         figure.suptitle(f"{to_second(window.start)} .. {to_second(window.end)}", x=0.01, ha="left", fontsize=12)
         _legend(figure, calendars, names)
-        try:
-            figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else {"Software": None})
-        except OSError as error:
-            raise LeasekitError(f"can't write {file}: {error.strerror or error}") from error
+        _save(figure, file)
+
+
+def draw_prices(prices: Sequence[Mapping[str, Any]], period: Term, file: Path) -> None:
+    """Draw what units of each type cost over a period. Raises ``LeasekitError`` where that can't be."""
+    if period.end > CALENDAR_END:
+        raise LeasekitError(f"the period ends {to_second(period.end)}: that can't be drawn")
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        cast(Any, mpl.rcParams).update(STYLE)
+        figure = Figure(figsize=(WIDTH, MARGIN_HEIGHT + PANEL_HEIGHT), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        for number, type_ in enumerate(dict.fromkeys(one["type"] for one in prices)):
+            of_type = [one for one in prices if one["type"] == type_]
+            instants = [*(_date(one["at"]) for one in of_type), _date(period.end)]
+            costs = [*(one["price"] for one in of_type), of_type[-1]["price"]]
+            colour = PALETTE[number % len(PALETTE)]
+            axes.step(cast(Any, instants), costs, where="post", label=type_, color=colour)
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("price of a unit and period")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+        _time_axis(axes, period)
+        figure.legend(loc="outside lower left", ncols=8)
+        _save(figure, file)
+
+
+def _save(figure: Figure, file: Path) -> None:
+    try:
+        figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else {"Software": None})
+    except OSError as error:
+        raise LeasekitError(f"can't write {file}: {error.strerror or error}") from error
 
 
 def _panel(axes: Axes, calendar: Calendar, names: Sequence[str]) -> None:
@@ -106,8 +134,8 @@ def _edges(steps: Sequence[Step]) -> tuple[Any, list[int]]:
     return [_date(start) for start, _, _ in steps] + [_date(steps[-1][1])], [*levels, levels[-1]]
 
 
-def _time_axis(axes: Axes, calendar: Calendar) -> None:
-    start, end = calendar.window
+def _time_axis(axes: Axes, window: Term) -> None:
+    start, end = window
     limits: Any = (_date(start), _date(end))
     axes.set_xlim(limits)
     dates: Any = mpl.dates

@@ -6,6 +6,7 @@ in whole unit-milliseconds, lease by lease, from the lines of the lease itself, 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -16,7 +17,7 @@ import attrs
 from leasekit.core.leases.authority import CHANGE, UP
 from leasekit.core.reasons import Code, Reason, read
 from leasekit.core.schema import LogRow
-from leasekit.core.time import Duration, Instant, Term
+from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
 
 KEYS: Final = ("holder", "type", "site")
 """What accounts can be added up by."""
@@ -25,6 +26,10 @@ INVENTORY: Final = "inventory"
 
 NOT_TAKEN: Final = "not_taken"
 """The event by which a broker notes how many requests of a holder it did not take at all."""
+BID: Final = "bid"
+"""The event by which a broker notes what a request bids for each unit and billing period."""
+PRICE: Final = "price"
+"""The event by which a broker notes what a unit of a type costs from then on, and for how long."""
 
 _ASKING: Final = frozenset({"request", "extend", "modify"})
 _REFUSING: Final = frozenset({"refuse", "expire"})
@@ -33,8 +38,9 @@ _IN_USE: Final = (UP, CHANGE)
 
 @attrs.define(eq=False)
 class Account:
-    """What was asked for, granted and used. Times are unit-milliseconds; ``leads`` are how long before their starts
-    leases were asked for, milliseconds; ``refused`` counts refusals by their codes.
+    """What was asked for, granted, used and billed. Times are unit-milliseconds; ``billed`` is in the broker's own
+    money, of leases that bid; ``leads`` are how long before their starts leases were asked for, milliseconds;
+    ``refused`` counts refusals by their codes.
     """
 
     requests: int = 0
@@ -42,6 +48,7 @@ class Account:
     granted_time: int = 0
     used_time: int = 0
     leases: int = 0
+    billed: int = 0
     refused: Counter[str] = attrs.field(factory=Counter)
     leads: list[Duration] = attrs.field(factory=list)
 
@@ -52,6 +59,7 @@ class Account:
         self.granted_time += other.granted_time
         self.used_time += other.used_time
         self.leases += other.leases
+        self.billed += other.billed
         self.refused += other.refused
         self.leads += other.leads
 
@@ -65,6 +73,7 @@ class Account:
             "refused": dict(sorted(self.refused.items())),
             "granted_unit_ms": self.granted_time,
             "used_unit_ms": self.used_time,
+            "billed": self.billed,
             "lead_median_ms": _percentile(leads, 50),
             "lead_p90_ms": _percentile(leads, 90),
         }
@@ -75,11 +84,33 @@ def _percentile(ordered: Sequence[Duration], percent: int) -> Duration | None:
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)] if ordered else None
 
 
-class Accounts:
-    """Accounts over a period, added up by ``keys`` (some of :data:`KEYS`). ``own`` is the actor whose log it is."""
+class Prices:
+    """What a unit of each type cost, by a broker's notes, which are in order."""
 
-    def __init__(self, period: Term, keys: Sequence[str], own: str) -> None:
-        self._period, self._keys, self._own = period, tuple(keys), own
+    def __init__(self, notes: Iterable[LogRow]) -> None:
+        self._of: dict[str, list[tuple[Instant, int, Duration]]] = {}
+        for row in notes:
+            why = read(row.why)
+            if why is not None and why.code == Code.PRICE:
+                self._of.setdefault(why.what, []).append((row.at, max(0, why.units), max(1, why.of)))
+
+    def at(self, type_: str, at: Instant) -> tuple[int, Duration]:
+        """The price of a unit at an instant, and for how long: 0 where there was none before."""
+        known = self._of.get(type_, [])
+        place = bisect_right(known, at, key=lambda one: one[0])
+        return known[place - 1][1:] if place else (0, known[0][2] if known else INSTANT_MAX)
+
+
+NO_PRICES: Final = Prices(())
+
+
+class Accounts:
+    """Accounts over a period, added up by ``keys`` (some of :data:`KEYS`). ``own`` is the actor whose log it is,
+    ``prices`` what units cost there.
+    """
+
+    def __init__(self, period: Term, keys: Sequence[str], own: str, prices: Prices = NO_PRICES) -> None:
+        self._period, self._keys, self._own, self._prices = period, tuple(keys), own, prices
         self._of: dict[tuple[str, ...], Account] = {}
 
     def count(self, rows: Iterable[LogRow]) -> None:
@@ -87,7 +118,7 @@ class Accounts:
         lease = _LeaseLines(self._period, self._own)
         for row in rows:
             lease.see(row)
-        found = lease.account()
+        found = lease.account(self._prices)
         if found.leases:
             self._account(lease.holder, lease.type, lease.site).add(found)
 
@@ -131,6 +162,7 @@ class _LeaseLines:
         self._asked = -1
         self._grants: list[GrantedTime] = []
         self._up: dict[str, Instant] = {}
+        self._bids = self._ended_by_broker = False
 
     def see(self, row: LogRow) -> None:
         """Take in the next line."""
@@ -146,18 +178,34 @@ class _LeaseLines:
             self._grant(row, why)
         elif event in _REFUSING and self._counts(row.at):
             self._account.refused["" if why is None else why.code] += 1
+        elif event == BID:
+            self._bids = True
         elif event in ("return", "returned", "preempt") and why is not None:
             self._ends(row, why)
 
-    def account(self) -> Account:
+    def account(self, prices: Prices) -> Account:
         """The account of the lease; it counts as a lease if anything of it is in the period."""
         found, period = self._account, self._period
         for unit in list(self._up):
             self._down(unit, period.end)
         for grant in self._grants:
             found.granted_time += grant.units * _overlap(Term(grant.start, max(grant.start, grant.end)), period)
+        found.billed = self._billed(prices) if self._bids and self._grants else 0
         found.leases = int(bool(found.requests or found.granted_time or found.used_time or found.refused))
         return found
+
+    def _billed(self, prices: Prices) -> int:
+        """Each billing period that began in the period of the account, at the price that there was then, but for the
+        last one of a lease that its broker has ended within it.
+        """
+        total, at = 0, min(one.start for one in self._grants)
+        last = max(one.end for one in self._grants)
+        while at < min(last, self._period.end):
+            price, length = prices.at(self.type, at)
+            if at >= self._period.start and (at + length <= last or not self._ended_by_broker):
+                total += price * sum(one.units for one in self._grants if one.start <= at < one.end)
+            at += length
+        return total
 
     def _counts(self, at: Instant) -> bool:
         return self._period.start <= at < self._period.end
@@ -182,6 +230,7 @@ class _LeaseLines:
     def _ends(self, row: LogRow, why: Reason) -> None:
         """Something came back, or is to end early: what is said to be left stands for all that went on by then."""
         if row.event == "preempt":
+            self._ended_by_broker = True
             self._grants = [one._replace(end=min(one.end, max(one.start, why.at))) for one in self._grants]
             return
         left = [GrantedTime(one.units, one.at, one.until) for one in why.causes]

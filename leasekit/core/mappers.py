@@ -45,7 +45,7 @@ class PendingRequest(NamedTuple):
     site has confirmed the modify. ``classes`` says how many units of each class it holds; it goes on with these.
     ``needs`` is what each machine needs of a host (:data:`~leasekit.core.vectors.WHOLE`: whole units are asked for).
     ``deadline`` is the last instant at which an answer is of use. ``priority`` is the class of the holder and the
-    request's own priority, added up.
+    request's own priority, added up. ``bid`` is what a preemptible one pays at most for a unit and billing period.
     """
 
     lease: str
@@ -69,6 +69,7 @@ class PendingRequest(NamedTuple):
     held_until: Instant = 0
     classes: Counts = NO_UNITS
     needs: Vector = WHOLE
+    bid: int = 0
 
 
 class Source(NamedTuple):
@@ -102,7 +103,8 @@ class GrantedLease(NamedTuple):
     how many they are of each class, ``needs`` what each of its machines needs of a host, whatever its last request
     said. It runs from ``since`` on. ``ends_from`` is the earliest instant at which it can be ended, if that is decided
     now: after its notice, and its least run. ``on_preempt`` is what is to become of it then: ``terminate``, ``requeue``
-    (its guest asks for it anew), or ``suspend``, and then it can be suspended from ``ends_from`` on.
+    (its guest asks for it anew), or ``suspend``, and then it can be suspended from ``ends_from`` on. ``bid`` is what it
+    pays at most for each unit and billing period.
     """
 
     lease: str
@@ -121,6 +123,7 @@ class GrantedLease(NamedTuple):
     ending: bool = False
     needs: Vector = WHOLE
     on_preempt: str = TERMINATE
+    bid: int = 0
 
 
 class Usage(Protocol):
@@ -160,9 +163,9 @@ class Grant(NamedTuple):
     """Give ``lease`` that many ``units`` of ``source`` over ``term``.
 
     ``victims`` make room for it, all of them or none: what it grants, to a new request of no group, is booked for that
-    at once, and nobody else has it. The request is not preemptible, and none of them is of a higher class
-    (``priority``). Its ticket is cut when the sites of all victims have accepted their ends; where it
-    may start earlier, it does if the victims leave before.
+    at once, and nobody else has it. None of them is of a higher class (``priority``); those that a preemptible request
+    names bid less than it does (``bid``). Its ticket is cut when the sites of all victims have accepted their ends;
+    where it may start earlier, it does if the victims leave before.
 
     With ``prepare`` (ms) they are booked and granted from so much earlier on, so that the site has set them up by the
     start of ``term`` (Haizea's preparation overhead).
@@ -274,7 +277,17 @@ class PlansTopologies(Protocol):
     def plan(self, cycle: PlanCycle) -> Iterable[TopologyPlan | NoPlan]: ...
 
 
-BrokerDecision: TypeAlias = Grant | GrantGroup | Defer | Reject | Preempt | Wake
+class Price(NamedTuple):
+    """A unit of ``type`` costs so much from now on, for each billing period of ``period`` ms: what leases that bid are
+    billed. ``price`` is a whole number of the broker's own, of at least 0.
+    """
+
+    type: str
+    price: int
+    period: Duration
+
+
+BrokerDecision: TypeAlias = Grant | GrantGroup | Defer | Reject | Preempt | Price | Wake
 
 
 class BrokerMapper(Protocol):

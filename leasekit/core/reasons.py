@@ -57,6 +57,7 @@ class Code(StrEnum):
     DRAINED = "drained"
     MAKES_ROOM = "makes_room"
     MAX_RUN = "max_run"
+    OUTBID = "outbid"
     PROMISED = "promised"
     EVICTED = "evicted"
     MOVED = "moved"
@@ -119,6 +120,8 @@ class Code(StrEnum):
     LEFT = "left"
     TURNED_AWAY = "turned_away"
     INVENTORY = "inventory"
+    BID = "bid"
+    PRICE = "price"
 
     # units
     UNIT = "unit"
@@ -424,6 +427,7 @@ WORDS: Final[Mapping[str, str]] = {
     Code.MAINTENANCE: "{detail} ({who}, until {until})",
     Code.DRAINED: "{detail} ({who})",
     Code.MAKES_ROOM: "makes room for lease {who}, ends at {at}",
+    Code.OUTBID: "outbid by lease {who}, ends at {at}",
     Code.MAX_RUN: "has run for as long as it may, ends at {at}",
     Code.PROMISED: "starts at {at}, when others have made room: {units}",
     Code.EVICTED: "evicted: {detail}",
@@ -495,6 +499,8 @@ WORDS: Final[Mapping[str, str]] = {
     Code.LEFT: "{units} over [{at}, {until}) are left",
     Code.TURNED_AWAY: "{units} of {who} for {what!r}",
     Code.INVENTORY: "{units} of {what}",
+    Code.BID: "bids {units}",
+    Code.PRICE: "a unit of {what} costs {units}",
     Code.UNITS_MISSING: "{units} of {of} units are missing",
     Code.UNITS_NOT_JOINED: "{units} of {of} units did not join",
     Code.NO_UNIT: "no unit came up",

@@ -14,6 +14,8 @@ priority           the request's own class, a whole number; higher goes first
 preemptible        ``true``: the broker may end the lease early
 notice             how long before its end a preemptible lease hears of it (``30s`` if not given, ``0s`` is allowed)
 min_run            how long a preemptible lease runs at least before its broker ends it
+bid                what a preemptible lease pays at most for each unit and billing period, a whole number of its
+                   broker's own: where that has a market, the higher bid has the units
 max_run            how long a preemptible lease runs at most, extensions included: its broker ends it then
 on_preempt         what becomes of a preemptible lease that is ended for others: ``terminate`` (that is all, the
                    default), ``suspend`` (it is suspended, where its site can), ``requeue`` (its guest asks for all
@@ -41,7 +43,7 @@ from leasekit.core.vectors import WHOLE, Vector, needs_of
 
 TRUE, FALSE = "true", "false"
 KEEP: Final = "keep"
-OF_PREEMPTIBLE: Final = ("notice", "min_run", "max_run", "on_preempt", "suspend")
+OF_PREEMPTIBLE: Final = ("notice", "min_run", "max_run", "on_preempt", "bid", "suspend")
 """Properties that a preemptible lease alone can have."""
 TERMINATE, SUSPEND, REQUEUE = "terminate", "suspend", "requeue"
 ON_PREEMPT: Final = (TERMINATE, SUSPEND, REQUEUE)
@@ -52,7 +54,7 @@ NOTICE: Final[Duration] = 30 * SECOND
 
 class Options(NamedTuple):
     """The request properties of one request, read. ``latest_start`` and ``request_timeout`` are 0 where not given,
-    ``suspend`` where the lease is not to be suspended; ``notice``, ``min_run`` and ``max_run`` are None there.
+    ``suspend`` where the lease is not to be suspended; ``notice``, ``min_run``, ``max_run`` and ``bid`` are None there.
     """
 
     elastic: bool
@@ -73,6 +75,7 @@ class Options(NamedTuple):
     min_run: Duration | None = None
     max_run: Duration | None = None
     on_preempt: str = TERMINATE
+    bid: int | None = None
 
 
 _PLAIN = Options(False, 0, False, 0, 0, "", 0, 0, False, frozenset())
@@ -120,6 +123,7 @@ def parse_options(properties: Properties, term: Term) -> Options:
         min_run=_duration(properties, "min_run") if "min_run" in properties else None,
         max_run=_longest(properties),
         on_preempt=_on_preempt(properties),
+        bid=_number(properties, "bid", 0) if "bid" in properties else None,
     )
 
 

@@ -38,6 +38,7 @@ BUILT_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "first_fit": "leasekit.policies.broker.fcfs:FirstFitBroker",
         "load_balanced": "leasekit.policies.broker.fcfs:LoadBalanced",
         "preemption": "leasekit.policies.broker.preemption:PreemptionMapper",
+        "spot": "leasekit.policies.broker.spot:SpotMapper",
         "priority": "leasekit.policies.broker.priority:Priority",
         "random": "leasekit.policies.broker.fcfs:Random",
         "timetable": "leasekit.policies.broker.timetable:TimetableMapper",

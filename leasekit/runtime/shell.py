@@ -26,7 +26,7 @@ import trio
 
 from leasekit.config.build import BoundDriver
 from leasekit.config.shell import ShellSettings
-from leasekit.core.accounts import INVENTORY, NOT_TAKEN, Accounts, offered
+from leasekit.core.accounts import INVENTORY, NOT_TAKEN, PRICE, Accounts, Prices, offered
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.protocol.messages import Message
 from leasekit.core.reasons import Reason, mark, said
@@ -255,7 +255,8 @@ class ActorShell:
         """Accounts over a period, added up by ``keys``; of a site also how much it had to use of each type, and since
         when the log says it. They are read a part at a time: all else goes on meanwhile. Raises ``StoreError``.
         """
-        accounts = Accounts(period, keys, self.actor.name)
+        prices = Prices(await self.history(PRICE))
+        accounts = Accounts(period, keys, self.actor.name, prices)
         known = [str(one["id"]) for one in self.actor.query("leases", {"all": True})]
         for part in (known[at : at + PART] for at in range(0, len(known), PART)):
             await self._count(accounts, part)

@@ -145,7 +145,7 @@ def test_no_victim_of_a_higher_class_whatever_a_mapper_says(tmp_path: Path) -> N
     source, at = broker.leases[low].claims[0].source, world.now + MINUTE
     for lease, units, victims, why in (
         (below, 4, (high, low), f"lease {high} is of class 1, and makes no room for {below} of class 0"),
-        (cheap, 3, (low,), f"lease {cheap} is preemptible: nobody makes room for it"),
+        (cheap, 3, (low,), f"lease {cheap} is preemptible, and bids 0"),
     ):
         grant = Grant(
             lease, source, units, Term(at, at + HOUR), lease == cheap, victims=tuple(Preempt(v, at) for v in victims)

@@ -34,7 +34,7 @@ from leasekit.actors.broker.grants import (
     TicketCutter,
 )
 from leasekit.actors.broker.planner import Holds, Planner, Quotes
-from leasekit.actors.broker.preemption import LongestRuns, Preemption, Promises
+from leasekit.actors.broker.preemption import LongestRuns, Market, Preemption, Promises
 from leasekit.actors.broker.requests import Admission, DryRuns, Refusals, Requests
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import keeps, query
@@ -52,7 +52,7 @@ from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.commands import ListLeases, ShowLease
 from leasekit.core.errors import RemoteError
 from leasekit.core.leases.records import BrokerLease, Granted
-from leasekit.core.mappers import BrokerMapper, Defer, Grant, GrantGroup, Preempt, Reject
+from leasekit.core.mappers import BrokerMapper, Defer, Grant, GrantGroup, Preempt, Price, Reject
 from leasekit.core.protocol.messages import Message, RequestTicket
 from leasekit.core.reasons import of_mapper, view
 from leasekit.core.schema import Row
@@ -61,7 +61,7 @@ from leasekit.core.time import Instant, Term
 
 
 def decisions(
-    queue: RequestQueue, grants: Grants, answers: Answers, preemption: Preemption, promises: Promises
+    queue: RequestQueue, grants: Grants, answers: Answers, preemption: Preemption, promises: Promises, market: Market
 ) -> Carriers:
     """How each decision is carried out, for :meth:`MapperTurns.declare`."""
 
@@ -84,6 +84,7 @@ def decisions(
         Reject: reject,
         Defer: defer,
         Preempt: preemption.preempt,
+        Price: market.set,
     }
 
 
@@ -198,7 +199,8 @@ class Broker(Server[BrokerLease]):
         self.planner = Planner(self.kernel, self.keyring, self.holds, quotes, getattr(mapper, "plan", None))
         self.dispatch.refused.insert(1, self.planner.refused)
         promises = Promises(self.kernel, self.granted, checks, cutter, preemption)
-        carriers = decisions(self.queue, grants, self.answers, preemption, promises)
+        market = Market(self.kernel, self.book)
+        carriers = decisions(self.queue, grants, self.answers, preemption, promises, market)
         self.turns.declare(carriers, self.queue.waiting_ids)
         self.turning = BrokerTurns(self.turns, self.cycles, self.dry_runs, self.planner, mapper)
         for part in (

@@ -52,7 +52,7 @@ def note_terms(lease: BrokerLease, grant: Grant, options: Options) -> None:
     if new:
         lease.since = grant.term.start
     if not grant.preemptible:
-        lease.suspend = lease.notice = lease.min_run = lease.max_run = 0
+        lease.suspend = lease.notice = lease.min_run = lease.max_run = lease.bid = 0
         lease.on_preempt = TERMINATE
         return
     lease.suspend = options.suspend or lease.suspend
@@ -63,6 +63,8 @@ def note_terms(lease: BrokerLease, grant: Grant, options: Options) -> None:
         lease.min_run = options.min_run
     if options.max_run is not None:
         lease.max_run = options.max_run
+    if options.bid is not None:
+        lease.bid = options.bid
 
 
 def ends_from(lease: BrokerLease, now: Instant, *, suspend: bool = False) -> Instant:

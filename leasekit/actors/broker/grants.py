@@ -285,7 +285,7 @@ class LeaseViews:
                     lease.id, lease.holder, self._book.base(last.source), type_, last.units, Term(last.term.start, end),
                     last.preemptible, self.class_of(lease), with_suspend(lease), last.until, last.classes, lease.since,
                     ends_from(lease, self._kernel.now, suspend=on_preempt == SUSPEND), lease.is_noticed, last.needs,
-                    on_preempt,
+                    on_preempt, lease.bid,
                 )
             )  # fmt: skip
         return found
@@ -329,6 +329,7 @@ class LeaseViews:
             held_until=last.until if last is not None else 0,
             classes=self._goes_on_with(last, options, asked.term) if last is not None else NO_UNITS,
             needs=last.needs if last is not None and asked.op != NEW else options.needs,
+            bid=lease.bid if options.bid is None else options.bid,
         )
 
     def _goes_on_with(self, held: Granted, options: Options, term: Term) -> Counts:
@@ -500,8 +501,11 @@ class GrantChecks:
     def check_above(self, lease: BrokerLease, options: Options, victim: BrokerLease) -> None:
         """Raises ``CommandError`` if ``victim`` need not make room for what ``lease`` asks for."""
         mine, other = self._cycles.class_of(lease), self._cycles.class_of(victim)
-        if options.preemptible:
-            raise CommandError(f"lease {lease.id} is preemptible: nobody makes room for it")
+        if options.preemptible and (options.bid or 0) <= victim.bid:
+            raise CommandError(
+                f"lease {lease.id} is preemptible, and bids {options.bid or 0}: {victim.id}, which bids {victim.bid}, "
+                "makes no room for it"
+            )
         if other > mine:
             raise CommandError(
                 f"lease {victim.id} is of class {other}, and makes no room for {lease.id} of class {mine}"

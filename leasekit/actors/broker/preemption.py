@@ -14,20 +14,22 @@ from typing import Final, TypeAlias
 
 import attrs
 
+from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.claims import TRUNCATE, GrantedClaims, Statements, ends_from
 from leasekit.actors.broker.grants import Answers, GrantChecks, TicketCutter
 from leasekit.actors.kernel import Kernel, command, keeps
 from leasekit.actors.served import Notices
+from leasekit.core.accounts import PRICE
 from leasekit.core.answers import EvictedLease
 from leasekit.core.commands import EvictLease
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases.records import BrokerLease, Granted
-from leasekit.core.mappers import Grant, Preempt
+from leasekit.core.mappers import Grant, Preempt, Price
 from leasekit.core.protocol.messages import NEW, Truncated
 from leasekit.core.reasons import Code, Reason, clip, mark, of_mapper
 from leasekit.core.requests import REQUEUE, Options, parse_options
-from leasekit.core.time import SECOND, Duration, Instant, Term
+from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant, Term
 from leasekit.core.timetable import Shortfall
 
 HAND_OVER: Final[Duration] = 10 * SECOND
@@ -147,6 +149,27 @@ class LongestRuns:
         self._kernel.touch(lease)
 
 
+@keeps(volatile="_prices")
+@attrs.define(eq=False)
+class Market:
+    """What units cost, as the mapper says: each change is noted in the log, by which accounts know it."""
+
+    _kernel: Kernel
+    _book: Book
+    _prices: dict[str, Price] = attrs.field(factory=dict, init=False)
+
+    def set(self, one: Price) -> None:
+        """The price of a type from now on. Raises ``CommandError`` for one that is none."""
+        if not self._book.of_type(one.type):
+            raise CommandError(f"type: found {one.type!r:.80}, which nobody has delegated")
+        for name, found, least in (("price", one.price, 0), ("period", one.period, 1)):
+            if not least <= found <= INSTANT_MAX:
+                raise CommandError(f"{name} of {one.type!r}: found {found}, expected {least} to {INSTANT_MAX}")
+        if self._prices.get(one.type) != one:
+            self._prices[one.type] = one
+            self._kernel.note(PRICE, PRICE, "", "", Reason(Code.PRICE, what=one.type, units=one.price, of=one.period))
+
+
 @attrs.define(eq=False, slots=False)
 class Promises:
     """What leases are to get when others have made room for it."""
@@ -169,8 +192,11 @@ class Promises:
         self._checks.check(lease, options, grant)
         ends: dict[str, tuple[BrokerLease, Preempt, Reason, list[Told]]] = {}
         for one in grant.victims:
-            reason = Reason(Code.MAKES_ROOM, who=lease.id, at=one.at).because(of_mapper(one.reason))
             victim = self._preemption.victim(one)
+            why = Reason(Code.MAKES_ROOM, who=lease.id, at=one.at)
+            if options.preemptible:
+                why = Reason(Code.OUTBID, lease.id, units=options.bid or 0, of=victim.bid, at=one.at)
+            reason = why.because(of_mapper(one.reason))
             self._checks.check_above(lease, options, victim)
             told = self._preemption.told(victim, one.at, reason, suspend=one.suspend)
             ends[victim.id] = victim, one, reason, told

@@ -18,7 +18,7 @@ from leasekit.actors.kernel import Kernel, keeps, takes
 from leasekit.actors.served import OLD, Served
 from leasekit.actors.settings import REQUEST, BrokerSettings
 from leasekit.actors.turns import FAILED, NOT_CARRIED_OUT, check_decision
-from leasekit.core.accounts import NOT_TAKEN
+from leasekit.core.accounts import BID, NOT_TAKEN
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases.records import Asked, BrokerLease, Delegation
@@ -255,6 +255,8 @@ class Requests:
         )  # fmt: skip
         self._served.leases[lease.id] = lease
         self._kernel.note(lease.id, "request", "", f"{lease.state}/{lease.pending}", _asked(lease, asked))
+        if options.bid is not None:
+            self._kernel.note(lease.id, BID, "", "", Reason(Code.BID, units=options.bid))
         self._admission.note(lease, options)
         if options.group:
             self._admission.join_group(lease, options)

@@ -431,10 +431,10 @@ class BrokerLease(SentRecord):
     ``suspend`` is how long it takes to save it (0: it can't be), ``suspended`` whether it is suspended, or requeued,
     and nobody has asked for its rest yet. ``looked`` is when its sites were last asked whether its claims were
     redeemed. It runs from ``since`` on (-1: nothing is granted yet), for ``min_run`` at least and ``max_run`` at most
-    (0: there is no limit), and hears of its end ``notice`` before; ``on_preempt`` is what becomes of it then.
-    ``promised`` is the lease that gets what its end leaves; ``promise`` what a lease is to get that way from its
-    ``victims``, which is booked for it, and has no ticket yet: it is cut at ``hand_over`` (-1: when these have made
-    room).
+    (0: there is no limit), and hears of its end ``notice`` before; ``on_preempt`` is what becomes of it then, ``bid``
+    what it pays at most for a unit and billing period. ``promised`` is the lease that gets what its end leaves;
+    ``promise`` what a lease is to get that way from its ``victims``, which is booked for it, and has no ticket yet: it
+    is cut at ``hand_over`` (-1: when these have made room).
     """
 
     id: str
@@ -464,6 +464,7 @@ class BrokerLease(SentRecord):
     min_run: Duration = 0
     max_run: Duration = 0
     on_preempt: str = TERMINATE
+    bid: int = 0
     promised: str = ""
     promise: Granted | None = None
     victims: tuple[str, ...] = ()

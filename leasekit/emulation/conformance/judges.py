@@ -22,6 +22,7 @@ from leasekit.core.mappers import (
     PendingRequest,
     Power,
     Preempt,
+    Price,
     Refuse,
     Reject,
     Release,
@@ -69,9 +70,9 @@ class BrokerJudge:
         members = {member.lease: member.group for group in cycle.groups for member in group}
         granted: set[str] = set()
         for decision in decisions:
-            if not isinstance(decision, Grant | GrantGroup | Defer | Reject | Preempt | Wake):
+            if not isinstance(decision, Grant | GrantGroup | Defer | Reject | Preempt | Price | Wake):
                 return _no_decision(decision)
-            if isinstance(decision, Wake | Preempt):
+            if isinstance(decision, Wake | Preempt | Price):
                 continue
             if isinstance(decision, Grant) and decision.lease in members:
                 group = members[decision.lease]

@@ -32,6 +32,7 @@ from leasekit.core.mappers import (
     Defer,
     Grant,
     GrantedLease,
+    GrantGroup,
     PendingRequest,
     Preempt,
     Reject,
@@ -65,8 +66,8 @@ class PreemptionSettings(StandardSettings):
 
     cost: str = attrs.field(default="period", validator=attrs.validators.in_(tuple(COSTS)))
     """What a victim costs when it ends: the time into its current billing period, which isn't billed (``"period"``);
-    the same times its units (``"price"``); the time since its start (``"lost_work"``); 1 (``"count"``); or 1,000 times
-    what one of the class below does (``"priority"``)."""
+    the same times its units, and its bid if it has one (``"price"``); the time since its start (``"lost_work"``); 1
+    (``"count"``); or 1,000 times what one of the class below does (``"priority"``)."""
     period: DurationSetting = attrs.field(default=HOUR, validator=attrs.validators.ge(1))
     """The billing period of ``"period"`` and ``"price"``."""
     budget: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(0)))
@@ -94,7 +95,7 @@ class MakingRoom:
 
     def decide(self, turn: BrokerTurn, cycle: BrokerCycle) -> list[BrokerDecision]:
         """Every request of the cycle, in order."""
-        victims = _VictimTurn(turn, cycle, self._cost, self._settings.budget)
+        victims = VictimTurn(turn, cycle, self._cost, self._settings.budget)
         decisions: list[BrokerDecision] = []
         for op, _, _, _, _, requests in sorted(items(cycle, plain)):
             found, first = decide(turn, op, requests), requests[0]
@@ -114,7 +115,7 @@ class _Way(NamedTuple):
     victims: tuple[GrantedLease, ...]
 
 
-class _VictimTurn:
+class VictimTurn:
     """Who leaves in one turn."""
 
     def __init__(self, turn: BrokerTurn, cycle: BrokerCycle, cost: VictimCost, budget: int | None) -> None:
@@ -126,6 +127,7 @@ class _VictimTurn:
         self._leaving: dict[str, Counter[str]] = {}
         self._asked: set[str] = set()
         """Delegations of which somebody has been asked to leave."""
+        self._chosen: list[GrantedLease] = []
 
     def make_room(self, request: PendingRequest, otherwise: BrokerDecision) -> BrokerDecision:
         """A grant with victims, or what is decided ``otherwise``."""
@@ -148,6 +150,10 @@ class _VictimTurn:
             return Defer(request.lease, Coded(words, "makes_room"))
         return otherwise
 
+    def outbid(self, type_: str) -> list[GrantedLease]:
+        """The leases of a type that leave for others, by what was decided in this turn."""
+        return [one for one in self._chosen if one.type == type_]
+
     def _look(self, type_: str) -> None:
         """See who is there, and who is leaving."""
         if type_ not in self._granted:
@@ -162,6 +168,7 @@ class _VictimTurn:
             for one in self._granted[request.type]
             if one.source == place.view.id and one.preemptible and not one.ending
             and one.priority <= request.priority and self._left_of(one) > 0
+            and (one.bid < request.bid or not request.preemptible)
         ]  # fmt: skip
 
     def _left_of(self, one: GrantedLease) -> int:
@@ -290,6 +297,7 @@ class _VictimTurn:
             self._leave(place, one, at, -1)
             self._leaving[one.type][one.holder] += 1
         self._asked.add(place.view.id)
+        self._chosen += way.victims
         self._granted[request.type] = [one for one in self._granted[request.type] if one not in way.victims]
         victims = (
             Preempt(one.lease, at, "it is preemptible", suspend=one.on_preempt == SUSPEND and one.since < at)
@@ -299,8 +307,15 @@ class _VictimTurn:
 
 
 def _hosted(one: GrantedLease, at: Instant, needs: Vector = ()) -> HostedLease:
-    """A lease as costs know it. One that will not have begun has cost nothing; each unit has the same price."""
-    return HostedLease(one.lease, needs, min(one.since, at), True, one.priority, price=one.units)
+    """A lease as costs know it. One that will not have begun has cost nothing; its price is that of its units, by its
+    bid.
+    """
+    return HostedLease(one.lease, needs, min(one.since, at), True, one.priority, price=one.units * (one.bid + 1))
+
+
+def granted_to(decision: BrokerDecision) -> Grant | GrantGroup | None:
+    """A decision, if it gives units."""
+    return decision if isinstance(decision, Grant | GrantGroup) else None
 
 
 def _leaves(one: GrantedLease, part: Term, short: int) -> int:

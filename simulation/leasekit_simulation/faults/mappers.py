@@ -37,6 +37,7 @@ from leasekit.policies.broker.fair_share import FairShare, FairShareSettings
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
 from leasekit.policies.broker.priority import Priority, PrioritySettings
 from leasekit.policies.broker.quotas import QuotaSettings
+from leasekit.policies.broker.spot import SpotMapper, SpotSettings
 from leasekit.policies.guest.manual import Manual
 from leasekit_simulation.faults.checkers import BAD_DAY
 
@@ -281,6 +282,7 @@ def make_mapper(kind: str, mood: Mood, fcfs: FcfsSettings, asks: Callable[[str],
         "backfill": lambda: Backfill(BackfillSettings(gather=fcfs.gather)),
         "conservative": lambda: Backfill(BackfillSettings(gather=fcfs.gather, mode="conservative")),
         "suspending": lambda: Backfill(BackfillSettings(suspension="all", least_run=30 * SECOND)),
+        "spot": lambda: SpotMapper(SpotSettings(gather=fcfs.gather, reserve=2, period=MINUTE)),
         "priority": lambda: Priority(PrioritySettings(gather=fcfs.gather, order="shortest")),
         "fair_share": lambda: FairShare(FairShareSettings(gather=fcfs.gather)),
         "quotas": lambda: Fcfs(FcfsSettings(gather=fcfs.gather, quotas=QUOTAS)),

@@ -19,14 +19,16 @@ NOTICES: Final[tuple[dict[str, str], ...]] = ({"notice": "0s"}, {"notice": "2s",
 """What preemptible leases say of their ends."""
 
 
-def draw_ends(seed: int, number: int, suspends: str) -> dict[str, str]:
+def draw_ends(seed: int, number: int, suspends: str, *, market: bool) -> dict[str, str]:
     """What the preemptible request of this ``number`` says of its end; ``suspends`` is how long saving it takes. In one
-    world of three they may have a longest run, and say what becomes of them.
+    world of three they may have a longest run, and say what becomes of them; where there is a ``market`` they bid.
     """
     said = dict(NOTICES[number % len(NOTICES)])
     if suspends:
         said["suspend"] = suspends
     rng = Random(f"leasekit ends {seed} {number}")
+    if market:
+        said["bid"] = rng.choice(("0", "1", "2", "3", "5", "8"))
     if Random(f"leasekit ends {seed}").random() > 0.35:
         return said
     if rng.random() < 0.4:

@@ -251,7 +251,16 @@ def draw(seed: int) -> Scenario:
         redeem_within=Random(f"leasekit redeem {seed}").choice((0, 10 * SECOND, MINUTE, HOUR)),
         tidy_every=Random(f"leasekit tidying {seed}").choice((1, 2, 5, 256)),
     )
-    return _hosted(_governed(_networked(_renewed(_reloaded(_timed(_worded(_operated(_live(scenario)))))))))
+    drawn = _hosted(_governed(_networked(_renewed(_reloaded(_timed(_worded(_operated(_live(scenario)))))))))
+    return _marketed(drawn)
+
+
+def _marketed(scenario: Scenario) -> Scenario:
+    """In a few worlds brokers that would serve first who comes first have a market, where preemptible leases bid."""
+    if Random(f"leasekit market {scenario.seed}").random() >= 0.08:
+        return scenario
+    market = {name: "spot" for name in scenario.brokers if scenario.mappers[name] == "fcfs"}
+    return attrs.evolve(scenario, mappers={**scenario.mappers, **market})
 
 
 def _hosted(scenario: Scenario) -> Scenario:
@@ -588,8 +597,8 @@ def _check(path: Path, scenario: Scenario) -> None:
             )
     allowed = {
         "guest": GUEST_MAPPERS,
-        "broker": (*BROKER_MAPPERS, *STANDARD_MAPPERS, "coallocation"),
-        "authority": (*SITE_MAPPERS, *POWER_MAPPERS),
+        "broker": (*BROKER_MAPPERS, *STANDARD_MAPPERS, "coallocation", "spot"),
+        "authority": (*SITE_MAPPERS, *POWER_MAPPERS, "yield"),
     }
     for name in scenario.actors:
         kinds = allowed[scenario.role(name)]

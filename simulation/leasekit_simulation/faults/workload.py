@@ -142,7 +142,8 @@ class Workload:
             properties["request_timeout"] = "5s"
         if rng.random() < 0.2:
             properties["preemptible"] = "true"
-            properties |= draw_ends(scenario.seed, len(self.asked), "4s" if scenario.suspends else "")
+            suspend, market = "4s" if scenario.suspends else "", "spot" in scenario.mappers.values()
+            properties |= draw_ends(scenario.seed, len(self.asked), suspend, market=market)
         if rng.random() < 0.1:
             properties["exclude_sites"] = rng.choice(list(scenario.sites))
         more: dict[str, Any] = {}
