@@ -51,7 +51,7 @@ class SpotMapper(StandardMapper):
 
     def __init__(self, settings: SpotSettings | None = None) -> None:
         self.settings = settings or SpotSettings()
-        super().__init__(self.settings, Market(self.settings))
+        super().__init__(self.settings, Bidding(self.settings))
 
 
 class BidCost:
@@ -62,7 +62,7 @@ class BidCost:
         return lease.price
 
 
-class Market:
+class Bidding:
     """Requests by their bids, and the prices that come of that."""
 
     bulk = True
