@@ -23,6 +23,7 @@ from leasekit.core.mappers import (
     Price,
     Reject,
 )
+from leasekit.core.reasons import Coded
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, INSTANT_MAX, MINUTE, Instant
 from leasekit.policies.broker.preemption import VictimTurn, granted_to
@@ -108,7 +109,8 @@ class Bidding:
         return Price(type_, max(self._settings.reserve, min(lowest, highest)), self._settings.period)
 
     def _too_low(self, request: PendingRequest) -> str:
-        return f"bid: found {request.bid}, the least price of a unit of {request.type!r} is {self._settings.reserve}"
+        words = f"bid: found {request.bid}, the least price of a unit of {request.type!r} is {self._settings.reserve}"
+        return Coded(words, "bid_too_low")
 
 
 def _by_bid(request: PendingRequest) -> int:
