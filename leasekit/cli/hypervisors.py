@@ -157,9 +157,9 @@ def list_hosts(place: DeployPlace, driver: str = DRIVER) -> Shown:
 def _hosts(place: DeployPlace, name: str) -> Hosts:
     """The driver that is meant: the one of that name, or the only one with such hosts. Raises ``LeasekitError``."""
     from leasekit.core.settings import structure
-    from leasekit.drivers.directory.publishing import KEY as PUBLISH
     from leasekit.drivers.libvirt.leased import HostBook
     from leasekit.drivers.libvirt.settings import LibvirtSettings
+    from leasekit.drivers.registry import PUBLISH
 
     spec, state = place.spec(SITE), place.deployment().state
     found: dict[str, LibvirtSettings] = {}

@@ -6,22 +6,23 @@ What an entry point names is called with an instance of its attribute ``Settings
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from leasekit.core.drivers import Driver, Finding, OnlyUnits, OrphanFinder, Timeouts
 from leasekit.core.settings import SettingsError, expect_one_of, structure
 from leasekit.core.time import MINUTE, Duration, format_duration
-from leasekit.drivers.directory.publishing import KEY as PUBLISH
-from leasekit.drivers.directory.publishing import PublishingDriver, PublishSettings
-from leasekit.drivers.examining_publish import examine_publishing
 from leasekit.drivers.null import NullDriver
-from leasekit.drivers.process.driver import ProcessDriver
-from leasekit.drivers.script import ScriptDriver
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from leasekit.drivers.directory.publishing import PublishSettings
+
+PUBLISH: Final = "publish"
+"""The table of a driver's settings that says what is told to whom."""
 GROUP: Final = "leasekit.drivers"
 TIMEOUT: Final = 10 * MINUTE
 """How long an action may take where neither the site nor the driver says anything."""
@@ -81,8 +82,8 @@ BUILT_IN: Final[Mapping[str, DriverFactory]] = {
     "libvirt": LazyDriver("leasekit.drivers.libvirt.driver", "LibvirtDriver"),
     "null": NullDriver,
     "power": LazyDriver("leasekit.drivers.power.driver", "PowerDriver"),
-    "process": ProcessDriver,
-    "script": ScriptDriver,
+    "process": LazyDriver("leasekit.drivers.process.driver", "ProcessDriver"),
+    "script": LazyDriver("leasekit.drivers.script", "ScriptDriver"),
     "ssh": LazyDriver("leasekit.drivers.ssh", "SshDriver"),
     "xen": LazyDriver("leasekit.drivers.xen.driver", "XenDriver"),
 }
@@ -92,14 +93,18 @@ if TYPE_CHECKING:
     # Lazy drivers are named by text, which no type checker follows: here it sees that each is what it stands for.
     from leasekit.drivers.ansible import AnsibleDriver
     from leasekit.drivers.baremetal.driver import BareMetalDriver
+    from leasekit.drivers.directory.publishing import PublishingDriver
     from leasekit.drivers.libvirt.driver import LibvirtDriver
     from leasekit.drivers.link.driver import LinkDriver
     from leasekit.drivers.power.driver import PowerDriver
+    from leasekit.drivers.process.driver import ProcessDriver
+    from leasekit.drivers.script import ScriptDriver
     from leasekit.drivers.ssh import SshDriver
     from leasekit.drivers.xen.driver import XenDriver
 
     _DRIVERS: tuple[DriverFactory, ...] = (
-        AnsibleDriver, BareMetalDriver, LibvirtDriver, LinkDriver, PowerDriver, SshDriver, XenDriver,
+        AnsibleDriver, BareMetalDriver, LibvirtDriver, LinkDriver, PowerDriver, ProcessDriver, ScriptDriver, SshDriver,
+        XenDriver,
     )  # fmt: skip
     _FINDERS: tuple[Callable[..., OrphanFinder], ...] = (
         BareMetalDriver, LibvirtDriver, ProcessDriver, PublishingDriver, XenDriver,
@@ -108,7 +113,13 @@ if TYPE_CHECKING:
 
 def driver_names() -> list[str]:
     """The names of all drivers that are there."""
-    return sorted({*BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
+    return sorted({*BUILT_IN, *(point.name for point in _entry_points())})
+
+
+def _entry_points() -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points  # slow to import, and few daemons have drivers of other packages
+
+    return entry_points(group=GROUP)
 
 
 def driver_factory(kind: str, where: str) -> DriverFactory:
@@ -118,7 +129,7 @@ def driver_factory(kind: str, where: str) -> DriverFactory:
     """
     if kind in BUILT_IN:
         return BUILT_IN[kind]
-    for point in entry_points(group=GROUP):
+    for point in _entry_points():
         if point.name == kind:
             return _loaded(point, where)
     raise SettingsError([f"{where}: found driver {kind!r}, {expect_one_of(kind, driver_names())}"])
@@ -146,7 +157,11 @@ def make_driver(kind: str, settings: Mapping[str, Any], where: str, *, base: Pat
     structured, publish = _structured(factory, settings, where, base)
     try:
         made = factory(structured)
-        return made if publish is None else PublishingDriver(made, publish)
+        if publish is None:
+            return made
+        from leasekit.drivers.directory.publishing import PublishingDriver
+
+        return PublishingDriver(made, publish)
     except SettingsError as error:
         raise error.within(where) from error
 
@@ -159,6 +174,8 @@ def _structured(
     structured: Any = structure(factory.Settings, own, where, base=base)
     if PUBLISH not in settings:
         return structured, None
+    from leasekit.drivers.directory.publishing import PublishSettings
+
     return structured, structure(PublishSettings, settings[PUBLISH], f"{where}.{PUBLISH}", base=base)
 
 
@@ -202,6 +219,8 @@ async def examine(kind: str, settings: Mapping[str, Any], where: str, *, base: P
     if not any(finding.verdict == "missing" for finding in found):
         found += _made(factory, structured)
     if publish is not None:
+        from leasekit.drivers.examining_publish import examine_publishing
+
         found += await examine_publishing(publish)
     return found or [Finding("settings", "ok", "nothing is missing")]
 

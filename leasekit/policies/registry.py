@@ -11,16 +11,18 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from leasekit.core.settings import SettingsError, expect_one_of, structure
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP: Final = "leasekit.mappers"
 """The entry point group in which a package names its mappers."""
@@ -80,7 +82,13 @@ def known_mappers(role: str) -> list[str]:
 
     A package's entry point doesn't say its role; that is found out when it is loaded.
     """
-    return sorted({*_BUILT_IN[role], *(point.name for point in entry_points(group=GROUP))})
+    return sorted({*_BUILT_IN[role], *(point.name for point in _entry_points())})
+
+
+def _entry_points() -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points  # slow to import, and few daemons have mappers of other packages
+
+    return entry_points(group=GROUP)
 
 
 def make_mapper(target: str, role: str, settings: Mapping[str, Any], where: str, extras: Mapping[str, Any]) -> Any:
@@ -208,7 +216,7 @@ def _load_named(target: str, role: str, where: str) -> Any:
         return _load(built_in, role, where)
     if target.endswith(".py"):
         raise SettingsError([f"{where}: found {target!r}, expected the class in that file as well: {target}:Class"])
-    points = [point for point in entry_points(group=GROUP) if point.name == target]
+    points = [point for point in _entry_points() if point.name == target]
     if not points:
         raise SettingsError([f"{where}: found {target!r}, {expect_one_of(target, known_mappers(role))}, {_FORMS}"])
     if len({point.value for point in points}) > 1:

@@ -18,8 +18,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from sqlite_utils import Database
-
 from leasekit.core.schema import COPIED, LOG, LOG_COLUMNS, TABLES, Change, History, LogRow, Row, StoreError
 from leasekit.core.time import SECOND, Duration, Instant, Term
 from leasekit.stores.batch import COLUMNS, LIVE, Batch, archived_table, make_batch, plain_table
@@ -88,7 +86,7 @@ class SqliteStore:
         self._busy_timeout = busy_timeout
         is_lost = _lock_file(self.path).exists() and not self.path.exists()
         self._lock = _lock(self.path)
-        self._db: Database | None = None
+        self._db: sqlite3.Connection | None = None
         try:
             connection = self._connection()
             if is_lost:
@@ -175,7 +173,7 @@ class SqliteStore:
         if self._db is None:
             with self._explained("open"):
                 self._db = _open(self.path, self._busy_timeout)
-        return self._db.conn
+        return self._db
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         try:
@@ -281,7 +279,7 @@ def _copy(path: Path, made: Path, at: Instant) -> None:
         closing(sqlite3.connect(made, isolation_level=None)) as target,
     ):
         try:
-            _found_version(path, Database(source, execute_plugins=False))
+            _found_version(path, source)
             source.backup(target)
             (found,) = target.execute("PRAGMA quick_check(1)").fetchone()
         except sqlite3.Error as error:
@@ -344,27 +342,25 @@ def _lock(path: Path) -> int:
     return descriptor
 
 
-def _open(path: Path, busy_timeout: Duration) -> Database:
+def _open(path: Path, busy_timeout: Duration) -> sqlite3.Connection:
     """A connection to a database of the newest version. Raises ``sqlite3.Error``, ``StoreError``."""
     _keep_private(path)
     connection = sqlite3.connect(
         path, timeout=busy_timeout / SECOND, isolation_level=None, check_same_thread=False, cached_statements=64
     )
     try:
-        # Plug-ins of sqlite-utils are for its users; what they add has no place in a daemon's connection.
-        db = Database(connection, recursive_triggers=False, execute_plugins=False)
-        found = _found_version(path, db)
-        db.enable_wal()
+        found = _found_version(path, connection)
+        connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA journal_size_limit = {JOURNAL_SIZE_MAX}")
         connection.execute(f"PRAGMA cache_size = -{CACHE_SIZE}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-        migrate(db, found)
-        _check_columns(path, db)
+        migrate(connection, found)
+        _check_columns(path, connection)
     except BaseException:
         connection.close()
         raise
-    return db
+    return connection
 
 
 def _keep_private(path: Path) -> None:
@@ -385,10 +381,11 @@ def _keep_private(path: Path) -> None:
                     logger.warning("others could use %s (mode %04o): now only the owner can", file, mode)
 
 
-def _found_version(path: Path, db: Database) -> int:
+def _found_version(path: Path, db: sqlite3.Connection) -> int:
     version: int = db.execute("PRAGMA user_version").fetchone()[0]
     application: int = db.execute("PRAGMA application_id").fetchone()[0]
-    if application != APPLICATION_ID and (application or version or db.table_names()):
+    is_empty = db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table'").fetchone() is None
+    if application != APPLICATION_ID and (application or version or not is_empty):
         text = "found another program's SQLite database; name another file, or move this one away"
         raise StoreError(f"{path}: {text}")
     if version not in range(1 if application else 0, newest() + 1):
@@ -397,11 +394,11 @@ def _found_version(path: Path, db: Database) -> int:
     return version
 
 
-def _check_columns(path: Path, db: Database) -> None:
+def _check_columns(path: Path, db: sqlite3.Connection) -> None:
     expected = {name: list(table.columns) for name, table in TABLES.items()}
     expected[LOG] = ["seq", *LOG_COLUMNS]
     for name, columns in expected.items():
-        found = [column.name for column in db.table(name).columns]
+        found = [name for _, name, *_ in db.execute(f"PRAGMA table_info({name})")]
         if found != columns:
             text = f"table {name} has the columns {', '.join(found) or 'none'}, expected {', '.join(columns)}"
             raise StoreError(f"{path}: {text}; restore a backup, or move the file away")

@@ -254,7 +254,7 @@ def entry(name: str, value: str) -> EntryPoint:
 def test_entry_points_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A package's mapper is made by the name of its entry point, and listed among those that are known."""
     points = [entry("theirs", "leasekit.policies.broker.fcfs:Fcfs"), entry("lost", "no_such_package:X")]
-    monkeypatch.setattr(registry, "entry_points", lambda *, group: points)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group: points)
     assert type(make("theirs")) is Fcfs
     assert known_mappers("broker") == sorted([*BUILT_IN["broker"], "lost", "theirs"])
     assert "ModuleNotFoundError: No module named 'no_such_package'" in errors("lost")[0]

@@ -403,14 +403,14 @@ def test_a_row_that_fails_takes_its_whole_commit_with_it(tmp_path):
     store.close()
 
 
-def more(db: Database) -> None:
+def more(db: sqlite3.Connection) -> None:
     """A made-up migration, to a version with one table more and one column more in another."""
-    db["extra"].insert({"id": 1})
-    db.table("units").add_column("rack", str, not_null_default="")
+    db.execute("CREATE TABLE extra (id INTEGER) STRICT")
+    db.execute("ALTER TABLE units ADD COLUMN rack TEXT NOT NULL DEFAULT ''")
 
 
 @contextmanager
-def version_2(step: Callable[[Database], None]) -> Iterator[None]:
+def version_2(step: Callable[[sqlite3.Connection], None]) -> Iterator[None]:
     """Code whose next version is made by ``step``."""
     units = TABLES["units"]._replace(columns={**TABLES["units"].columns, "rack": str})
     with pytest.MonkeyPatch.context() as patch:
@@ -440,7 +440,7 @@ def test_a_file_of_the_version_before_is_brought_up_to_date(tmp_path):
 def test_a_new_file_needs_no_migration(tmp_path):
     """It has the newest tables and their number at once, and no step is taken for it."""
     with version_2(lambda _: pytest.fail("a migration of an empty file")):
-        migrations.migrate(Database(tmp_path / "state.db"), 0)
+        migrations.migrate(sqlite3.connect(tmp_path / "state.db"), 0)
         assert version_of(tmp_path / "state.db") == 2
 
 
@@ -451,7 +451,7 @@ def test_a_migration_that_fails_changes_nothing(tmp_path):
     set_number(store, 1)
     store.close()
 
-    def fails(db: Database) -> None:
+    def fails(db: sqlite3.Connection) -> None:
         more(db)
         db.execute("SELECT nonsense FROM nowhere")
 
@@ -470,7 +470,7 @@ def test_a_version_and_its_tables_are_written_together(tmp_path, found):
     statement of a creation and of a migration, another connection sees what a kill would leave.
     """
     path = tmp_path / "state.db"
-    db = Database(path)
+    db = sqlite3.connect(path)
     if found:
         migrations.migrate(db, 0)
     seen = []
@@ -480,10 +480,10 @@ def test_a_version_and_its_tables_are_written_together(tmp_path, found):
         seen.append((version_of(path), "meta" in other.table_names(), "extra" in other.table_names()))
         other.close()
 
-    db.conn.set_trace_callback(look)
+    db.set_trace_callback(look)
     with version_2(more) if found else nullcontext():
         migrations.migrate(db, found)
-    db.conn.execute("SELECT 1")
+    db.execute("SELECT 1")
     db.close()
     before, after = ((1, True, False), (2, True, True)) if found else ((0, False, False), (1, True, False))
     assert list(dict.fromkeys(seen)) == [before, after]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import attrs
 import trio
@@ -29,9 +29,6 @@ from leasekit.drivers.directory.entry import make_entry
 from leasekit.drivers.directory.ldap import LdapExport, LdapSettings
 from leasekit.drivers.directory.names import DnsmasqSettings, HostNames
 from leasekit.drivers.names import check_unit_id
-
-KEY: Final = "publish"
-"""The table of a driver's settings that says what is told to whom."""
 
 
 @attrs.frozen(kw_only=True)
