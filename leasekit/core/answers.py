@@ -580,6 +580,13 @@ class ServiceOfUnit(Answer, frozen=True):
     because: Reason | None
 
 
+class MeasuredUnit(Answer, frozen=True):
+    """What a machine is taken to use by now, in millicores of CPU."""
+
+    unit: str
+    cpu: int
+
+
 class MovedUnit(Answer, frozen=True):
     """A unit whose lease gets another one in its place; of a machine the ``host`` that it goes to."""
 

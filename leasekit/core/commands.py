@@ -153,6 +153,16 @@ class FailUnit:
 
 
 @attrs.frozen(kw_only=True)
+class MeasureUnit:
+    """A probe has seen a machine use so much ``cpu``, in millicores: if it is still that lease's, from that setup."""
+
+    unit: str = ""
+    lease: str = ""
+    setup: int = 0
+    cpu: int = 0
+
+
+@attrs.frozen(kw_only=True)
 class MoveUnit:
     """The lease of a unit that is up gets another one in its place; a machine goes to another host, which may be named,
     as it runs where a driver can do that.

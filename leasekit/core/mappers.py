@@ -331,9 +331,10 @@ class UnitView(NamedTuple):
 
 class MachineView(NamedTuple):
     """A machine on a host: what was asked for it (``needs``), what it takes of the host at least (``size``), and how
-    much CPU it gets at most, in millicores (``cap``, -1: as much as there is). ``used`` is what it was last seen to use
-    of CPU, in millicores (-1: nobody has said). Its lease's ``properties`` are those of its configuration. It counts as
-    on a host of the class ``given_as``: no other host takes it.
+    much CPU it gets at most, in millicores (``cap``, -1: as much as there is). ``used`` is what it is taken to use of
+    CPU, smoothed over probes, in millicores (-1: nobody has said): where it uses nearly all that it may, twice that.
+    Its lease's ``properties`` are those of its configuration. It counts as on a host of the class ``given_as``: no
+    other host takes it.
     """
 
     id: str

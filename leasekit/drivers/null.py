@@ -7,6 +7,7 @@ number) and on nothing else: not on the order of draws, nor on how many there we
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -17,11 +18,12 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 import attrs
 import trio
 
-from leasekit.core.drivers import DROP, NOT_RESUMED, RESUME, SAVE, DriverError, ProbeResult, UnitContext
+from leasekit.core.drivers import DROP, NOT_RESUMED, RESUME, SAVE, UNIT_CAP, DriverError, ProbeResult, UnitContext
 from leasekit.core.leases.power import OPERATIONS, POWER_OFF, SUSPEND
 from leasekit.core.properties import EMPTY, Properties, valid_properties
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import SECOND, Duration
+from leasekit.core.vectors import CPU, NEEDS
 from leasekit.drivers.names import unknown_operation
 
 Operation: TypeAlias = Literal[
@@ -29,6 +31,7 @@ Operation: TypeAlias = Literal[
 ]
 
 _STANDARD: Final = NormalDist()
+_SHARE: Final = re.compile(r"0(\.\d{1,9})?|1(\.0*)?")
 
 
 @attrs.frozen(kw_only=True)
@@ -94,7 +97,9 @@ class NullSettings:
     """``latency`` and ``failure`` (a probability, 0 to 1) by operation; operations left out take no time, and succeed.
 
     ``properties`` are added to the unit properties of every setup; ``metered`` is what power operations return of units
-    that have a meter (``watts``, ``idle_watts``). Two drivers with one ``seed`` draw the same.
+    that have a meter (``watts``, ``idle_watts``). Probes say that machines on hosts use the share ``use`` of the CPU
+    that they need, or the one that the configuration property ``use`` says, as far as they are let. Two drivers with
+    one ``seed`` draw the same.
     """
 
     seed: int = 0
@@ -102,6 +107,7 @@ class NullSettings:
     failure: Mapping[Operation, float] = attrs.field(factory=dict, validator=_check_probabilities)
     properties: Mapping[str, str] = attrs.field(factory=dict, validator=valid_properties)
     metered: Mapping[str, str] = attrs.field(factory=dict, validator=valid_properties)
+    use: float = attrs.field(default=1.0, validator=[attrs.validators.ge(0), attrs.validators.le(1)])
 
 
 class NullOutcome(NamedTuple):
@@ -162,6 +168,7 @@ class NullDriver:
 
     def __init__(self, settings: NullSettings) -> None:
         self.model = LatencyModel(settings)
+        self._use = settings.use
         self._up: dict[str, int | None] = {}  # the number of each unit's setup, None once it was torn down
         self._power: dict[str, str] = {}
         self._saved: dict[str, str | None] = {}  # the unit that each was saved from, or None once it is gone
@@ -211,7 +218,16 @@ class NullDriver:
         if unit.unit not in self._up:
             return ProbeResult(state="unknown", detail="an imagined unit, not set up since this driver started")
         state = "down" if self._up[unit.unit] is None else "up"
-        return ProbeResult(state=state, detail="an imagined unit")
+        return ProbeResult(state=state, detail="an imagined unit", measured=self._used(unit))
+
+    def _used(self, unit: UnitContext) -> dict[str, float]:
+        """What a machine on a host uses of CPU, in millicores: no more than its cap."""
+        needs = unit.properties.get(f"{NEEDS}{CPU}")
+        if needs is None:
+            return {}
+        said = unit.configuration.get("use", "")
+        share = float(said) if _SHARE.fullmatch(said) else self._use
+        return {"cpu": min(float(unit.properties.get(UNIT_CAP, needs)), int(needs) * share)}
 
     async def operate(self, unit: UnitContext, operation: str, arguments: Mapping[str, Any]) -> Properties:
         """Switches the unit's power, as far as there is one: waits, and returns ``power``, which ``status`` reads.

@@ -16,7 +16,15 @@ import attrs
 import trio
 
 from leasekit.config.build import BoundDriver
-from leasekit.core.drivers import DriverError, Orphan, OrphanFinder, PartlyToldError, ProbeResult, UnitContext
+from leasekit.core.drivers import (
+    UNIT_HOST,
+    DriverError,
+    Orphan,
+    OrphanFinder,
+    PartlyToldError,
+    ProbeResult,
+    UnitContext,
+)
 from leasekit.core.errors import CommandError
 from leasekit.core.time import SECOND, format_duration
 from leasekit.runtime.executor import explain, within_timeout
@@ -115,6 +123,7 @@ class Tending:
                     logger.info("%s can't be probed: %s", unit["unit"], error, extra={"unit": unit["unit"]})
                     return
                 if found.state != "down":
+                    await self._tell_use(unit, found)
                     return
                 if not last:
                     await trio.sleep(self._again_after)
@@ -125,6 +134,17 @@ class Tending:
             logger.debug("%s is down: %s", unit["unit"], error)
         else:
             logger.warning("%s is down: %s", unit["unit"], found.detail, extra={"unit": unit["unit"]})
+
+    async def _tell_use(self, unit: Mapping[str, Any], found: ProbeResult) -> None:
+        """The actor hears what a machine that is up uses, if its driver can say that."""
+        used = found.measured.get("cpu")
+        if used is None or UNIT_HOST not in unit["properties"]:
+            return
+        try:
+            what = {key: unit[key] for key in ("unit", "lease", "setup")}
+            await self._shell.command("unit.measured", {**what, "cpu": max(0, round(used))})
+        except CommandError as error:
+            logger.debug("what %s uses is not told: %s", unit["unit"], error)
 
     async def _probe(self, bound: BoundDriver, unit: Mapping[str, Any]) -> ProbeResult:
         """Raises ``DriverError``, whatever the driver raised."""

@@ -135,3 +135,40 @@ def test_after_a_restart_caps_are_as_before(tmp_path: Path) -> None:
     world.restart("site")
     world.pass_time(MINUTE)
     assert yields(world) == before
+
+
+def measured(world: DeployedWorld, cpu: dict[str, int]) -> None:
+    """Probes see machines use so much, again and again, until the estimates have followed."""
+    site = world.site()
+    for _ in range(16):
+        for name, much in cpu.items():
+            unit = site.units[name]
+            told = {"unit": name, "lease": unit.lease, "setup": unit.setup, "cpu": min(much, max(unit.cap, 0) or much)}
+            assert not world.command("site", "unit.measured", **told).error
+        world.pass_time(MINUTE)
+
+
+def test_cpu_goes_to_those_that_use_it(tmp_path: Path) -> None:
+    """With measured needs a machine that idles gives up what is not guaranteed, and has it again when it is busy."""
+    world = world_of(tmp_path, 'needs = "measured", migration_bound = 0, second_phase = "max_min"')
+    ask(world, 12, hours=2)
+    before = yields(world)
+    assert sorted(cap for caps in before.values() for cap in caps) == [1000] * 12
+    host = next(iter(before))
+    names = [unit.id for unit in world.site().units.machines if unit.host == host]
+    measured(world, {names[0]: 100, names[1]: 100, names[2]: 2000, names[3]: 2000})
+    assert sorted(yields(world)[host]) == [500, 500, 1500, 1500], "the floor is what is guaranteed"
+    measured(world, dict.fromkeys(names, 2000))
+    assert all(990 <= cap <= 1000 for cap in yields(world)[host]), "changes of a hundredth are not made"
+    unit = world.site().units[names[0]]
+    late = {"unit": unit.id, "lease": unit.lease, "setup": unit.setup + 1, "cpu": 1}
+    assert "was set up anew" in world.command("site", "unit.measured", **late).error
+
+
+def test_given_needs_stay_whatever_is_used(tmp_path: Path) -> None:
+    """Without the setting what machines use changes nothing."""
+    world = world_of(tmp_path)
+    ask(world, 12)
+    names = [unit.id for unit in world.site().units.machines]
+    measured(world, dict.fromkeys(names[:6], 10))
+    assert sorted(cap for caps in yields(world).values() for cap in caps) == [1000] * 12

@@ -169,3 +169,13 @@ async def test_a_meter_is_told_of_by_power_operations(make_unit):
     unit = make_unit("u", "operate")
     assert await driver.operate(unit, "power_off", {}) == {"power": "off", "idle_watts": "90"}
     assert await driver.operate(unit, "status", {}) == {"power": "off"}
+    """The share of what they need that the settings say, or their lease's configuration, and no more than their cap."""
+    driver = NullDriver(NullSettings(use=0.25))
+    properties = {"needs.cpu": "2000", "unit.host": "a"}
+    await driver.setup(make_unit("a.1", properties=properties))
+    assert (await driver.probe(make_unit("a.1", "probe", properties=properties))).measured == {"cpu": 500.0}
+    busy = make_unit("a.1", "probe", properties={**properties, "unit.cap": "700"}, configuration={"use": "1.0"})
+    assert (await driver.probe(busy)).measured == {"cpu": 700.0}
+    odd = make_unit("a.1", "probe", properties=properties, configuration={"use": "nan"})
+    assert (await driver.probe(odd)).measured == {"cpu": 500.0}
+    assert (await driver.probe(make_unit("a.1", "probe"))).measured == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -150,6 +150,23 @@ async def test_one_bad_answer_is_not_enough(tmp_path):
         assert place.held() == ["vm-0", "vm-1"]
         with pytest.raises(CommandError, match="probe returned 'up', expected ProbeResult"):
             await place.tending.requests["unit.probe"]({"unit": "vm-0"})
+
+
+async def test_what_a_machine_uses_is_told(tmp_path):
+    """The actor hears of each machine what its driver's probe says; a machine that has changed hands is none."""
+    told: list[tuple[str, Mapping[str, Any]]] = []
+
+    class Hears:
+        async def command(self, name: str, arguments: Mapping[str, Any]) -> None:
+            told.append((name, arguments))
+            raise CommandError("it was set up anew")
+
+    tending = Tending(cast(ActorShell, Hears()), [])
+    unit = {"unit": "a.1", "lease": "l", "setup": 7, "properties": {"unit.host": "a"}}
+    await tending._tell_use(unit, ProbeResult(state="up", measured={"cpu": 312.4}))
+    await tending._tell_use({**unit, "properties": {}}, ProbeResult(state="up", measured={"cpu": 1}))
+    await tending._tell_use(unit, ProbeResult(state="up", measured={"vcpus": 1}))
+    assert told == [("unit.measured", {"unit": "a.1", "lease": "l", "setup": 7, "cpu": 312})]
 
 
 async def test_what_a_probe_found_too_late_changes_nothing(tmp_path):

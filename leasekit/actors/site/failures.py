@@ -24,9 +24,9 @@ from leasekit.actors.settings import AuthoritySettings
 from leasekit.actors.site.assignment import Assignment
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.leases import REPLACE, DemandQueue, LeaseUpdates, SiteLeases
-from leasekit.actors.site.units import Units
-from leasekit.core.answers import MovedUnit, OutageDetails, ServiceOfUnit, UnitDetails, WatchedUnit
-from leasekit.core.commands import DisableUnit, EnableUnit, FailUnit, MoveUnit
+from leasekit.actors.site.units import Units, measure
+from leasekit.core.answers import MeasuredUnit, MovedUnit, OutageDetails, ServiceOfUnit, UnitDetails, WatchedUnit
+from leasekit.core.commands import DisableUnit, EnableUnit, FailUnit, MeasureUnit, MoveUnit
 from leasekit.core.drivers import LEASE, SITE, Blame
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
@@ -442,6 +442,17 @@ class UnitCommands:
         self._calendars.count(unit.type)
         self._demands.mark_dirty()
         return ServiceOfUnit(unit.id, unit.state, **view(None))
+
+    @command("unit.measured")
+    def _measure_unit(self, asked: MeasureUnit) -> MeasuredUnit:
+        unit = self._units.find(asked.unit)
+        if asked.cpu < 0:
+            raise CommandError(f"cpu: found {asked.cpu}, expected millicores")
+        if unit.state not in (au.UP, au.CHANGE) or (unit.lease, unit.setup) != (asked.lease, asked.setup):
+            raise CommandError(f"unit {unit.id} has another lease by now, or was set up anew")
+        if measure(unit, asked.cpu):
+            self._demands.mark_dirty()
+        return MeasuredUnit(unit.id, unit.used)
 
     @query("watched")
     def _query_watched(self) -> list[WatchedUnit]:

@@ -32,12 +32,14 @@ from leasekit.core.properties import CAPS, EMPTY, MIGRATES
 from leasekit.core.reasons import Code, Reason, clip, view, words
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
-from leasekit.core.vectors import Vector, amount
+from leasekit.core.vectors import CPU, Vector, amount
 
 FAILED: Final = "failed"
 SWITCHES: Final = ("on", "off", "suspend")
 """What a mapper may decide of a unit's power."""
 
+SMOOTHING: Final = 4
+"""Which part of a new measurement an estimate follows."""
 METERED: Final = frozenset({"gflops", "gflops_per_watt", "idle_watts", "watts"})
 """What a driver that switches a unit may say of it, beside the inventory."""
 
@@ -357,7 +359,7 @@ class Units:
         lease = unit.lease
         if unit.state == au.SETUP:
             if done.ok:
-                unit.given, unit.failures, unit.setup = done.properties, 0, done.number
+                unit.given, unit.failures, unit.setup, unit.used = done.properties, 0, done.number, -1
                 return self._is_up(unit, "up", None), unit, lease
             self._failed(unit, Reason(Code.SETUP_FAILED, detail=done.reason), done.blame)
             if done.blame == SITE:
@@ -710,11 +712,21 @@ class UnitsSnapshot:
         return list(_fitting((view for view in self._views.values() if view.type == type_ and not view.host), filter))
 
 
+def measure(unit: SiteUnit, cpu: int) -> bool:
+    """A machine was seen to use so much CPU, in millicores: the estimate follows by a :data:`SMOOTHING`-th. What it
+    would use that uses nearly all that it may is not known: it counts as twice that. Returns whether the estimate
+    is another twentieth of what the machine needs.
+    """
+    before, need = unit.used, max(1, amount(unit.needs, CPU))
+    seen = min(need, 2 * cpu) if cpu * 10 >= unit.cap * 9 >= 0 else cpu
+    unit.used = seen if before < 0 else before + (seen - before) // SMOOTHING
+    return before < 0 or before * 20 // need != unit.used * 20 // need
+
+
 def _machine_view(unit: SiteUnit) -> MachineView:
-    used = unit.given.get("cpu.used", "")
     return MachineView(
         unit.id, unit.lease or unit.promised, unit.state, unit.given_as, unit.size, unit.needs, unit.cap,
-        int(used) if used.isdecimal() else -1, unit.given,
+        unit.used, unit.given,
     )  # fmt: skip
 
 

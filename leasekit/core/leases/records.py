@@ -516,7 +516,8 @@ class SiteUnit(KeptRecord):
 
     A *machine* is a unit on a host, which is there for its lease only: ``host`` is where it is, ``size`` what it takes
     there (:mod:`leasekit.core.vectors`), ``needs`` what was asked for it, ``cap`` how much CPU it gets at most, in
-    millicores (-1: as much as there is), ``leaves`` the host that it is moved from.
+    millicores (-1: as much as there is), ``leaves`` the host that it is moved from, ``used`` how much CPU probes have
+    seen it use, smoothed (transient; -1: nobody has said).
     """
 
     id: str
@@ -543,6 +544,7 @@ class SiteUnit(KeptRecord):
     needs: Vector = WHOLE
     cap: int = -1
     leaves: str = ""
+    used: int = volatile(-1)
 
     table: ClassVar[str] = "units"
 

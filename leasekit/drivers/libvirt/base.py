@@ -105,10 +105,10 @@ class DomainDriver(SiteOnly, Generic[P]):
         return {**found, "user": image.user} if image is not None and record.host_key else found
 
     def _measured(self, unit: str, cpu: float, memory: int, vcpus: int) -> dict[str, float]:
-        """What a probe reads: ``cpu`` in seconds, ``memory`` in bytes."""
+        """What a probe reads: ``cpu`` in seconds, ``memory`` in bytes. It tells ``cpu`` in millicores."""
         found = {"cpu_seconds": cpu, "memory_bytes": float(memory), "vcpus": float(vcpus)}
         percent = self._samples.percent(unit, cpu)
-        return found if percent is None else {**found, "cpu_percent": percent}
+        return found if percent is None else {**found, "cpu_percent": percent, "cpu": percent * 10}
 
     @staticmethod
     def _probed(place: P, state: FoundDomain, measured: dict[str, float], *, ready: bool) -> ProbeResult:

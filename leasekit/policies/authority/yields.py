@@ -62,6 +62,10 @@ class YieldSettings:
     migration_bound: int = attrs.field(default=16384, validator=attrs.validators.ge(0))
     """How much memory may be moved at once, in MiB: the machines that migrate in one turn have no more. With 0 nobody
     moves."""
+    needs: Literal["given", "measured"] = "given"
+    """What machines need of CPU: what was asked for (`"given"`), or what probes see them use and a quarter more, from
+    what is guaranteed up to what was asked for (`"measured"`). One that uses nearly all that it may counts as using
+    twice that."""
     least_change: int = attrs.field(default=10, validator=[attrs.validators.ge(0), attrs.validators.le(THOUSAND)])
     """By how many thousandths of a machine's need its cap must change to be changed at all."""
 
@@ -114,17 +118,34 @@ class YieldMapper:
                 found += self._plan(cycle, type_, hosts, newcomers.get(type_, []), taken, turn)
         return found
 
+    def _seen(self, machine: MachineView) -> tuple[str, str, int, int]:
+        """What of a machine is news: of a measured need each tenth of what was asked for."""
+        asked = max(1, amount(machine.needs, CPU))
+        tenths = _needed(machine) * 10 // asked if self.settings.needs == "measured" else 0
+        return machine.id, machine.state, machine.cap, tenths
+
     def _plan(
         self, cycle: AuthorityCycle, type_: str, hosts: Sequence[HostView], demands: Sequence[Demand], taken: set[str],
         turn: FirstFitTurn,
     ) -> Iterator[AuthorityDecision]:  # fmt: skip
         """What becomes of the machines of a type. ``taken`` are hosts that are leased whole from now on."""
-        seen = [(host.id, host.state, [(m.id, m.state, m.cap) for m in host.machines]) for host in hosts]
+        seen = [(host.id, host.state, [self._seen(one) for one in host.machines]) for host in hosts]
         if not demands and self._settled.get(type_) == seen:
             return
         self._settled[type_] = seen
         settled = _Plan(self.settings, cycle, [h for h in hosts if h.state == FREE and h.id not in taken], demands)
         yield from settled.decisions(turn)
+
+
+def _cap(machine: MachineView) -> int:
+    """How much CPU a machine gets at most: what it asked for, where it has no cap."""
+    return machine.cap if machine.cap >= 0 else amount(machine.needs, CPU)
+
+
+def _needed(machine: MachineView) -> int:
+    """What a machine needs of CPU by what it was seen to use, in millicores."""
+    asked, least = amount(machine.needs, CPU), amount(machine.size, CPU)
+    return asked if machine.used < 0 else max(least, min(asked, machine.used * 5 // 4))
 
 
 class _Plan:
@@ -186,7 +207,7 @@ class _Plan:
             for one in self._hosts.values()
         )  # fmt: skip
         tasks = [*(self._task(*each) for each in self._running), *map(self._newcomer, count(), self._new)]
-        caps = {at: float(machine.cap) for at, (machine, _) in enumerate(self._running) if machine.cap >= 0}
+        caps = {at: float(_cap(machine)) for at, (machine, _) in enumerate(self._running)}
         while tasks:
             problem = YieldProblem(hosts=hosts, tasks=tuple(tasks), bound=self._settings.migration_bound)
             found = solve(
@@ -208,9 +229,14 @@ class _Plan:
         moves = machine.state == UP and "migrate" in host.able
         id_ = f"{machine.id} on {host.id}"  # one that leaves a host is on two
         return self._made(
-            id_, machine.lease, machine.needs, machine.size,
+            id_, machine.lease, self._needs_of(machine), machine.size,
             self._of_class(machine.given_as) if moves else frozenset((host.id,)), host.id,
         )  # fmt: skip
+
+    def _needs_of(self, machine: MachineView) -> Vector:
+        if self._settings.needs == "given":
+            return machine.needs
+        return tuple((name, _needed(machine) if name == CPU else much) for name, much in machine.needs)
 
     def _newcomer(self, at: int, one: _Newcomer) -> YieldTask:
         there = self._of_class(one.given_as)
@@ -275,7 +301,7 @@ class _Plan:
                 continue
             machine, host = self._running[at]
             least, needs = amount(machine.size, CPU), amount(machine.needs, CPU)
-            now, to = machine.cap if machine.cap >= 0 else needs, max(least, int(cpu))
+            now, to = _cap(machine), max(least, int(cpu))
             changes_enough = abs(to - now) * THOUSAND > self._settings.least_change * needs
             if machine.state == UP and "cap" in host.able and changes_enough:
                 yield Cap(machine.id, to)
