@@ -535,10 +535,15 @@ class OutageDetails(Answer, frozen=True):
 
 
 class SiteStatus(ActorStatus, frozen=True):
-    """A site: how many units of each type are in each state, how many leases wait for some, what filters have cost."""
+    """A site: how many units of each type are in each state, how many leases wait for some, what filters have cost. Of
+    hosts: how many tickets were ``planned`` since the start, how many had no place (``fragmented``), and by type the
+    ``largest`` amount of each resource that any one host has free now, in words.
+    """
 
     units: dict[str, dict[str, int]]
     waiting: int
+    places: dict[str, int]
+    largest: dict[str, str]
     filters: dict[str, int]
     reports: list[ReportDetails]
     outages: list[OutageDetails]

@@ -153,6 +153,8 @@ def test_pieces_make_no_machine(tmp_path: Path) -> None:
     world.pass_time(MINUTE)
     refused = world.lease("web", refused["id"])
     assert refused["state"] == sm.FAILED and Code.FRAGMENTED in str(refused["because"])
+    status = world.query("site", "status")
+    assert status["places"] == {"planned": 2, "fragmented": 1} and status["largest"] == {"node": "cpu=8,memory=8GiB"}
     check_room(world)
 
 

@@ -57,6 +57,7 @@ from leasekit.core.mappers import AuthorityMapper
 from leasekit.core.reasons import view
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone, Tick
+from leasekit.core.vectors import written
 
 
 class Authority(Server[SiteLease]):
@@ -182,10 +183,15 @@ class Authority(Server[SiteLease]):
     def _query_lease(self, asked: ShowLease) -> SiteLeaseDetails:
         return _describe(self.served.find(asked))
 
+    def _largest(self) -> dict[str, str]:
+        types = [type_ for type_ in self.inventory.types if self.inventory.known_hosts(type_)]
+        return {type_: written(self.calendars.places.largest(type_, self.kernel.now)) for type_ in types}
+
     @query("status")
     def _query_status(self) -> SiteStatus:
         return SiteStatus.of(
             self._status(self.leases.values()), units=summary(self.units), waiting=len(self.demands),
+            places=dict(self.calendars.places.counts), largest=self._largest(),
             filters=self.units.kinds.counts(), reports=self.reports.latest(), outages=self.outages.describe(),
             delegations=self.issued.differences(),
         )  # fmt: skip

@@ -9,6 +9,7 @@ moves it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,11 +19,14 @@ from leasekit.actors.kernel import keeps
 from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.units import Units
 from leasekit.core.divided import SizedTimetable
+from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.properties import Counts
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Shortfall, Timetable
 from leasekit.core.vectors import Sizes, Vector, amount
+
+PLANNED, FRAGMENTED = "planned", "fragmented"
 
 
 class _Booking(NamedTuple):
@@ -37,7 +41,7 @@ class FragmentedError(Shortfall):
     """There is as much as was wanted, but not on single hosts."""
 
 
-@keeps(volatile="_tables _booked", derived="_bookings")
+@keeps(volatile="_tables _booked", derived="_bookings counts")
 @attrs.define(eq=False, slots=False)
 class Places:
     """The calendars of single hosts. ``is_out`` says whether a host is out of service at some time of a term."""
@@ -48,6 +52,8 @@ class Places:
     _tables: dict[str, dict[str, Timetable]] = attrs.field(factory=dict, init=False)
     _booked: dict[bytes, list[_Booking]] = attrs.field(factory=dict, init=False)
     _bookings: int = attrs.field(default=0, init=False)
+    counts: Counter[str] = attrs.field(factory=Counter, init=False)
+    """How many claims of machines, or whole hosts, were planned since the start, and how many had no place."""
 
     def reset(self) -> None:
         """Begin with empty hosts."""
@@ -87,11 +93,26 @@ class Places:
                     else:
                         host = self._best(class_, size, term)
                     if host is None:
+                        self.counts[FRAGMENTED] += 1
                         raise FragmentedError(term, len(self._booked.get(claim, ())), sum(n for _, n in units))
                     self._put(claim, host, size, term)
         except FragmentedError:
             self.release(claim)
             raise
+        self.counts[PLANNED] += bool(sizes)
+
+    def largest(self, type_: str, now: Instant) -> Vector:
+        """The most of each resource that is free now on one host of a type that is in service."""
+        most: dict[str, int] = {}
+        for unit in self._units:
+            if unit.type != type_ or unit.retire or unit.state == au.OUT:
+                continue
+            has = self._inventory.capacity(type_, unit.classes[0])
+            tables = self._tables.get(unit.id, {})
+            for name, much in has:
+                free = tables[name].free_at(now) if name in tables else much
+                most[name] = max(most.get(name, 0), free)
+        return tuple(sorted(most.items()))
 
     def _takes(self, host: str, class_: bytes, size: Vector, term: Term) -> bool:
         return host in self._units and class_ in self._units[host].classes and self.room(host, size, term) > 0
