@@ -1,8 +1,8 @@
 """How large the house is: ``make size``, or ``python tests/size.py``.
 
 By room: lines of code and nodes of their syntax trees, without docstrings, comments and blank lines. Of each class in
-actors/: how many classes of ours it has above it, and its attributes and methods, with those that it inherits. And the
-class names that occur more than once in the package.
+actors/: how many classes of ours it has above it, and its attributes and methods, with those that it inherits. And how
+often actors compare states by themselves, and the class names that occur more than once in the package.
 """
 
 from __future__ import annotations
@@ -174,6 +174,23 @@ def repeated_names() -> dict[str, list[str]]:
     return {name: places[name] for name, _ in often.most_common()}
 
 
+STATES: Final = ("state", "pending")
+"""The fields whose values have tables (core/leases)."""
+
+
+def state_comparisons() -> list[str]:
+    """Where actors compare the state of a record with a value, where they could ask the record: file and line."""
+    found = []
+    for path in sorted((ROOT / "leasekit" / "actors").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            compared: list[ast.expr] = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+            compared += [node.subject for _ in node.cases] if isinstance(node, ast.Match) else []
+            for each in compared:
+                if any(isinstance(part, ast.Attribute) and part.attr in STATES for part in ast.walk(each)):
+                    found.append(f"{path.relative_to(ROOT).as_posix()}:{each.lineno}")
+    return found
+
+
 # -- printing ----------------------------------------------------------------------------------------------------------
 
 
@@ -191,6 +208,7 @@ def main() -> None:
     print(f"\n{'class in actors/':<56}{'above':>6}{'attributes':>11}{'methods':>8}")
     for each in classes():
         print(f"{each.name.removeprefix('leasekit.actors.'):<56}{each.above:>6}{each.attributes:>11}{each.methods:>8}")
+    print(f"\ncomparisons of states in actors/: {len(state_comparisons())}")
     repeated = repeated_names()
     print(f"\nclass names that occur more than once in leasekit/: {len(repeated)}")
     for name, places in repeated.items():

@@ -16,6 +16,7 @@ import size
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("leasekit", "simulation", "tests", "benchmarks", "docs", "deploy")
 LINES_MAX = 800
+COMPARISONS_LEFT = 14
 BIN = Path(sys.executable).parent
 MACHINE_PATH = re.compile(r"(?<![\w.{}$~*-])/(?:home|root|work|Users|mnt|farm)/[A-Za-z0-9]")
 REASON = re.compile(r"#[^\w\n]*\w+")
@@ -85,6 +86,13 @@ def test_parts_name_few_things_that_they_use() -> None:
 def test_classes_of_actors_are_small() -> None:
     """No class there has many of ours above it, or is made of many attributes and methods."""
     assert not [one for one in size.classes() if one.above > 3 or one.attributes > 25 or one.methods > 60]
+
+
+def test_actors_ask_tables_for_states() -> None:
+    """What a state means is said beside its table (``is_over``, ``can``), and asked there. Those that are left compare
+    what a peer's message says, or are asked so often that the way over a property counts; there may only be fewer.
+    """
+    assert len(size.state_comparisons()) <= COMPARISONS_LEFT
 
 
 def test_no_method_only_says_that_it_is_missing() -> None:

@@ -133,7 +133,7 @@ def differences(
     rows = []
     for chain, periods in chains.items():
         file, spec, override = settled.get(chain), wanted.get(chain), overrides.get(chain)
-        held = [one for one in periods if one.state == deleg.HELD and one.term.start <= now < one.term.end]
+        held = [one for one in periods if one.is_held and one.term.start <= now < one.term.end]
         units = max((one.units for one in held), default=0)
         code, reason, until = _why(file, spec, override, periods, units, now)
         if code:
@@ -157,14 +157,14 @@ def _why(
 ) -> tuple[str, Reason | None, Instant]:
     """The code, the reason, and the instant until which it is so (-1: not known)."""
     last = periods[-1] if periods else None
-    if last is not None and last.state == deleg.OFFERING:
+    if last is not None and last.is_offered:
         return OFFERED, None, last.term.end
-    if last is not None and last.state == deleg.REFUSED:
+    if last is not None and last.is_refused:
         return REFUSED, last.reason, -1
     if spec is None:
-        ends = [one.term.end for one in periods if one.state == deleg.HELD]
+        ends = [one.term.end for one in periods if one.is_held]
         return (UNLISTED, None, max(ends)) if ends else ("", None, -1)
-    lost = next((one.reason for one in periods if one.state == deleg.HELD and one.reason is not None), None)
+    lost = next((one.reason for one in periods if one.is_held and one.reason is not None), None)
     if lost is not None:
         return NOT_KNOWN, lost, -1
     if not held and last is not None and last.statement and override is None:
@@ -172,7 +172,7 @@ def _why(
     over = 0 <= spec.until <= now
     if held != spec.units and not over:
         return WAITS, None, -1
-    beyond = max((one.beyond for one in periods if one.state == deleg.HELD), default=-1)
+    beyond = max((one.beyond for one in periods if one.is_held), default=-1)
     if beyond > now:
         return IN_USE, None, beyond
     if override is not None and (file is None or (override.units or file.units, override.until) != (file.units, -1)):
@@ -194,7 +194,7 @@ def _is_current(record: Delegation, chain: str) -> bool:
 
 
 def _can_go_back(record: Delegation) -> bool:
-    return deleg.MACHINE.allows((record.state, record.pending), "reclaim")
+    return record.can("reclaim")
 
 
 def replaced_by(fresh: Delegation, others: Iterable[Delegation]) -> list[Delegation]:
@@ -203,7 +203,7 @@ def replaced_by(fresh: Delegation, others: Iterable[Delegation]) -> list[Delegat
         one
         for one in others
         if one.base == fresh.base and one.given == fresh.given and one is not fresh
-        and deleg.MACHINE.allows((one.state, one.pending), "replace")
+        and one.can("replace")
         and fresh.term.start < one.grants_until and one.term.start < fresh.term.end
     ]  # fmt: skip
 
@@ -319,7 +319,7 @@ class Issued:
         periods = [record for record in self.given.values() if record.base == chain]
         live = sorted((one for one in periods if one.is_current and one.term.end > self._kernel.now), key=_order)
         end = live[-1].term.end if live else self._kernel.now
-        refused = any(one.state == deleg.REFUSED and one.term.end > end - bool(live) for one in periods)
+        refused = any(one.is_refused and one.term.end > end - bool(live) for one in periods)
         if (refused and not again) or any(one.is_unanswered for one in periods):
             return False
         name = self._next_name(chain, periods)
@@ -383,7 +383,7 @@ class Issued:
 
     def _next_name(self, chain: str, periods: Sequence[Delegation]) -> str:
         """The first period has the chain's name, also if it begins anew when all is over; the others are numbered."""
-        if all(one.id == chain and one.state == deleg.ENDED for one in periods):
+        if all(one.id == chain and one.has_ended for one in periods):
             return chain
         number = max(1 if one.id == chain else int(one.id.rpartition("#")[2]) for one in periods) + 1
         name = f"{chain}#{number}"
@@ -428,7 +428,7 @@ class Issued:
     def _forget_periods(self, fresh: Delegation) -> None:
         """Those before a new one that are over, so that they don't add up; what was taken back stays to be seen."""
         for record in [one for one in self.given.values() if one.base == fresh.base]:
-            free = record.state == deleg.ENDED or (record.state == deleg.REFUSED and record.freed >= 0)
+            free = record.has_ended or (record.is_refused and record.freed >= 0)
             if free and record.reclaimed < 0:
                 del self.given[record.id]
                 self._kernel.forget(record)
@@ -436,7 +436,7 @@ class Issued:
                     self._kernel.changes.append(Change(record.table, record.id, None))
 
     def _send_given(self, record: Delegation) -> None:
-        if record.state == deleg.OFFERING:
+        if record.is_offered:
             site = "" if record.site == self._keyring.name else record.site
             message: Offer | Reclaim = Offer(
                 record.id, record.number, record.ticket, record.properties, site, record.renewal_of, record.classes
@@ -456,12 +456,12 @@ class Issued:
         elif was == deleg.OFFERING and message.reason:
             self._not_taken(record, message.reason)
         elif was == deleg.OFFERING:
-            self._kernel.fire(deleg.MACHINE, record, "taken")
+            self._kernel.fire(record, "taken")
             self._stand_in(record, message.until, message.beyond)
             self._issuer.offer_taken(record)
             self._renew(record)
         elif was == deleg.RECLAIMING:
-            self._kernel.fire(deleg.MACHINE, record, "let_go")
+            self._kernel.fire(record, "let_go")
             self._issuer.let_go(record, message.until if record.deadline < 0 else min(message.until, record.deadline))
             if record.can_grant(self._kernel.now):  # it may have had no answer to its offer
                 self._issuer.offer_taken(record)
@@ -477,8 +477,8 @@ class Issued:
         fresh.beyond = beyond
         for record in replaced_by(fresh, self.given.values()):
             record.replaced = fresh.term.start
-            self._kernel.fire(deleg.MACHINE, record, "replace", Reason(Code.IN_ITS_PLACE, fresh.id, units=fresh.units))
-            if record.state == deleg.REPLACED:
+            self._kernel.fire(record, "replace", Reason(Code.IN_ITS_PLACE, fresh.id, units=fresh.units))
+            if record.is_replaced:
                 self._issuer.let_go(record, until)
 
     def _recall(self, offered: Delegation, held: Sequence[HeldClaim]) -> bool:
@@ -494,7 +494,7 @@ class Issued:
                 found.append((one, ticket))
         if found:
             offered.reason = Reason(Code.FORGOTTEN)
-            self._kernel.fire(deleg.MACHINE, offered, "refused", offered.reason)
+            self._kernel.fire(offered, "refused", offered.reason)
             self._issuer.offer_refused(offered)
         for one, ticket in found:
             self._take_up(offered, one, ticket)
@@ -513,13 +513,13 @@ class Issued:
         self._kernel.note(
             id_, "delegate", "", deleg.OFFERING, said(f"{leaf.units} {leaf.type}: {offered.peer} holds it")
         )
-        self._kernel.fire(deleg.MACHINE, record, "taken")
+        self._kernel.fire(record, "taken")
         if held.state == deleg.REPLACED:
             record.replaced = record.freed = max(held.at, leaf.term.start)
-            self._kernel.fire(deleg.MACHINE, record, "replace", Reason(Code.HOLDER_SAYS, offered.peer))
+            self._kernel.fire(record, "replace", Reason(Code.HOLDER_SAYS, offered.peer))
         elif held.state == deleg.RECLAIMED:
             record.reclaimed = max(held.at, leaf.term.start)
-            self._kernel.fire(deleg.MACHINE, record, "let_go", Reason(Code.LET_GO, offered.peer))
+            self._kernel.fire(record, "let_go", Reason(Code.LET_GO, offered.peer))
         self._kernel.touch(record)
 
     @takes(Holdings)
@@ -528,7 +528,7 @@ class Issued:
         known = set(message.claims)
         for record in self.given.values():
             lost = None if record.digest in known else Reason(Code.NOT_KNOWN, peer)
-            if record.peer == peer and record.state == deleg.HELD and record.reason != lost:
+            if record.peer == peer and record.is_held and record.reason != lost:
                 record.reason = lost
                 self._kernel.note(record.id, "holdings", "", "", lost)
                 self._kernel.touch(record)
@@ -539,12 +539,12 @@ class Issued:
         record = self.given.get(message.delegation)
         digest = decode_ticket(message.ticket).leaf.digest
         if record is not None and record.peer == peer and record.digest == digest and not record.is_over:
-            if record.state == deleg.OFFERING:  # its answer was lost
-                self._kernel.fire(deleg.MACHINE, record, "taken")
-            if deleg.MACHINE.allows((record.state, record.pending), "let_go"):
+            if record.is_offered:  # its answer was lost
+                self._kernel.fire(record, "taken")
+            if record.can("let_go"):
                 if record.reclaimed < 0:
                     record.reclaimed, record.reason = self._kernel.now, Reason(Code.LET_GO, peer)
-                self._kernel.fire(deleg.MACHINE, record, "let_go", Reason(Code.LET_GO, peer))
+                self._kernel.fire(record, "let_go", Reason(Code.LET_GO, peer))
                 self._issuer.let_go(record, message.until)
                 self._kernel.owe_no_more(record, peer)
                 self._renew(record)
@@ -552,7 +552,7 @@ class Issued:
 
     def _not_taken(self, record: Delegation, reason: Reason) -> None:
         record.reason = reason
-        self._kernel.fire(deleg.MACHINE, record, "refused", reason)
+        self._kernel.fire(record, "refused", reason)
         again = "it is offered again when something has changed"
         self._kernel.complain(f"{record.peer} refuses {record.id}; {again}", because=reason)
         self._issuer.offer_refused(record)
@@ -564,11 +564,11 @@ class Issued:
         record = self.given.get(message.lease)
         if record is None or (record.peer, record.number) != (peer, message.number) or not message.number:
             return False
-        if record.state == deleg.OFFERING:
+        if record.is_offered:
             self._not_taken(record, message.reason)
             self._kernel.owe_no_more(record, peer)
-        elif record.state == deleg.RECLAIMING:
-            self._kernel.fire(deleg.MACHINE, record, "let_go", Reason(Code.NOT_HEARD_OF, peer).because(message.reason))
+        elif record.is_unanswered:
+            self._kernel.fire(record, "let_go", Reason(Code.NOT_HEARD_OF, peer).because(message.reason))
             self._issuer.let_go(record, record.term.end if record.deadline < 0 else record.deadline)
             self._renew(record)
             self._kernel.owe_no_more(record, peer)
@@ -585,7 +585,7 @@ class Issued:
     def connected(self, peer: str) -> None:
         """A peer that was away may have been set right meanwhile."""
         for chain, spec in list(self.specs.items()):
-            refused = any(one.base == chain and one.state == deleg.REFUSED for one in self.given.values())
+            refused = any(one.base == chain and one.is_refused for one in self.given.values())
             if spec.broker == peer and refused and self._retried.get(chain, 0) < RETRIES_MAX:
                 self._retried[chain] = self._retried.get(chain, 0) + 1
                 self.give([chain], again=True)
@@ -693,7 +693,7 @@ class Issued:
         signer = self._keyring.signer_of(decode_ticket(record.ticket).leaf.issuer)
         record.statement = reclaim(signer, record.digest, at, deadline if deadline >= 0 else None).encode()
         record.number, record.tries = self._kernel.next("serial"), 0
-        self._kernel.fire(deleg.MACHINE, record, "reclaim", why)
+        self._kernel.fire(record, "reclaim", why)
         self._send_given(record)
         self._issuer.taken_back(record)
         for later in list(self.given.values()):  # what goes on from it as well, or stands for it, or it for that
@@ -708,12 +708,12 @@ class Issued:
         if record.is_over:
             return None
         end, now = record.term.end, self._kernel.now
-        if record.state == deleg.REPLACED:
+        if record.is_replaced:
             return earliest(end, record.freed if record.freed >= 0 else None)
-        if record.state == deleg.RECLAIMED:
+        if record.is_reclaimed:
             return earliest(end, record.freed if record.freed > now else None)
         sending = record.send_at if record.is_unanswered else None
-        spec = self.specs.get(record.base) if record.state == deleg.HELD else None
+        spec = self.specs.get(record.base) if record.is_held else None
         begin = end - spec.renew if spec is not None and spec.renew else 0
         if record.beyond > now:
             begin = min(begin, record.beyond) if begin > now else record.beyond
@@ -730,9 +730,9 @@ class Issued:
     def ended(self, record: Delegation) -> bool:
         """End a delegation, given or taken, whose time is over: whether it is."""
         over = record.term.end <= self._kernel.now
-        if not over and not (record.state == deleg.REPLACED and 0 <= record.freed <= self._kernel.now):
+        if not over and not (record.is_replaced and 0 <= record.freed <= self._kernel.now):
             return False
-        self._kernel.fire(deleg.MACHINE, record, "end", Reason(Code.TERM_OVER) if over else None)
+        self._kernel.fire(record, "end", Reason(Code.TERM_OVER) if over else None)
         self.give()
         return True
 
@@ -760,10 +760,10 @@ class Issued:
         to be used of what was taken back, or replaced by less. Of what stands for each other the most counts.
         """
         found: dict[str, Counter[bytes]] = {}
-        enough = {one.base for one in self if one.state == deleg.HELD and one.beyond <= self._kernel.now}
+        enough = {one.base for one in self if one.is_held and one.beyond <= self._kernel.now}
         for one in self:
             goes_on = one.freed > self._kernel.now and one.base not in enough
-            used = one.state in (deleg.OFFERING, deleg.HELD, deleg.RECLAIMING) or goes_on
+            used = one.is_used or goes_on
             if one.type == type_ and used and one.term.overlaps(term):
                 given = Counter(dict(decode_ticket(one.ticket).leaf.classes))
                 found[one.base] = found.get(one.base, Counter()) | given

@@ -23,7 +23,6 @@ from leasekit.actors.settings import ActorSettings
 from leasekit.core.answers import Answer, plain
 from leasekit.core.commands import NoArguments, check_arguments, read_arguments
 from leasekit.core.errors import CommandError
-from leasekit.core.leases.machine import Machine
 from leasekit.core.leases.records import SentRecord
 from leasekit.core.protocol.messages import ErrorReply, Message
 from leasekit.core.reasons import Reason, mark, said, to_text, with_article, words
@@ -221,12 +220,12 @@ class Kernel:
         if self.keeps_records:
             self.changes.append(_new(Change, (record.table, record.id, record.row() if keep else None)))
 
-    def fire(self, machine: Machine, record: Any, event: str, why: Reason | None = None) -> None:
+    def fire(self, record: Any, event: str, why: Reason | None = None) -> None:
         """Move ``record`` by ``event`` and write the log. Raises ``ProtocolError``, and changes nothing, if the table
         has no such row.
         """
         before = (record.state, record.pending)
-        after = machine.next(before, event)
+        after = record.machine.next(before, event)
         record.state, record.pending = after
         self.dirty[id(record)] = record
         if self.keeps_log:

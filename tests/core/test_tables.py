@@ -10,7 +10,11 @@ from leasekit.actors.kernel import Kernel
 from leasekit.actors.settings import ActorSettings
 from leasekit.core.errors import ProtocolError
 from leasekit.core.leases import authority, broker, delegation, membership, power, returns, saved, service_manager
-from leasekit.core.leases.machine import NONE, Machine
+from leasekit.core.leases.machine import NONE, JointIn, Machine, PendingIn, StateIn
+from leasekit.core.leases.outage import Outage
+from leasekit.core.leases.plans import PlanHold, Topology
+from leasekit.core.leases.records import BrokerLease, Delegation, GuestLease, GuestUnit, Return, SiteLease, SiteUnit
+from leasekit.core.leases.saved import SavedUnit
 
 MACHINES = {
     "service manager": service_manager.MACHINE,
@@ -399,6 +403,37 @@ def test_states_that_the_design_names() -> None:
     assert {state for state, _ in membership.TABLE} == joins | {membership.NOT_JOINED}
 
 
+def test_what_records_are_asked_is_of_their_tables() -> None:
+    """Each set of states by which a record is asked names states of its own table; a guest's lease has a phase in each
+    joint state.
+    """
+    asked = 0
+    for cls in (
+        GuestLease,
+        GuestUnit,
+        Return,
+        BrokerLease,
+        SiteUnit,
+        SiteLease,
+        Delegation,
+        Outage,
+        SavedUnit,
+        PlanHold,
+        Topology,
+    ):
+        table = cls.machine.table
+        for one in vars(cls).values():
+            if isinstance(one, StateIn):
+                assert one.states <= {state for state, _ in table}
+            elif isinstance(one, PendingIn):
+                assert one.pending <= {pending for _, pending in table}
+            elif isinstance(one, JointIn):
+                assert one.joints <= {*table}
+            asked += isinstance(one, (StateIn, PendingIn, JointIn))
+    assert asked > 50
+    assert {*service_manager.PHASES} == {*service_manager.TABLE}
+
+
 def test_states_of_the_specification_that_are_not_there() -> None:
     """Two pending operations that the specification names are not in the tables, for a reason."""
     missing = {
@@ -412,8 +447,9 @@ def test_states_of_the_specification_that_are_not_there() -> None:
 def test_an_error_leaves_the_record_untouched() -> None:
     """An event that the table has no row for changes neither the record nor the log, and makes nothing dirty."""
     kernel = Kernel(ActorSettings())
-    record = SimpleNamespace(id="x-1", state="closed", pending=NONE, reason="over")
+    record = SimpleNamespace(machine=service_manager.MACHINE, id="x-1", state="closed", pending=NONE, reason="over")
+    before = {**vars(record)}
     with pytest.raises(ProtocolError):
-        kernel.fire(service_manager.MACHINE, record, "extend", "why")
-    assert vars(record) == {"id": "x-1", "state": "closed", "pending": NONE, "reason": "over"}
+        kernel.fire(record, "extend", "why")
+    assert vars(record) == before
     assert kernel.take() is None

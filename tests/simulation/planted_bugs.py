@@ -90,7 +90,9 @@ BUGS: Final[dict[str, Bug]] = {
     "a broker grants of a claim beside the one in its place": Bug(
         TakenDelegations, "_take", "other.replaced = source.term.start", NOTHING
     ),
-    "a broker forgets in a restart what was replaced": Bug(TakenDelegations, "restore", "deleg.REPLACED, ", ""),
+    "a broker forgets in a restart what was replaced": Bug(
+        TakenDelegations, "restore", "not source.is_over", "source.is_held or source.is_reclaimed"
+    ),
     "a delegation does not grow with what its issuer's file says": Bug(
         Issued, "_is_other", "(record.units, degree) != (spec.units, spec.degree)", "degree != spec.degree"
     ),
@@ -154,10 +156,10 @@ BUGS: Final[dict[str, Bug]] = {
         "lease.close_reason = reason; before = (lease.state, lease.pending)\n"
         "    if lease.pending == sm.REDEEMING:\n        lease.closing = True\n        return",
         also=Bug(
-            Transitions, "advance", "if lease.state == sm.ACTIVE and",
+            Transitions, "advance", 'if lease.can("in_hand"):',
             "if lease.closing and (lease.state, lease.pending) == (sm.ACTIVE, NONE):\n"
             "        lease.closing = False\n        self._predecessors._endings.close(lease, lease.close_reason)\n"
-            "    elif lease.state == sm.ACTIVE and",
+            "    elif lease.can('in_hand'):",
         ),
     ),
     "a closing lease gets units in place of those that failed": Bug(
@@ -165,7 +167,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "units that are ready stay when their lease closes in its setup": Bug(
         SiteLeases, "end", "for name in list(lease.units):",
-        "for name in [n for n in lease.units if lease.state != au.TICKETED or self._units[n].state != au.UP]:",
+        "for name in [n for n in lease.units if not lease.is_ticketed or not self._units[n].is_up]:",
     ),
     "units are not told to leave before the lease closes": Bug(
         Endings, "_after_close", "self._membership.leave(lease, list(lease.units))", NOTHING
@@ -208,9 +210,9 @@ BUGS: Final[dict[str, Bug]] = {
         SiteLeases, "resume", "sum(_is_unsettled(lease, self._units[name]) for name in lease.units)",
         "sum(_is_unsettled(lease, self._units[name]) for name in lease.units) + 1",
     ),
-    "joins are not done again after a restart": Bug(Membership, "resume", "if unit.state in mb.BUSY:", "if False:"),
+    "joins are not done again after a restart": Bug(Membership, "resume", "if unit.is_busy:", "if False:"),
     "a site's reservations are not restored": Bug(
-        Calendars, "restore", "if lease.pending == au.CLOSING or not lease.type:", "if True:"
+        Calendars, "restore", "if lease.is_torn_down or not lease.type:", "if True:"
     ),
     "what a modify replaced is booked again after a restart": Bug(
         ReturnedTickets, "_take_back", "if receipt.detail:  # it was used", "if False:  # it was used"
@@ -235,7 +237,7 @@ BUGS: Final[dict[str, Bug]] = {
         Units, "done", "unit.action != done.number or done.number == 0", "not unit.action"
     ),
     "the end of a teardown is lost": Bug(
-        Units, "done", "if unit is None or", "if unit is None or (unit.state == au.TEARDOWN and not done.number % 5) or"
+        Units, "done", "if unit is None or", "if unit is None or (unit.is_torn_down and not done.number % 5) or"
     ),
     "an action number is used twice": Bug(
         SiteSaved, "begin", "unit.action = number or self._kernel.next(\"action\")",
@@ -265,11 +267,11 @@ BUGS: Final[dict[str, Bug]] = {
     # -- claims
     "signatures are not checked": Bug(Ed25519, "verify", "if len(signature)", "return True\n    if len(signature)"),
     "a claim that was given back is honoured": Bug(
-        SiteClaims, "check_unused", "if known is not None and known.state == VOID:", "if False:",
+        SiteClaims, "check_unused", "if known is not None and known.is_void:", "if False:",
         Bug(ClaimAccounts, "count", "if until <= max(self._kernel.now, leaf.term.start):", "if False:"),
     ),
     "a claim is redeemed twice": Bug(
-        SiteClaims, "check_unused", "if known is not None and known.state == REDEEMED:", "if False:"
+        SiteClaims, "check_unused", "if known is not None and known.is_redeemed:", "if False:"
     ),
     "a guest forgets to give a ticket back": Bug(
         Returns, "give_back", "if held.term.end <= self._kernel.now", "if True"
@@ -312,10 +314,10 @@ BUGS: Final[dict[str, Bug]] = {
         "if leaf.term.end <= now or leaf.serial % 4 == 0:",
     ),
     "good tickets are refused as given back": Bug(
-        SiteClaims, "check_unused", "if known is not None and known.state == VOID:",
+        SiteClaims, "check_unused", "if known is not None and known.is_void:",
         "if ticket.leaf.serial % 4 == 0:\n"
         '        raise TicketError(Code.RETURNED, "the claim was given back")\n'
-        "    if known is not None and known.state == VOID:",
+        "    if known is not None and known.is_void:",
     ),
     "an extend is refused for a notice that there was not": Bug(
         RedeemedTickets, "extend",
@@ -400,7 +402,7 @@ BUGS: Final[dict[str, Bug]] = {
         TicketChecks, "check", "if redeem_by(leaf) < now:", "if False:"
     ),
     "a site gives back what was redeemed": Bug(
-        EarlyEnds, "_on_truncated", "if lapsed and known is not None and known.state == REDEEMED:", "if False:"
+        EarlyEnds, "_on_truncated", "if lapsed and known is not None and known.is_redeemed:", "if False:"
     ),
     "a broker grants anew what nobody redeemed, as it thinks": Bug(
         Lapses, "due", "self._notices.owe(id_, site, lease.id, message.number, message, claim.term.end)",
@@ -421,7 +423,7 @@ BUGS: Final[dict[str, Bug]] = {
         "return\n    known = self._keyring.peers.get(name)",
     ),
     "a site forgets in a restart that a lease lacks units": Bug(
-        SiteLeases, "resume", "lease.pending == au.PRIMING and len(lease.units) != lease.wanted", "False"
+        SiteLeases, "resume", "lease.is_priming and len(lease.units) != lease.wanted", "False"
     ),
     "an extend takes the units of a modify that was refused": Bug(
         LeaseChanges, "extension",

@@ -19,7 +19,6 @@ from leasekit.actors.settings import DELEGATE
 from leasekit.core.claims.claim import READY_AT, REDEEM_BY, REPLACES, SAVING, Ticket, delegate
 from leasekit.core.claims.signed import RECEIPT, TRUNCATION, Signer, Statement, check_statement, decode_statement, state
 from leasekit.core.errors import CommandError, RemoteError
-from leasekit.core.leases import broker as br
 from leasekit.core.leases.records import BrokerLease, Granted, Notice, pack_body
 from leasekit.core.mappers import Grant
 from leasekit.core.properties import Properties, saves
@@ -451,10 +450,10 @@ class ReturnedTickets:
                 self._granted.settle_cut(lease, lease.claims.index(claim))
             self._granted.end(lease, claim, at)
         over = all(c.booked_until <= max(self._kernel.now, c.term.start) for c in lease.claims)
-        if lease.state == br.TICKETED:
+        if lease.is_ticketed:
             left = (Reason(Code.LEFT, units=one.units, at=one.term.start, until=one.until) for one in lease.claims)
             told = Reason(Code.CAME_BACK, units=claim.units, at=receipt.at).because(*left)
-            self._kernel.fire(br.MACHINE, lease, "returned" if over else "return", told)
+            self._kernel.fire(lease, "returned" if over else "return", told)
             if over:
                 self._granted.over(lease, Reason(why, at=claim.redeem_by if why == Code.LAPSED else -1))
         self._granted.changed(lease)

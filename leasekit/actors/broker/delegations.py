@@ -24,7 +24,6 @@ from leasekit.core.claims.claim import DEGREE_ONE, UNITS_MAX, Ticket, decode_tic
 from leasekit.core.claims.signed import RECLAIM, TRUNCATION, check_statement, reclaim_deadline, state
 from leasekit.core.commands import ReleaseSource
 from leasekit.core.errors import CommandError, RemoteError, TicketError
-from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import Delegation, Notice, Withheld
 from leasekit.core.mappers import Grant
@@ -94,12 +93,9 @@ class Subdelegation:
     def delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
         """See :class:`Issuer`."""
         for source in self._book.of_type(spec.type):
-            if (spec.site and source.site != spec.site) or source.state != deleg.HELD:
+            if (spec.site and source.site != spec.site) or not source.is_held:
                 continue
-            if (
-                last is None
-                and next(one for one in self._book.chain(source.base) if one.state == deleg.HELD) is not source
-            ):
+            if last is None and next(one for one in self._book.chain(source.base) if one.is_held) is not source:
                 continue  # what comes later is for renewals
             if last is not None and self._book.base(last.source) != source.base:
                 continue
@@ -215,7 +211,7 @@ class Subdelegation:
         self.issued.restore(rows, overrides)
         for given in self.issued:
             table = self._book.table_or_none(given.source)
-            if table is not None and given.state != deleg.ENDED:  # one that was refused until its site knows: freed
+            if table is not None and not given.has_ended:  # one that was refused until its site knows: freed
                 table.reserve(_key(given.id), decode_ticket(given.ticket).leaf.capacities, given.term, force=True)
                 if given.freed >= 0:
                     table.end(_key(given.id), given.freed)
@@ -267,7 +263,7 @@ class SourceDependents:
         """When the last thing ends that was cut from ``source`` and may go on, or may be cut yet: 0 if nothing is."""
         claims = [c for lease in self._granted.leases.values() for c in lease.claims if c.source == source.id]
         ends = [c.booked_until for c in claims if source.reclaimed < 0 or c.term.start < source.reclaimed]
-        ends += [d.term.end for d in self._issued if d.source == source.id and d.state != deleg.ENDED]
+        ends += [d.term.end for d in self._issued if d.source == source.id and not d.has_ended]
         last = max((end for end in (*ends, source.grants_until) if end > self._kernel.now), default=0)
         return min(last, source.deadline) if source.deadline >= 0 else last
 
@@ -278,19 +274,19 @@ class SourceDependents:
         with self._book.changing(source, self._kernel.now):
             source.reclaimed = at
         source.deadline = deadline
-        self._kernel.fire(deleg.MACHINE, source, "let_go", why)
+        self._kernel.fire(source, "let_go", why)
         self._stop_granting(source)
 
     def _stop_granting(self, source: Delegation) -> None:
         """What was cut from ``source`` and has not begun by then is off; its own holders are told."""
         for record in list(self._issued):
-            if record.source == source.id and deleg.MACHINE.allows((record.state, record.pending), "reclaim"):
+            if record.source == source.id and record.can("reclaim"):
                 self._issued.give_again(record)
                 self._issued.take_back(
                     record, source.reclaimed, source.deadline, Reason(Code.TOOK_BACK, source.peer, source.id)
                 )
         for lease in list(self._granted.leases.values()):
-            for claim in lease.claims if lease.state == br.TICKETED else ():
+            for claim in lease.claims if lease.is_ticketed else ():
                 if claim.source == source.id and claim.term.start >= source.reclaimed:
                     self._granted.notice(lease, claim, claim.term.start, taken_back(source.peer, self._keyring.name))
                     break
@@ -354,13 +350,13 @@ class TakenDelegations:
     def _held_of(self, offer: Offer) -> tuple[HeldClaim, ...]:
         """What is held of the chain that ``offer`` begins: its issuer may have lost its store."""
         return tuple(
-            HeldClaim(one.id, one.ticket, one.state, one.replaced if one.state == deleg.REPLACED else one.reclaimed)
+            HeldClaim(one.id, one.ticket, one.state, one.replaced if one.is_replaced else one.reclaimed)
             for one in self._book.chain(offer.delegation)[-HELD_MAX:]
         )
 
     def _taken_answer(self, source: Delegation, number: int) -> OfferAnswer:
         """It is held; and until when what it stands in the place of is in use, or more of it than there is now."""
-        before = [one for one in self._book.chain(source.base) if one.state == deleg.REPLACED]
+        before = [one for one in self._book.chain(source.base) if one.is_replaced]
         others = len(self._book.chain(source.base)) > 1
         until = max((one.freed for one in before), default=0)
         short = self._book.table(source.id).overcommitted() if others else []
@@ -445,7 +441,7 @@ class TakenDelegations:
         for other in replaced_by(source, list(self._book.chain(source.base))):
             with self._book.changing(other, self._kernel.now):
                 other.replaced = source.term.start
-            self._kernel.fire(deleg.MACHINE, other, "replace", Reason(Code.IN_ITS_PLACE, source.id, units=source.units))
+            self._kernel.fire(other, "replace", Reason(Code.IN_ITS_PLACE, source.id, units=source.units))
             other.freed = self._dependents.busy_until(other)
         self._kernel.note(
             source.id,
@@ -485,7 +481,7 @@ class TakenDelegations:
             self._book.add(source, ticket)
             at = leaf.term.start  # nothing can come of it: its properties are not known
             self._kernel.note(source.id, "taken", "", deleg.HELD, Reason(Code.TAKEN_BACK_UNOFFERED))
-        if deleg.MACHINE.allows((source.state, source.pending), "let_go"):
+        if source.can("let_go"):
             self._dependents.let_go(
                 source, at, -1 if deadline is None else deadline, Reason(Code.TAKES_BACK_AS_OF, peer, at=note.at)
             )
@@ -496,13 +492,13 @@ class TakenDelegations:
     # -- time and state ----------------------------------------------------------------------------------------
 
     def _due_at(self, source: Delegation) -> Instant | None:
-        if source.state in (deleg.REFUSED, deleg.ENDED):
+        if source.is_over:
             return None
-        freed = source.freed if source.state == deleg.REPLACED and source.freed >= 0 else None
+        freed = source.freed if source.is_replaced and source.freed >= 0 else None
         return earliest(source.term.end, freed, source.grants_until if source.grants_until > self._kernel.now else None)
 
     def _due(self, source: Delegation) -> None:
-        if source.state == deleg.REPLACED:
+        if source.is_replaced:
             source.freed = self._dependents.busy_until(source)  # a modify that came back unused goes on for longer
         if self._issued.ended(source):
             self._book.remove(source.id)
@@ -512,7 +508,7 @@ class TakenDelegations:
     def restore(self, rows: Iterable[Row]) -> None:
         """Take up what a store kept."""
         for source in map(Delegation.from_row, rows):
-            if not source.given and source.state in (deleg.HELD, deleg.REPLACED, deleg.RECLAIMED):
+            if not source.given and not source.is_over:
                 self._book.add(source, decode_ticket(source.ticket))
                 self._kernel.schedule(source, self._kernel.due_at(source))
                 if source.grants_until <= self._kernel.now:
@@ -554,7 +550,7 @@ class Withholding:
         return [
             one
             for one in chain
-            if one is source or (deleg.REPLACED in (one.state, source.state) and one.term.overlaps(source.term))
+            if one is source or ((one.is_replaced or source.is_replaced) and one.term.overlaps(source.term))
         ]
 
     def _withhold(self, source: Delegation, message: Withhold) -> None:
@@ -607,7 +603,7 @@ class ReleasedSources:
         """Let go of what is held, as if its issuer had taken it back: for one that is gone."""
         name = asked.source
         found = [one for one in (self._book.get(name), *self._book.chain(name)) if one is not None]
-        sources = [one for one in dict.fromkeys(found) if deleg.MACHINE.allows((one.state, one.pending), "let_go")]
+        sources = [one for one in dict.fromkeys(found) if one.can("let_go")]
         if not found:
             known = ", ".join(sorted(one.source for one in self._book.describe(self._kernel.now))) or "(none)"
             raise CommandError(f"source: found {name!r}, held are {known}")

@@ -32,7 +32,6 @@ from leasekit.actors.served import Notices, Served
 from leasekit.actors.settings import BrokerSettings
 from leasekit.core.claims.claim import JOINED_MAX, Ticket, decode_ticket, join_tickets
 from leasekit.core.errors import CommandError
-from leasekit.core.leases import broker as br
 from leasekit.core.leases.plans import HOLD, PlanHold
 from leasekit.core.leases.records import BrokerLease, Delegation, Granted
 from leasekit.core.mappers import BrokerCycle, Grant, GrantedLease, PendingRequest, Usage
@@ -111,7 +110,7 @@ class Answers:
         self._queue.remove(lease)
         if status == "granted":
             self._book.leave_group(lease.id)
-        if lease.state in (br.CLOSED, br.FAILED):
+        if lease.is_over:
             lease.ended, lease.reason = self._kernel.now, reason
         site, endorsement = "", b""
         properties: Properties = EMPTY
@@ -137,7 +136,7 @@ class Answers:
 
     def reject(self, lease: BrokerLease, reason: Reason, fits: Instant | None = None, event: str = "refuse") -> None:
         """Refuse the request of ``lease``, and those of its group."""
-        self._kernel.fire(br.MACHINE, lease, event, reason)
+        self._kernel.fire(lease, event, reason)
         lease.reason = reason
         self.settle(lease, "refused", reason, fits=fits)
         self.refuse_group(lease, Reason(Code.GROUP_REFUSED).because(reason))
@@ -155,7 +154,7 @@ class Answers:
         for member in self._book.dissolve_group(lease.id):
             other = self._queue.leases.get(member)
             if other is not None and other is not lease:
-                self._kernel.fire(br.MACHINE, other, "refuse", reason)
+                self._kernel.fire(other, "refuse", reason)
                 self.settle(other, "refused", reason)
 
     def expire(self, lease: BrokerLease) -> None:
@@ -242,7 +241,7 @@ class LeaseTerms:
         if lease.unacked and lease.send_at <= self._kernel.now:
             self._served.send(lease)
         if lease.ended < 0 and lease.claims and booked_until(lease) <= self._kernel.now:
-            self._kernel.fire(br.MACHINE, lease, "end", Reason(Code.TERM_OVER))
+            self._kernel.fire(lease, "end", Reason(Code.TERM_OVER))
             self._granted.changed(lease)
             self._granted.over(lease, Reason(Code.TERM_OVER))
         elif lease.ended < 0 and lease.claims:
@@ -275,7 +274,7 @@ class LeaseViews:
         found = []
         for lease in list(self._granted.leases.values()):
             claims = lease.claims
-            if lease.type != type_ or lease.state != br.TICKETED or not claims or claims[-1].until <= self._kernel.now:
+            if lease.type != type_ or not lease.is_ticketed or not claims or claims[-1].until <= self._kernel.now:
                 continue
             last = claims[-1]
             end = last.until if not lease.is_noticed else min(last.until, max(lease.cut, last.term.start + 1))
@@ -659,7 +658,7 @@ class TicketCutter:
         source = self._book.get(parts[-1][1].source)
         assert source is not None, "checked before"
         granted = Reason(Code.GRANTED, source.site, lease.type, units=grant.units, at=start, until=end)
-        self._kernel.fire(br.MACHINE, lease, "grant", granted)
+        self._kernel.fire(lease, "grant", granted)
         self._answers.settle(
             lease,
             "granted",

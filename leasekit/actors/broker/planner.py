@@ -25,8 +25,7 @@ from leasekit.actors.turns import FAILED, MALFORMED, NOT_CARRIED_OUT, check_deci
 from leasekit.core.answers import HeldPartDetails, HoldDetails
 from leasekit.core.claims.claim import JOINED_MAX
 from leasekit.core.errors import CommandError, RemoteError
-from leasekit.core.leases import plans
-from leasekit.core.leases.plans import HELD, HOLD, HOLD_MACHINE, HOLDING, USED, PlanHold
+from leasekit.core.leases.plans import HELD, HOLD, HOLDING, PlanHold
 from leasekit.core.leases.records import BrokerLease
 from leasekit.core.mappers import NoPlan, PlanCycle, Source, TopologyPlan
 from leasekit.core.properties import Properties
@@ -91,7 +90,7 @@ class Holds:
         """Why nothing more is held for a peer; None if it may be. Of what is held for another broker one ``holder``
         may have half, so that it does not stand in the way of those beside it.
         """
-        theirs = [hold for hold in self.held.values() if hold.peer == peer and hold.state != USED]
+        theirs = [hold for hold in self.held.values() if hold.peer == peer and not hold.is_used]
         most = self._settings.holds_max
         if len(theirs) >= most:
             return Reason(Code.PLANS_MAX, self._keyring.name, peer, len(theirs))
@@ -146,9 +145,9 @@ class Holds:
 
     def drop(self, hold: PlanHold, why: Reason) -> None:
         """Nothing is held under it any more."""
-        held = hold.state != USED
+        held = not hold.is_used
         if held:
-            self._kernel.fire(plans.HOLD_MACHINE, hold, "let_go", why)
+            self._kernel.fire(hold, "let_go", why)
         del self.held[hold.id]
         self._kernel.erase(hold)
         if not held:
@@ -166,7 +165,7 @@ class Holds:
             return None
         plan, _, name = named.rpartition("/")
         hold = self.held.get(plan)
-        if hold is None or hold.state == HOLDING:
+        if hold is None or hold.awaits_others:
             raise RemoteError(
                 EXPIRED, f"hold expired: {self._keyring.name} holds nothing (any more) under {plan!r:.100}"
             )
@@ -178,7 +177,7 @@ class Holds:
             raise RemoteError(Code.WRONG_HOLD, f"{named!r:.100}: what is held is not what is asked for")
         if message.properties.get("group_id") != group_of(plan, self._keyring.name):
             raise RemoteError(Code.WRONG_HOLD, f"{HOLD} goes with group_id = {group_of(plan, self._keyring.name)!r}")
-        if hold.state == USED:
+        if hold.is_used:
             raise RemoteError(EXPIRED, f"hold expired: {named} was granted before")
         return hold
 
@@ -191,7 +190,7 @@ class Holds:
 
     def use(self, hold: PlanHold, holder: str) -> None:
         """All parts of ``hold`` are leases of ``holder`` now: nothing is held any more."""
-        self._kernel.fire(plans.HOLD_MACHINE, hold, "use", said(holder))
+        self._kernel.fire(hold, "use", said(holder))
 
     def check_free(self, parts: Sequence[PlanPart], term: Term) -> None:
         """Raises ``CommandError`` unless all parts could be held."""
@@ -256,7 +255,7 @@ class Holds:
     @takes(ReleaseParts, REQUEST)
     def _on_release(self, peer: str, message: ReleaseParts) -> None:
         hold = self.held.get(message.plan)
-        if hold is not None and hold.peer == peer and hold.state != USED:
+        if hold is not None and hold.peer == peer and not hold.is_used:
             self.drop(hold, Reason(Code.RELEASED, peer))
 
     # -- time and state ----------------------------------------------------------------------------------------
@@ -265,12 +264,12 @@ class Holds:
         """Take up the holds that a store kept, when the book has its delegations again."""
         for row in rows:
             hold = PlanHold.from_row(row)
-            if hold.state == HOLDING:
+            if hold.awaits_others:
                 # Whoever asked has had no answer, and asks again; other brokers' shares expire.
                 self._kernel.changes.append(Change(hold.table, hold.id, None))
                 continue
             self.held[hold.id] = hold
-            if hold.state == HELD:
+            if hold.is_held:
                 for part in hold.parts:
                     if self._book.chain(part.source):
                         table = self._book.asked(part.source)
@@ -657,7 +656,7 @@ class Planner:
             assert answer is not None, "it was made with the hold"
             answer = replace(answer, number=planning.message.number)
             hold.answer, planning.hold = encode_message(answer), None
-            self._kernel.fire(HOLD_MACHINE, hold, "promise", said(", ".join(hold.others)))
+            self._kernel.fire(hold, "promise", said(", ".join(hold.others)))
             self._answer(planning, answer)
 
     def _give_up(self, planning: _Planning, why: Reason) -> None:

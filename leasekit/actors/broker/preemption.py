@@ -23,7 +23,6 @@ from leasekit.core.accounts import PRICE
 from leasekit.core.answers import EvictedLease
 from leasekit.core.commands import EvictLease
 from leasekit.core.errors import CommandError
-from leasekit.core.leases import broker as br
 from leasekit.core.leases.records import BrokerLease, Granted
 from leasekit.core.mappers import Grant, Preempt, Price
 from leasekit.core.protocol.messages import NEW, Truncated
@@ -56,7 +55,7 @@ class Preemption:
             raise CommandError(f"lease: found {asked.lease!r:.80}, which is no lease here that goes on")
         why = Reason(Code.EVICTED, detail=clip(asked.reason or "no reason given"))
         at = max(asked.at, self._kernel.now)
-        if lease.state != br.TICKETED:
+        if not lease.is_ticketed:
             self._answers.reject(lease, why)
         elif lease.claims[-1].preemptible:
             self.end(lease, at, why, self.told(lease, at, why))
@@ -74,7 +73,7 @@ class Preemption:
     def victim(self, one: Preempt) -> BrokerLease:
         """The lease that a mapper wants to be ended. Raises ``CommandError`` where that is too early for it."""
         lease = self._granted.leases.get(one.lease)
-        if lease is None or lease.state != br.TICKETED or not lease.claims:
+        if lease is None or not lease.is_ticketed or not lease.claims:
             raise CommandError(f"lease {one.lease!r} holds nothing that could be taken from it")
         first = lease.since + lease.min_run if one.suspend else ends_from(lease, self._kernel.now)
         if lease.since < one.at < first:
@@ -104,7 +103,7 @@ class Preemption:
         if lease.request:
             self._answers.reject(lease, Reason(Code.PREEMPTED_BY).because(reason))
         lease.cut, lease.suspended = at, suspend or lease.on_preempt == REQUEUE
-        self._kernel.fire(br.MACHINE, lease, "preempt", Reason(Code.ENDS_AT, at=at).because(reason))
+        self._kernel.fire(lease, "preempt", Reason(Code.ENDS_AT, at=at).because(reason))
         for claim, site, message in told:
             id_ = f"{TRUNCATE}{lease.id}#{claim.key}"
             self._notices.owe(id_, site, lease.id, message.number, message, claim.term.end)

@@ -271,9 +271,9 @@ class Requests:
             raise RemoteError(Code.WRONG_CLAIM, f"lease {lease.id}'s {last} is another one than the request names")
         deadline = self._admission.goes_on_until(lease, message.op, message.term)
         if lease.request:  # or it would not ask for something else
-            self._kernel.fire(br.MACHINE, lease, "withdraw", Reason(Code.WITHDRAWN))
+            self._kernel.fire(lease, "withdraw", Reason(Code.WITHDRAWN))
             self._answers.settle(lease, "closed", Reason(Code.REQUEST_REPLACED))
-        self._kernel.fire(br.MACHINE, lease, message.op, _asked(lease, asked))
+        self._kernel.fire(lease, message.op, _asked(lease, asked))
         lease.asked, lease.number, lease.request = asked, message.number, message.number
         lease.arrived = self._kernel.now
         lease.deadline = deadline
@@ -296,7 +296,7 @@ class Requests:
             else:
                 self._served.repeat(lease, message.number)
             return
-        self._kernel.fire(br.MACHINE, lease, "withdraw", Reason(Code.WITHDRAWN))
+        self._kernel.fire(lease, "withdraw", Reason(Code.WITHDRAWN))
         self._answers.settle(lease, "closed", Reason(Code.WITHDRAWN))
         self._answers.refuse_group(lease, Reason(Code.GROUP_WITHDRAWN))
 

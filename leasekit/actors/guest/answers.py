@@ -21,7 +21,6 @@ from leasekit.core.claims.signed import CONTRACT, check_statement, decode_statem
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import GuestLease, Held
 from leasekit.core.properties import check_named
 from leasekit.core.protocol.messages import (
@@ -149,7 +148,7 @@ class Tickets:
 
     def drop_continuations(self, lease: GuestLease, message: TicketUpdate) -> bool:
         """The broker ends what goes on from a lease's ticket: whether it is that and no more."""
-        held = lease.following[0] if lease.state == sm.ACTIVE_TICKETED else lease.approved
+        held = lease.following[0] if lease.has_next_ticket else lease.approved
         if held is None or not lease.continuations or not message.truncation:
             return False
         at = decode_statement(message.truncation).at
@@ -195,7 +194,7 @@ class BrokerAnswers:
     ) -> None:
         """The broker grants what was asked: ``held``, and those that go on from it."""
         before, op = (lease.state, lease.pending), lease.asked.op
-        self._kernel.fire(sm.MACHINE, lease, "ticket", said(f"{counted(held.units)} at {site}"))
+        self._kernel.fire(lease, "ticket", said(f"{counted(held.units)} at {site}"))
         if before == (sm.NASCENT, sm.CLOSE_WAIT):
             lease.site = site
             self._returns.give_back_all(lease, (held, *continuations), site)
@@ -217,25 +216,25 @@ class BrokerAnswers:
 
     def terminating(self, lease: GuestLease, reason: Reason | None) -> None:
         """A ticket that was not redeemed yet is worth nothing any more; of a lease the site itself speaks."""
-        if (lease.state, lease.pending) == (sm.TICKETED, NONE):
+        if lease.has_ticket:
             self._endings.expire(lease, reason)
-        elif lease.state == sm.ACTIVE_TICKETED and lease.pending == NONE:
+        elif lease.has_next_ticket and lease.is_idle:
             lease.reason = reason
 
     def refused(self, lease: GuestLease, reason: Reason | None, fits: Instant = -1) -> None:
         """The broker does not grant what was asked."""
-        if not sm.MACHINE.allows((lease.state, lease.pending), "ticket_refused"):
+        if not lease.can("ticket_refused"):
             return
         lease.reason = lease.close_reason if lease.closing else reason
         lease.next_configuration, lease.victims = None, ()
-        self._kernel.fire(sm.MACHINE, lease, "ticket_refused", lease.reason)
-        if lease.state in (sm.FAILED, sm.CLOSED):
+        self._kernel.fire(lease, "ticket_refused", lease.reason)
+        if lease.is_over:
             self._endings.end(lease)
         self._transitions.advance(lease)
 
     def nothing_came(self, lease: GuestLease, reason: Reason | None) -> None:
         """What the broker was asked never arrived there."""
-        self._kernel.fire(sm.MACHINE, lease, "closed", reason)
+        self._kernel.fire(lease, "closed", reason)
         self._endings.end(lease)
 
 
@@ -282,7 +281,7 @@ class BrokerUpdates:
             self._answers.refused(lease, message.reason)
 
     def _on_ticket(self, lease: GuestLease, message: TicketUpdate, wanted: bool) -> None:
-        if not wanted or not sm.MACHINE.allows((lease.state, lease.pending), "ticket"):
+        if not wanted or not lease.can("ticket"):
             self._tickets.give_back_unwanted(lease.broker, message)
             return
         try:
@@ -297,7 +296,7 @@ class BrokerUpdates:
         """The broker has not answered in time, which is all that a lease with tickets in hand can wait."""
         late = Reason(Code.NO_TICKET_TO_GO_ON, lease.broker)
         self._operations.end_ask(lease)
-        self._answers.refused(lease, late if lease.pending != sm.WITHDRAWING else None)
+        self._answers.refused(lease, late if not lease.takes_extend_back else None)
 
     def refused(self, peer: str, message: ErrorReply) -> bool:
         """Whether an error is a broker's, which refuses to take a message at all: that settles what it asked for."""
@@ -305,12 +304,12 @@ class BrokerUpdates:
         if lease is None or message.number == 0:
             return False
         reason = Reason(Code.SAYS, peer).because(message.reason)
-        if (lease.state, lease.pending) == (sm.NASCENT, sm.CLOSE_WAIT):
+        if lease.is_withdrawn:
             # Only a withdrawal of what never arrived is settled by this: if it still comes, its ticket goes back.
             if message.number == lease.number and peer == lease.broker and message.reason.code == Code.UNKNOWN_LEASE:
                 self._answers.nothing_came(lease, reason)
             return True
-        asked = message.number == lease.ask or (lease.pending == sm.WITHDRAWING and message.number == lease.number)
+        asked = message.number == lease.ask or (lease.takes_extend_back and message.number == lease.number)
         if peer != lease.broker or not asked:
             return False
         lease.ask = 0
@@ -346,7 +345,7 @@ class SiteAnswers:
             self.refused(lease, message.reason)
         elif message.state == "undone":
             self._redeems.undone(lease, message.reason)
-        elif sm.MACHINE.allows((lease.state, lease.pending), "lease"):
+        elif lease.can("lease"):
             self._redeems.confirmed(lease, message)
             self._membership.take(lease, message.units)
             self._transitions.join(lease)
@@ -355,29 +354,28 @@ class SiteAnswers:
 
     def changed(self, lease: GuestLease, message: LeaseUpdate) -> None:
         """The site has changed a lease by itself."""
-        if sm.MACHINE.allows((lease.state, lease.pending), "changed"):
+        if lease.can("changed"):
             self._membership.take(lease, message.units)
             lease.reason = message.reason or lease.reason
-            self._kernel.fire(sm.MACHINE, lease, "changed", message.reason)
+            self._kernel.fire(lease, "changed", message.reason)
             self._transitions.join(lease)
 
     def refused(self, lease: GuestLease, reason: Reason | None) -> None:
         """The site does not do what it was asked."""
-        if sm.MACHINE.allows((lease.state, lease.pending), "lease_refused"):
+        if lease.can("lease_refused"):
             self._redeems.refused(lease, reason)
-            if lease.state == sm.FAILED:
+            if lease.is_over:
                 self._endings.end_unused(lease)
 
     def over(self, lease: GuestLease, message: LeaseUpdate, settles: bool) -> None:
         """The site's last word on the lease: closed as asked, or lost."""
-        joint = (lease.state, lease.pending)
         lease.suspends = message.saved >= 0 and message.state == "closed"
-        if settles and lease.operation.op == CLOSE and sm.MACHINE.allows(joint, "closed"):
+        if settles and lease.operation.op == CLOSE and lease.can("closed"):
             event = "closed"
-        elif settles and sm.MACHINE.allows(joint, "lease_refused") and lease.state == sm.TICKETED:
+        elif settles and lease.can("lease_refused") and not lease.is_running:
             self.refused(lease, message.reason)
             return
-        elif sm.MACHINE.allows(joint, "lost"):
+        elif lease.can("lost"):
             event = "lost"
         else:
             return
@@ -386,14 +384,9 @@ class SiteAnswers:
 
     def not_taken(self, lease: GuestLease, code: str, reason: Reason | None) -> None:
         """The site does not take the request at all."""
-        joint = (lease.state, lease.pending)
-        if lease.operation.op == CLOSE and sm.MACHINE.allows(joint, "closed"):
+        if lease.operation.op == CLOSE and lease.can("closed"):
             self._endings.over(lease, "closed", reason)
-        elif (
-            lease.operation.op in (EXTEND, MODIFY, UNDO)
-            and code == Code.UNKNOWN_LEASE
-            and sm.MACHINE.allows(joint, "lost")
-        ):
+        elif lease.operation.op in (EXTEND, MODIFY, UNDO) and code == Code.UNKNOWN_LEASE and lease.can("lost"):
             # It was over for so long that the site has forgotten it, and what it said then never came.
             self._endings.over(lease, "lost", reason)
         else:
@@ -487,35 +480,35 @@ class LeaseTimeouts:
         if not self._limits.is_past(lease):
             return
         expire = self._endings.expire
-        match (lease.state, lease.pending):
-            case (sm.NASCENT, _):
+        match lease.phase:
+            case sm.FIRST_TICKET:
                 expire(lease, Reason(Code.NO_TICKET, lease.broker))
-            case (_, sm.CLOSE_WAIT):
+            case sm.LAST_WORD:
                 expire(lease, Reason(Code.NO_CLOSE, lease.site))
-            case (sm.TICKETED, sm.REDEEMING):
+            case sm.FIRST_LEASE:
                 expire(lease, Reason(Code.NO_LEASE, lease.site))
-            case (sm.TICKETED, _):
+            case sm.FIRST_REDEEM:
                 if self._limits.is_over(lease):
                     expire(lease, Reason(Code.TERM_UNUSED))
-            case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE | sm.EXTENDING_FURTHER):
+            case sm.GOES_ON:
                 victims = self._limits.leaving_victims(lease) if lease.is_promised else []
                 if victims:
                     self._membership.leave_early(lease, victims)
                 else:
                     late = Reason(Code.NO_EXTEND, lease.site)
                     expire(lease, late if lease.terminates_at < 0 else lease.reason)
-            case (sm.ACTIVE_TICKETED, sm.EXTENDING_TICKET):
+            case sm.ASKS_FURTHER:
                 self._redeems.go_on(lease)
-            case (sm.ACTIVE_TICKETED, _) if lease.ask:
+            case sm.IN_HAND | sm.WITHDRAWS_FURTHER | sm.CHANGES_IN_HAND | sm.TAKES_BACK if lease.ask:
                 self._broker.unheard(lease)
-            case (sm.ACTIVE_TICKETED, sm.UNDOING):
+            case sm.TAKES_BACK:
                 expire(lease, Reason(Code.NO_UNDO, lease.site))
-            case (sm.ACTIVE_TICKETED, sm.MODIFYING):
+            case sm.CHANGES_IN_HAND:
                 if not self._redeems.go_on_from_modify(lease):
                     expire(lease, Reason(Code.NO_MODIFY, lease.site))
-            case (sm.ACTIVE, sm.CLOSING):
+            case sm.LEAVES:
                 self._endings.leave_at_once(lease)
-            case (sm.ACTIVE, _):
+            case sm.RUNS | sm.CHANGES:
                 expire(lease, Reason(Code.TERM_OVER) if lease.terminates_at < 0 else lease.reason)
 
 

@@ -101,10 +101,7 @@ def with_more(configuration: Properties, more: Properties) -> dict[str, str]:
 
 def joint(lease: GuestLease) -> str:
     """Its state, and what is pending in it, for an operator."""
-    return lease.state if lease.pending == NONE else f"{lease.state}, {lease.pending}"
-
-
-OPEN = (sm.NASCENT, sm.TICKETED, sm.ACTIVE, sm.ACTIVE_TICKETED)
+    return lease.state if lease.is_idle else f"{lease.state}, {lease.pending}"
 
 
 @keeps(rows="by_id slices", derived="open named _successors")
@@ -146,7 +143,7 @@ class Leases:
             self.named[lease.slice, lease.name] = lease.id
         for predecessor in _predecessors(lease):
             self._successors.setdefault(predecessor, {})[lease.id] = lease
-        if lease.state in OPEN:
+        if lease.is_open:
             self.open[lease.id] = lease
 
     def drop(self, lease: GuestLease) -> None:
@@ -250,7 +247,7 @@ class Leases:
         return [
             _summary(lease)
             for lease in self.by_id.values()
-            if (not asked.slice or lease.slice == asked.slice) and (asked.all or lease.state in OPEN)
+            if (not asked.slice or lease.slice == asked.slice) and (asked.all or lease.is_open)
         ]
 
     @query("lease")
@@ -262,7 +259,7 @@ class Leases:
         rows = []
         for record in self.slices.values():
             members = self.of_slice(record.id)
-            going = [lease for lease in members if lease.state in OPEN]
+            going = [lease for lease in members if lease.is_open]
             units = sum(len(lease.units) for lease in going)
             refused = words(record.refused) or None
             rows.append(
@@ -313,39 +310,39 @@ class Limits:
         """When the lease's state itself makes something happen, if no message does."""
         if lease.state == sm.ACTIVE and lease.pending == NONE:  # by far the most common
             return self._leaves_at(lease, lease.end)
-        match (lease.state, lease.pending):
-            case (sm.NASCENT, sm.TICKETING | sm.CLOSE_WAIT):
+        match lease.phase:
+            case sm.FIRST_TICKET:
                 return lease.ask_deadline
-            case (sm.TICKETED | sm.ACTIVE, sm.CLOSE_WAIT):
+            case sm.LAST_WORD:
                 return self._last_end(lease) + self._settings.close_timeout
-            case (sm.TICKETED, sm.REDEEMING):
+            case sm.FIRST_LEASE:
                 return lease.end + self._settings.clock_skew
-            case (sm.TICKETED, _):
+            case sm.FIRST_REDEEM:
                 goes_on = max(self._redeem_at(lease), lease.hold_until)
                 return lease.end if self._is_held(lease) else min(goes_on, lease.end)
-            case (sm.ACTIVE_TICKETED, sm.EXTENDING_LEASE | sm.EXTENDING_FURTHER):
+            case sm.GOES_ON:
                 assert lease.renewal is not None
                 goes_on = lease.is_promised and not self.leaving_victims(lease)
                 return self._leaves_at(lease, lease.renewal.term.end if goes_on else lease.end)
-            case (sm.ACTIVE_TICKETED, sm.UNDOING):
+            case sm.TAKES_BACK:
                 assert lease.renewal is not None
                 # A site that only accepts it goes on by the extension already, and says so when its units are up.
                 return self._leaves_at(lease, lease.renewal.term.end if lease.op_accepted else lease.end)
-            case (sm.ACTIVE_TICKETED, sm.MODIFYING) if lease.operation.number:
+            case sm.CHANGES_IN_HAND if lease.operation.number:
                 leaves = self._leaves_at(lease, lease.end)
                 return min(max(self.redeem_by(lease), self._changed_by(lease)), leaves) if lease.op_accepted else leaves
-            case (sm.ACTIVE_TICKETED, _) if lease.terminates_at >= 0 and not lease.is_promised:
+            case _ if lease.has_next_ticket and lease.terminates_at >= 0 and not lease.is_promised:
                 return 0  # its site will refuse the renewal: the sooner, the sooner its units can leave
-            case (sm.ACTIVE_TICKETED, pending) if pending == NONE and lease.is_promised:
+            case sm.IN_HAND if lease.is_promised:
                 return 0  # a modify that came between is settled
-            case (sm.ACTIVE_TICKETED, _):
+            case _ if lease.has_next_ticket:
                 return self.redeem_by(lease)
-            case (sm.ACTIVE, sm.MODIFYING) if lease.op_accepted and lease.renewal is not None:
+            case sm.CHANGES if lease.op_accepted and lease.renewal is not None:
                 return self._leaves_at(lease, lease.renewal.term.end)
-            case (sm.ACTIVE, sm.CLOSING):
+            case sm.LEAVES:
                 # The site goes on to the end of an extend that it has accepted, heard of or not.
                 return self._last_end(lease) if lease.op_accepted else lease.end
-            case (sm.ACTIVE, _):
+            case sm.RUNS | sm.CHANGES:
                 return self._leaves_at(lease, lease.end)
         return None
 
@@ -411,7 +408,7 @@ class Limits:
         """
         wanted = lease.renewal.units if lease.renewal is not None else 0
         going = [name for name in lease.leaving if name in lease.units][: max(0, len(lease.units) - wanted)]
-        return [name for name in going if lease.units[name].state not in ("leaving", "left")]
+        return [name for name in going if not lease.units[name].is_going]
 
 
 STRAYS_FROM: Final = 2**32
@@ -513,7 +510,7 @@ class Returns:
     # -- on their way ------------------------------------------------------------------------------------------
 
     def _send(self, giving: Return) -> None:
-        if giving.state == returns.RELINQUISHING:
+        if giving.is_at_site:
             signer = self._keyring.signer_of(decode_ticket(giving.held.ticket).leaf.holder)
             note = state(signer, RELINQUISHMENT, giving.held.digest, giving.at, giving.lease).encode()
             message: Message = Relinquish(giving.lease, giving.number, giving.held.ticket, note)
@@ -525,7 +522,7 @@ class Returns:
     @takes(Relinquished)
     def _on_relinquished(self, peer: str, message: Relinquished) -> None:
         giving = self._numbered(message.lease, message.number)
-        if giving is None or giving.site != peer or giving.state != returns.RELINQUISHING:
+        if giving is None or giving.site != peer or not giving.is_at_site:
             return
         if message.receipt:
             self._returning(giving, message.receipt)
@@ -535,11 +532,11 @@ class Returns:
     def _returning(self, giving: Return, receipt: bytes) -> None:
         self._kernel.owe_no_more(giving, giving.site)
         giving.receipt, giving.tries = receipt, 0
-        self._kernel.fire(returns.MACHINE, giving, "receipt")
+        self._kernel.fire(giving, "receipt")
         self._send(giving)
 
     def _end(self, giving: Return, event: str, why: Reason | None = None) -> None:
-        self._kernel.fire(returns.MACHINE, giving, event, why)
+        self._kernel.fire(giving, event, why)
         self._kernel.owe_no_more(giving, giving.site)
         self._kernel.owe_no_more(giving, giving.broker)
         del self._returns[giving.id]
@@ -548,7 +545,7 @@ class Returns:
     def accepted(self, peer: str, message: Accepted) -> bool:
         """Whether a server has accepted a return, and not another request: the broker has the claim back."""
         giving = self._numbered(message.lease, message.number)
-        if giving is not None and giving.state == returns.RETURNING and giving.broker == peer:
+        if giving is not None and giving.is_at_broker and giving.broker == peer:
             self._end(giving, "accepted")
         return giving is not None
 
@@ -575,7 +572,7 @@ class Returns:
 
     def awaits(self, giving: Return, peer: str) -> bool:
         """Whether ``peer`` is asked to take it."""
-        to = giving.site if giving.state == returns.RELINQUISHING else giving.broker
+        to = giving.site if giving.is_at_site else giving.broker
         return giving.id in self._returns and peer == to
 
     @query("returns")
@@ -605,7 +602,7 @@ class GuestOperations:
 
     def ask(self, lease: GuestLease, event: str, deadline: Instant) -> None:
         """Have the broker asked for ``lease.asked``; ``event`` is ``ask``, ``extend`` or ``modify``."""
-        self._kernel.fire(sm.MACHINE, lease, event)
+        self._kernel.fire(lease, event)
         lease.number += 1
         lease.ask, lease.ask_accepted, lease.ask_deadline, lease.ask_tries = lease.number, False, deadline, 0
         self._send_ask(lease)
@@ -631,7 +628,7 @@ class GuestOperations:
     def _send_ask(self, lease: GuestLease) -> None:
         asked = lease.asked
         message: Message
-        if lease.pending == sm.WITHDRAWING or (lease.state, lease.pending) == (sm.NASCENT, sm.CLOSE_WAIT):
+        if lease.takes_extend_back or lease.is_withdrawn:
             message = Withdraw(lease.id, lease.number, lease.ask)
         else:
             held = lease.following[-1] if asked.op == EXTEND and lease.following else lease.approved

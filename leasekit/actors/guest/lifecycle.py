@@ -56,8 +56,8 @@ class Membership:
         """After a restart: have done again, under the same number, what was under way."""
         for lease in leases:
             for unit in lease.units.values():
-                if unit.state in mb.BUSY:
-                    self._act(lease, unit, "join" if unit.state == mb.JOINING else "leave", unit.action)
+                if unit.is_busy:
+                    self._act(lease, unit, "join" if unit.is_joining else "leave", unit.action)
 
     def take(self, lease: GuestLease, units: Iterable[UnitState]) -> None:
         """Make the lease's units those that the site says it has: new ones wait to join, lost ones are gone."""
@@ -72,9 +72,9 @@ class Membership:
                 unit = lease.units[name] = GuestUnit(
                     f"{lease.id}/{name}", lease.id, name, lease.type, unit_class=state.unit_class
                 )
-            elif unit.properties == state.properties and unit.state != mb.LEFT:
+            elif unit.properties == state.properties and not unit.has_left:
                 continue
-            if unit.state == mb.LEFT:
+            if unit.has_left:
                 self._fire(unit, "given")
             unit.properties = state.properties
             self._kernel.touch(unit)
@@ -87,13 +87,13 @@ class Membership:
 
     @staticmethod
     def _fire(unit: GuestUnit, event: str) -> None:
-        unit.state, _ = mb.UNIT_MACHINE.next((unit.state, NONE), event)
+        unit.state, unit.pending = unit.machine.next((unit.state, unit.pending), event)
 
     def join(self, lease: GuestLease) -> None:
         """Join all units that wait; tells :attr:`all_joined` at once if none does."""
         self.move(lease, "join")
         for unit in lease.units.values():
-            if unit.state == mb.WAITING:
+            if unit.can("join"):
                 self._begin(lease, unit, "join", "joined")
         self._check_joined(lease)
 
@@ -101,7 +101,7 @@ class Membership:
         """Let the named units leave; those that never joined have left already."""
         for name in names:
             unit = lease.units.get(name)
-            if unit is None or not mb.UNIT_MACHINE.allows((unit.state, NONE), "leave"):
+            if unit is None or not unit.can("leave"):
                 continue
             self._begin(lease, unit, "leave", "left")
 
@@ -113,10 +113,10 @@ class Membership:
     def _begin(self, lease: GuestLease, unit: GuestUnit, op: str, end: str) -> None:
         """Have a unit join or leave: ``end`` is the event of that."""
         self._fire(unit, op)
-        if unit.state in mb.BUSY and self._drives:
+        if unit.is_busy and self._drives:
             self._act(lease, unit, op, self._kernel.next("action"))
             return
-        if unit.state in mb.BUSY:
+        if unit.is_busy:
             self._fire(unit, end)
         self._kernel.touch(unit)
 
@@ -155,14 +155,14 @@ class Membership:
             return
         unit.action = 0
         lease.busy -= 1
-        if unit.state == mb.JOINING:
+        if unit.is_joining:
             self._fire(unit, "joined" if done.ok else "failed")
             unit.reason = None if done.ok else Reason(Code.JOIN_FAILED, detail=done.reason)
             if done.ok and done.properties:
                 unit.properties = {**unit.properties, **done.properties}
             self._kernel.touch(unit)
             self._check_joined(lease)
-        elif unit.state == mb.LEAVING:
+        elif unit.is_leaving:
             self._has_left(lease, unit, None if done.ok else Reason(Code.LEAVE_FAILED, detail=done.reason))
 
     def _has_left(self, lease: GuestLease, unit: GuestUnit, reason: Reason | None) -> None:
@@ -179,7 +179,7 @@ class Membership:
     def _check_joined(self, lease: GuestLease) -> None:
         if lease.join == mb.JOINING and not lease.busy:
             self.move(lease, "joined")
-            failed = [unit for unit in lease.units.values() if unit.state == mb.FAILED]
+            failed = [unit for unit in lease.units.values() if unit.has_failed]
             if failed:
                 missing = Reason(Code.UNITS_NOT_JOINED, units=len(failed), of=len(lease.units))
                 lease.reason = missing.because(failed[0].reason)
@@ -237,24 +237,24 @@ class Endings:
         if lease.closing:
             return
         before = (lease.state, lease.pending)
-        self._kernel.fire(sm.MACHINE, lease, "close", reason)
+        self._kernel.fire(lease, "close", reason)
         lease.closing, lease.close_reason, lease.reason = True, reason, reason
         self._after_close(lease, before)
 
     def close_if_open(self, lease: GuestLease | None, reason: Reason | None) -> None:
         """As :meth:`close`, for one of several that end together, which may be over already."""
-        if lease is not None and sm.MACHINE.allows((lease.state, lease.pending), "close"):
+        if lease is not None and lease.can("close"):
             self.close(lease, reason)
 
     def expire(self, lease: GuestLease, reason: Reason | None) -> None:
         """The lease's time is up, or nobody answers for it any more."""
         before = (lease.state, lease.pending)
-        self._kernel.fire(sm.MACHINE, lease, "expire", reason)
+        self._kernel.fire(lease, "expire", reason)
         lease.reason = lease.reason if lease.closing and lease.reason else reason
         self._after_close(lease, before)
 
     def _after_close(self, lease: GuestLease, before: tuple[str, str]) -> None:
-        if lease.pending == sm.CLOSING:
+        if lease.is_leaving:
             if lease.ask:
                 self._operations.end_ask(lease)
             self._give_back_continuations(
@@ -264,9 +264,9 @@ class Endings:
             self._membership.move(lease, "leave")
             self._membership.leave(lease, list(lease.units))
             self._membership.check_left(lease)
-        elif lease.pending == sm.CLOSE_WAIT and before == (sm.NASCENT, sm.TICKETING):
+        elif lease.awaits_last_word and before == (sm.NASCENT, sm.TICKETING):
             self._operations.withdraw(lease)
-        elif lease.pending == sm.CLOSE_WAIT:
+        elif lease.awaits_last_word:
             self._give_back_continuations(lease)
             self._operations.begin(lease, CLOSE)
         elif lease.is_over:
@@ -285,15 +285,15 @@ class Endings:
 
     def all_left(self, lease: GuestLease) -> None:
         """All units have left: the site is told."""
-        if lease.pending == sm.CLOSING:
-            self._kernel.fire(sm.MACHINE, lease, "left")
+        if lease.is_leaving:
+            self._kernel.fire(lease, "left")
             self._membership.move(lease, "over")
             self._operations.begin(lease, CLOSE)
 
     def over(self, lease: GuestLease, event: str, reason: Reason | None, receipt: bytes = b"") -> None:
         """The site has said its last word on the lease: ``event`` is ``closed`` or ``lost``."""
         lease.reason = reason
-        self._kernel.fire(sm.MACHINE, lease, event, reason)
+        self._kernel.fire(lease, event, reason)
         held = lease.approved
         # A site that ends a lease by itself gives no receipt: what is left of the claim is the broker's all the same.
         if held is not None and (receipt or held.term.end > self._kernel.now + self._kernel.settings.clock_skew):
@@ -341,20 +341,20 @@ class Redeems:
 
     def begin(self, lease: GuestLease) -> None:
         """Redeem a lease's first ticket."""
-        self._kernel.fire(sm.MACHINE, lease, "redeem")
+        self._kernel.fire(lease, "redeem")
         self._operations.begin(lease, NEW)
 
     def in_hand(self, lease: GuestLease) -> bool:
         """An active lease goes on by the tickets in hand, if there are any; whether there are."""
-        if not sm.MACHINE.allows((lease.state, lease.pending), "in_hand") or not lease.continuations:
+        if not lease.can("in_hand") or not lease.continuations:
             return False
-        self._kernel.fire(sm.MACHINE, lease, "in_hand", _span(lease.continuations[:1]))
+        self._kernel.fire(lease, "in_hand", _span(lease.continuations[:1]))
         return True
 
     def notice(self, lease: GuestLease) -> None:
         """An active lease that its site ends early is under notice."""
-        if lease.terminates_at >= 0 and sm.MACHINE.allows((lease.state, lease.pending), "notice"):
-            self._kernel.fire(sm.MACHINE, lease, "notice", Reason(Code.ENDS_AT, at=lease.terminates_at))
+        if lease.terminates_at >= 0 and lease.can("notice"):
+            self._kernel.fire(lease, "notice", Reason(Code.ENDS_AT, at=lease.terminates_at))
 
     def extend(self, lease: GuestLease, asked: Asked, victims: tuple[str, ...], deadline: Instant) -> None:
         """Ask the broker for what is to go on from a lease, and wait for the answer until ``deadline``."""
@@ -364,7 +364,7 @@ class Redeems:
     def go_on(self, lease: GuestLease) -> None:
         """Ask the site to go on by the first of the tickets in hand."""
         lease.renewal, lease.continuations = lease.continuations[0], lease.continuations[1:]
-        self._kernel.fire(sm.MACHINE, lease, "redeem")
+        self._kernel.fire(lease, "redeem")
         self._operations.begin(lease, EXTEND)
 
     def confirmed(self, lease: GuestLease, update: LeaseUpdate) -> None:
@@ -374,7 +374,7 @@ class Redeems:
         self._go_over(lease)
         self._operations.end(lease)
         lease.granted, lease.contract, lease.reason = update.term, update.contract, update.reason or late or noticed
-        self._kernel.fire(sm.MACHINE, lease, "lease", said(f"{counted(len(update.units))} to {mark(update.term.end)}"))
+        self._kernel.fire(lease, "lease", said(f"{counted(len(update.units))} to {mark(update.term.end)}"))
 
     @staticmethod
     def _go_over(lease: GuestLease) -> None:
@@ -392,13 +392,13 @@ class Redeems:
         self._operations.end(lease)
         lease.renewal, lease.truncation, lease.next_configuration, lease.victims = None, b"", None, ()
         lease.reason = reason
-        self._kernel.fire(sm.MACHINE, lease, "lease_refused", reason)
+        self._kernel.fire(lease, "lease_refused", reason)
         if renewal is not None:
             self._returns.give_back(lease, renewal, lease.site)
         if not stands:
             self._returns.give_back_all(lease, lease.continuations, lease.site)
             lease.continuations = ()
-        if lease.pending == sm.WITHDRAWING:
+        if lease.takes_extend_back:
             self._operations.withdraw(lease)  # what was to go on from it
 
     # -- changing ----------------------------------------------------------------------------------------------
@@ -415,7 +415,7 @@ class Redeems:
 
     def reconfigure(self, lease: GuestLease, why: Reason | None) -> None:
         """Have the site give a lease's units another configuration."""
-        self._kernel.fire(sm.MACHINE, lease, "modify", why)
+        self._kernel.fire(lease, "modify", why)
         self._operations.begin(lease, MODIFY)
 
     @staticmethod
@@ -425,7 +425,7 @@ class Redeems:
 
     def take_in_hand(self, lease: GuestLease) -> None:
         """The ticket that the site was asked to go on by, and has accepted, is in hand while a modify comes between."""
-        if lease.pending == sm.EXTENDING_LEASE and lease.renewal is not None:
+        if lease.goes_on and lease.renewal is not None:
             self._kernel.owe_no_more(lease, lease.site)
             lease.continuations = (lease.renewal._replace(promised=True), *lease.continuations)
             self._operations.end(lease)
@@ -441,7 +441,7 @@ class Redeems:
             lease.before = lease.renewal.digest if lease.renewal is not None else lease.before
             lease.renewal, lease.next_configuration, lease.victims, lease.truncation = None, None, (), b""
             lease.reason = Reason(Code.NO_MODIFY, lease.site)
-            self._kernel.fire(sm.MACHINE, lease, "lease_refused", lease.reason)
+            self._kernel.fire(lease, "lease_refused", lease.reason)
         else:
             return False
         self.go_on(lease)
@@ -460,13 +460,9 @@ class Redeems:
             self._kernel.complain(f"lease {lease.id} does not get the key of slice {lease.slice}: {error}")
             self._kernel.touch(lease)
             return
-        if lease.state == sm.TICKETED:
+        if lease.has_ticket:
             lease.configuration = configuration
-        elif (
-            sm.MACHINE.allows((lease.state, lease.pending), "modify")
-            and not lease.closing
-            and lease.end > self._kernel.now
-        ):
+        elif lease.can("modify") and not lease.closing and lease.end > self._kernel.now:
             lease.key_tried = key
             self.change(lease, configuration, ())
             self.reconfigure(lease, said("the slice's key"))
@@ -481,11 +477,11 @@ class Redeems:
             meanwhile = "undo its extension when that is settled" if lease.following and not lease.closing else ""
             which = f"lease {lease.id} is {joint(lease)}"
             raise CommandError(f"{which}: {meanwhile or 'it has no extension that could be undone now'}")
-        if lease.pending == sm.EXTENDING_TICKET:
-            self._kernel.fire(sm.MACHINE, lease, "undo", TAKEN_BACK)
+        if lease.asks_extend:
+            self._kernel.fire(lease, "undo", TAKEN_BACK)
             self._operations.withdraw(lease)
-        elif lease.pending == sm.EXTENDING_FURTHER:
-            self._kernel.fire(sm.MACHINE, lease, "let_go", TAKEN_BACK)
+        elif lease.asks_further:
+            self._kernel.fire(lease, "let_go", TAKEN_BACK)
             lease.victims = ()
             self._operations.forsake(lease)
         else:
@@ -494,22 +490,22 @@ class Redeems:
     def _take_back(self, lease: GuestLease, tickets: tuple[Held, ...]) -> None:
         why = _span(tickets)
         if tickets[0] is lease.renewal:
-            self._kernel.fire(sm.MACHINE, lease, "undo", why)
+            self._kernel.fire(lease, "undo", why)
             self._operations.begin(lease, UNDO)
             return
-        self._kernel.fire(sm.MACHINE, lease, "undo" if lease.pending == NONE else "let_go", why)
+        self._kernel.fire(lease, "undo" if lease.is_idle else "let_go", why)
         lease.continuations = lease.continuations[: -len(tickets)]
         self._returns.give_back_all(lease, tickets, lease.site)
         self._advance(lease)
 
     def undone(self, lease: GuestLease, reason: Reason | None) -> None:
         """The site does not go on by the extension: all of it goes back."""
-        if not sm.MACHINE.allows((lease.state, lease.pending), "undone"):
+        if not lease.can("undone"):
             return
         tickets = _last_extension(lease)
         self._operations.end(lease)
         lease.renewal, lease.continuations, lease.victims, lease.reason = None, (), (), reason
-        self._kernel.fire(sm.MACHINE, lease, "undone", _span(tickets))
+        self._kernel.fire(lease, "undone", _span(tickets))
         self._returns.give_back_all(lease, tickets, lease.site)
 
 
@@ -562,7 +558,7 @@ class Predecessors:
 
     def may_redeem(self, lease: GuestLease, *, due: bool) -> bool:
         """The same for its first ticket; the mapper is asked when that is ``due``."""
-        answer = self._look_at(lease, lease.after.redeem, lambda p: p.state in (sm.ACTIVE, sm.ACTIVE_TICKETED), ask=due)
+        answer = self._look_at(lease, lease.after.redeem, lambda p: p.is_running, ask=due)
         if answer == LOST:
             self._endings.expire(lease, self._what_became_of(Code.REDEEM_PREDECESSOR, lease.after.redeem))
             return False
@@ -624,15 +620,15 @@ class Transitions:
         """Do what the lease's state allows now: join, or redeem."""
         if lease.join == mb.BLOCKED_JOIN and not self._limits.is_held_by_mapper(lease):
             self.join(lease)
-        if lease.state == sm.ACTIVE and lease.pending in (NONE, sm.EXTENDING_TICKET):
+        if lease.can("in_hand"):
             self._redeems.roll_key(lease)
             if self._redeems.in_hand(lease):
                 self.advance(lease)
             else:
                 self._redeems.notice(lease)
-        elif (lease.state, lease.pending) == (sm.TICKETED, NONE):
+        elif lease.has_ticket:
             self._redeem_first(lease)
-        elif (lease.state, lease.pending) == (sm.ACTIVE_TICKETED, NONE):
+        elif lease.phase == sm.IN_HAND:
             if self._limits.is_past(lease):
                 self._redeems.go_on(lease)
             else:
@@ -648,7 +644,7 @@ class Transitions:
 
     def join(self, lease: GuestLease) -> None:
         """Have the units of an active lease join that wait."""
-        if lease.state not in (sm.ACTIVE, sm.ACTIVE_TICKETED) or lease.is_closing:
+        if not lease.is_running or lease.is_closing:
             return
         if self._predecessors.may_join(lease):
             self._membership.join(lease)

@@ -42,8 +42,6 @@ from leasekit.core.commands import CloseSlice, CreateSlice, SetSliceKey, UndoExt
 from leasekit.core.errors import CommandError
 from leasekit.core.filters import FilterError, parse_filter
 from leasekit.core.leases import membership as mb
-from leasekit.core.leases import service_manager as sm
-from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.plans import HOLD
 from leasekit.core.leases.records import After, Asked, GuestLease, Resumed, Slice
 from leasekit.core.leases.saved import RESUMES
@@ -309,16 +307,16 @@ class LeaseChanges:
 
     @staticmethod
     def _must_allow(lease: GuestLease, event: str) -> None:
-        if sm.MACHINE.allows((lease.state, lease.pending), event) and not lease.closing:
+        if lease.can(event) and not lease.closing:
             return
-        if lease.pending == sm.NOTICED:
+        if lease.is_noticed:
             why = words(lease.reason) or "no reason given"
             raise CommandError(f"lease {lease.id} ends early, at {mark(lease.terminates_at)}: {why}")
         raise CommandError(f"lease {lease.id} is {joint(lease)}: only an active lease with nothing pending can {event}")
 
     def _must_have_time(self, lease: GuestLease) -> None:
         """A modify may come between a lease and its extension only if it can be settled before."""
-        if lease.pending != sm.EXTENDING_LEASE:
+        if not lease.goes_on:
             return
         which = f"lease {lease.id} is about to go on by its extension, at {mark(lease.end)}"
         if not lease.is_promised:
@@ -441,7 +439,7 @@ class Slices:
         if record is None or record.released or not record.hold:
             return
         members = self._records.of_slice(record.id)
-        lost = next((other for other in members if other.state in (sm.FAILED, sm.CLOSED)), None)
+        lost = next((other for other in members if other.is_over), None)
         if lost is not None:
             record.refused = Reason(Code.LEASE_LOST, lost.id, lost.state).because(lost.reason)
             record.released = True
@@ -461,7 +459,7 @@ class Slices:
             if dependent.join == mb.BLOCKED_JOIN:
                 self._transitions.join(dependent)
                 self._kernel.touch(dependent)
-            elif dependent.state == sm.TICKETED and dependent.pending == NONE:
+            elif dependent.has_ticket:
                 self._transitions.advance(dependent)
 
     @command("slice.create")
@@ -504,7 +502,7 @@ class Slices:
         self._find(name)
         closed = []
         for lease in list(self._records.open.values()):
-            if lease.slice == name and lease.suspends and lease.pending == sm.CLOSING:
+            if lease.slice == name and lease.suspends and lease.is_leaving:
                 lease.closing = True  # its rest is not asked for
                 self._kernel.touch(lease)
             elif lease.slice == name and not lease.closing and not lease.is_closing:

@@ -24,8 +24,7 @@ from leasekit.actors.peering import Calls, Keyring
 from leasekit.core.answers import LeasedPartDetails, PlannedTopology, PlanPartDetails, TopologyDetails, plain
 from leasekit.core.commands import CloseTopology, ListTopologies, ShowTopology
 from leasekit.core.errors import CommandError
-from leasekit.core.leases import service_manager as sm
-from leasekit.core.leases.plans import ASKING, CLOSED, COMMITTED, COMMITTING, FAILED, HOLD, TOPOLOGY_MACHINE, Topology
+from leasekit.core.leases.plans import CLOSED, FAILED, HOLD, Topology
 from leasekit.core.leases.records import GuestLease
 from leasekit.core.mappers import RequestLease, RequestTopology, TopologyView
 from leasekit.core.properties import PROPERTIES_MAX
@@ -76,7 +75,7 @@ class LeasedTopologies:
         """Take up what a store kept."""
         for topology in map(Topology.from_row, rows):
             self.by_id[topology.id] = topology
-            for id_ in topology.leases.values() if topology.state in (COMMITTING, COMMITTED) else ():
+            for id_ in topology.leases.values() if topology.has_leases else ():
                 self._topology_of[id_] = topology
             self._kernel.schedule(topology, self._kernel.now)
 
@@ -116,7 +115,7 @@ class LeasedTopologies:
     def connected(self, peer: str) -> None:
         """A connection to ``peer`` has come up: what it has not answered is asked again at once."""
         for topology in self.by_id.values():
-            if topology.state == ASKING and topology.broker == peer:
+            if topology.awaits_plan and topology.broker == peer:
                 topology.tries = 0
                 self._send_plan(topology)
 
@@ -127,8 +126,8 @@ class LeasedTopologies:
         topology = self.by_id.get(message.query.rpartition(".")[0])
         if topology is None or topology.broker != peer or topology.query != message.query:
             self._release(message.plan, (peer,))
-        elif topology.state != ASKING:
-            if message.plan != topology.plan or topology.state in OVER:
+        elif not topology.awaits_plan:
+            if message.plan != topology.plan or topology.is_over:
                 self._release(message.plan, (peer,))
         elif message.status != "held":
             topology.earliest = message.earliest
@@ -145,7 +144,7 @@ class LeasedTopologies:
         """Whether an error answers a request for a plan, which may be refused by one, too."""
         topology = self.by_id.get(message.lease.rpartition(".")[0])
         if topology is not None and topology.broker == peer and topology.query == message.lease:
-            if topology.state == ASKING and message.number == topology.number:
+            if topology.awaits_plan and message.number == topology.number:
                 self._end(topology, "refuse", Reason(Code.SAYS, peer).because(message.reason))
             return True
         return False
@@ -202,7 +201,7 @@ class LeasedTopologies:
         heard = min(message.expires, self._kernel.now + self._requests.timeout)
         topology.deadline = heard + settings.clock_skew + 2 * settings.retry_first
         topology.leases = {}
-        self._kernel.fire(TOPOLOGY_MACHINE, topology, "decide", said(f"{message.plan}: {len(message.parts)} parts"))
+        self._kernel.fire(topology, "decide", said(f"{message.plan}: {len(message.parts)} parts"))
         request = _request(topology)
         awaited = {name for member in request.members for name in _predecessors(member)}
         counts = {name: sum(part.broker == name for part in message.parts) for name in self._brokers(message.parts)}
@@ -253,7 +252,7 @@ class LeasedTopologies:
     def is_undecided(self, lease: GuestLease) -> bool:
         """Whether the lease is one of several of which not all have their tickets: it must not be redeemed."""
         topology = self._topology_of.get(lease.id)
-        return topology is not None and topology.state == COMMITTING
+        return topology is not None and topology.awaits_tickets
 
     def settle(self, lease: GuestLease) -> None:
         """A lease has its ticket, or is over: its topology goes on when all have, and comes to nothing when one is."""
@@ -261,8 +260,8 @@ class LeasedTopologies:
         if topology is None:
             return
         members = [self._records.by_id.get(id_) for id_ in topology.leases.values()]
-        if topology.state == COMMITTING:
-            gone = [one for one in members if one is None or one.state in (sm.FAILED, sm.CLOSED)]
+        if topology.awaits_tickets:
+            gone = [one for one in members if one is None or one.is_over]
             if gone:
                 lost = gone[0]
                 why = Reason(Code.LEASE_LOST, what="over")
@@ -270,14 +269,14 @@ class LeasedTopologies:
                     why = Reason(Code.LEASE_LOST, lost.name, lost.state).because(lost.reason)
                 self._abandon(topology, why)
             elif all(one is not None and one.approved is not None for one in members):
-                self._kernel.fire(TOPOLOGY_MACHINE, topology, "commit", said("all tickets are there"))
+                self._kernel.fire(topology, "commit", said("all tickets are there"))
                 for other in members:
                     if other is not None and other is not lease:
                         for tell in self.committed:
                             tell(other)
-        elif topology.state == COMMITTED and all(one is None or one.ended >= 0 for one in members):
+        elif topology.is_leased and all(one is None or one.ended >= 0 for one in members):
             topology.ended, topology.reason = self._kernel.now, topology.reason or lease.reason
-            self._kernel.fire(TOPOLOGY_MACHINE, topology, "over", topology.reason)
+            self._kernel.fire(topology, "over", topology.reason)
 
     def _abandon(self, topology: Topology, why: Reason, *, again: bool = True) -> None:
         """A decision comes to nothing: what it got goes back; another plan is tried if there is a try left."""
@@ -285,7 +284,7 @@ class LeasedTopologies:
         for id_ in leases:
             self._topology_of.pop(id_, None)
         if again and topology.left and _request(topology).lst >= self._kernel.now:
-            self._kernel.fire(TOPOLOGY_MACHINE, topology, "plan_again", why)
+            self._kernel.fire(topology, "plan_again", why)
             topology.left -= 1
             topology.reason = why
             self._ask_plan(topology)
@@ -296,30 +295,27 @@ class LeasedTopologies:
         self._release(plan, brokers)
 
     def _end(self, topology: Topology, event: str, why: Reason) -> None:
-        self._kernel.fire(TOPOLOGY_MACHINE, topology, event, why)
+        self._kernel.fire(topology, event, why)
         topology.reason, topology.ended = why, self._kernel.now
 
     # -- time and state ----------------------------------------------------------------------------------------
 
     def _due_at(self, record: Topology) -> Instant | None:
-        match record.state:
-            case "asking":
-                return earliest(record.send_at, record.deadline)
-            case "committing":
-                return record.deadline
-            case "committed":
-                return None
-        return record.ended + self._kernel.settings.retention
+        if record.is_over:
+            return record.ended + self._kernel.settings.retention
+        if record.is_leased:
+            return None
+        return earliest(record.deadline, record.send_at if record.awaits_plan else None)
 
     def _due(self, record: Topology) -> None:
-        if record.state == ASKING:
+        if record.awaits_plan:
             if record.deadline <= self._kernel.now:
                 self._end(record, "refuse", Reason(Code.NO_TICKET, record.broker))
             elif record.send_at <= self._kernel.now:
                 self._send_plan(record)
-        elif record.state == COMMITTING and record.deadline <= self._kernel.now:
+        elif record.awaits_tickets and record.deadline <= self._kernel.now:
             self._abandon(record, Reason(Code.TICKETS_LATE))
-        elif record.state in OVER and record.ended + self._kernel.settings.retention <= self._kernel.now:
+        elif record.is_over and record.ended + self._kernel.settings.retention <= self._kernel.now:
             self._forget(record)
 
     def _forget(self, topology: Topology) -> None:
@@ -343,9 +339,9 @@ class LeasedTopologies:
     def _close(self, asked: CloseTopology) -> TopologyDetails:
         topology = named("topology", asked.topology, self.by_id)
         reason = said(asked.reason) if asked.reason else Reason(Code.CLOSED_BY_GUEST)
-        if topology.state in OVER:
+        if topology.is_over:
             raise CommandError(f"topology {topology.id} is {topology.state} already: {words(topology.reason)}")
-        if topology.state == COMMITTED:
+        if topology.is_leased:
             topology.reason = reason
             self._kernel.touch(topology)
             for id_ in topology.leases.values():
@@ -356,7 +352,7 @@ class LeasedTopologies:
 
     def _give_up(self, topology: Topology, reason: Reason) -> None:
         """No tickets of it are to be redeemed."""
-        if topology.state == ASKING:
+        if topology.awaits_plan:
             self._end(topology, "give_up", reason)
         else:
             self._abandon(topology, reason, again=False)
@@ -364,7 +360,7 @@ class LeasedTopologies:
     def slice_closing(self, name: str, reason: Reason) -> None:
         """What is still planned for a slice that is closed is given up first, or it would be leased all the same."""
         for topology in list(self.by_id.values()):
-            if topology.state in (ASKING, COMMITTING) and _request(topology).slice == name:
+            if topology.is_under_way and _request(topology).slice == name:
                 self._give_up(topology, reason)
 
     @query("topology")
@@ -377,7 +373,7 @@ class LeasedTopologies:
         return [
             replace(self._describe(topology), parts=UNSET)
             for topology in self.by_id.values()
-            if asked.all or topology.state not in OVER
+            if asked.all or not topology.is_over
         ]
 
     def _describe(self, topology: Topology) -> TopologyDetails:

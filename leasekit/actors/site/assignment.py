@@ -25,7 +25,6 @@ from leasekit.actors.site.leases import (
 )
 from leasekit.actors.site.units import Units
 from leasekit.core.errors import CommandError
-from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.mappers import (
     Assign,
@@ -134,7 +133,7 @@ class Assignment:
         """A machine that is up, and its lease. Raises ``CommandError``."""
         unit = self._units.find(name)
         lease = self._leases.by_id.get(unit.lease)
-        if not unit.host or unit.state != au.UP or lease is None:
+        if not unit.host or not unit.is_up or lease is None:
             raise CommandError(f"unit {name} is no machine that is up: it is {unit.state}")
         if self._units.inventory.properties(unit.type).get(able) != "true":
             raise CommandError(f"unit {name}: the driver of type {unit.type!r} has not {able!r}")
@@ -186,7 +185,7 @@ class Assignment:
         elif len(units) < missing:
             lease.reason = lease.reason or Reason(Code.FEWER_FREE, units=len(units))
         if op == NEW:
-            self._kernel.fire(au.MACHINE, lease, "assign", said(counted(len(units))))
+            self._kernel.fire(lease, "assign", said(counted(len(units))))
         for unit, class_ in zip(units, given_as, strict=True):
             lease.units.append(unit.id)
             lease.waiting += 1

@@ -19,7 +19,6 @@ from leasekit.actors.site.hosts import Places
 from leasekit.actors.site.units import Units
 from leasekit.core.claims.claim import Claim
 from leasekit.core.errors import CommandError
-from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import SiteLease, SiteUnit, Window
 from leasekit.core.reasons import Code, Reason, counted, mark, marked, said
 from leasekit.core.schema import Row
@@ -145,7 +144,7 @@ class Calendars:
 
     def unit_moved(self, unit: SiteUnit, *_: object) -> None:
         """A unit that has left its lease stands in for none."""
-        if unit.id in self._stand_ins and not unit.promised and unit.state not in au.IN_USE:
+        if unit.id in self._stand_ins and not unit.promised and not unit.is_in_use:
             self._stand_ins.remove(unit.id)
             self.of(unit.type).end(f"for {unit.id}", self._kernel.now)
 
@@ -170,7 +169,7 @@ class Calendars:
 
     def restore(self, lease: SiteLease) -> None:
         """Book what a lease had before a restart."""
-        if lease.pending == au.CLOSING or not lease.type:
+        if lease.is_torn_down or not lease.type:
             return
         table, units = self.of(lease.type), [self.units[name] for name in lease.units]
         for unit in units:
@@ -294,7 +293,7 @@ class Calendars:
             return
         window.begun = True
         for unit in self._units_of(window):
-            if unit.state != au.OUT and not unit.retire:
+            if not unit.is_out and not unit.retire:
                 self.units.retire(unit.id, retired_for(window))
         self.count_all(window)
         self._kernel.touch(window)

@@ -59,7 +59,7 @@ from leasekit.core.claims.signed import (
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Overdelegation, Standing
 from leasekit.core.commands import GiveWord, ListEvidence
 from leasekit.core.errors import CommandError, LeasekitError, TicketError
-from leasekit.core.leases import delegation as deleg
+from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import Delegation, Incident, SiteClaim, SiteLease
 from leasekit.core.profile import FOREVER, Profile
 from leasekit.core.properties import NO_UNITS, Counts, chosen, count_of, in_common
@@ -70,7 +70,6 @@ from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
 from leasekit.core.vectors import Sizes
 
-REDEEMED, VOID, SEEN, HEARD = "redeemed", "void", "seen", "heard"
 """What is known of a claim: ``heard`` is one of which only its early end was told, never shown by who holds it."""
 UNUSED_MAX: Final = 20_000
 """How many claims of one issuer are remembered that no lease used: given back, or ended early."""
@@ -103,9 +102,9 @@ class SiteClaims:
     def check_unused(self, ticket: Ticket) -> None:
         """Raises ``TicketError`` if the ticket was given back, or redeemed."""
         known = self.get(ticket.leaf.digest)
-        if known is not None and known.state == VOID:
+        if known is not None and known.is_void:
             raise TicketError(Code.RETURNED, f"the claim was given back as of {mark(known.at)}")
-        if known is not None and known.state == REDEEMED:
+        if known is not None and known.is_redeemed:
             raise TicketError(Code.REDEEMED, f"the claim was redeemed for lease {known.lease}")
 
     def tidy(self) -> None:
@@ -240,7 +239,7 @@ class SiteClaims:
             if until <= instant:
                 raise CommandError(f"claim {claim.id[:16]} ended at {in_words(until)}: it does not stand")
         for claim in claims:
-            record = self.by_digest.get(claim.digest) or self.remember_unused(claim, SEEN)
+            record = self.by_digest.get(claim.digest) or self.remember_unused(claim, au.SEEN)
             record.vouched = self._kernel.now
             self.refresh(claim.digest)
         return standing(self.root_signer(claims[0].digest), [one.digest for one in claims], self._kernel.now, instant)
@@ -283,7 +282,7 @@ class SiteClaims:
         level = below.get("", [])
         while level:  # parents before children
             # What was only heard of may never be used, as that of a modify that fails: nor may what is below it.
-            level = [record for record in level if record.state != HEARD]
+            level = [record for record in level if not record.is_only_heard_of]
             for record in level:
                 until = record.until if record.until >= 0 else record.term.end
                 claim = decode_claim(record.body, record.signature)
@@ -517,8 +516,7 @@ class SiteDelegations:
 
     def _forget_classes(self) -> None:
         """Units are not counted any more as of what they were, unless there are claims that do."""
-        used = (deleg.OFFERING, deleg.HELD, deleg.RECLAIMING)
-        there = [one for one in self.issued if one.state in used or one.freed > self._kernel.now]
+        there = [one for one in self.issued if one.is_used or one.freed > self._kernel.now]
         live = {class_ for one in there for class_, _ in decode_ticket(one.ticket).leaf.classes}
         live.update(class_ for lease in self._claims.going_on() for class_, _ in lease.classes)
         self._units.keep_classes(live)
@@ -621,13 +619,13 @@ class SiteDelegations:
         holder = self._keyring.key_among(peer, leaf.holder)
         self._keyring.verify(ticket, root=self._keyring.own_among(leaf.issuer), holder=holder)
         self._kernel.counters["serial"] = max(self._kernel.counters["serial"], leaf.serial)
-        return known is None or known.state != VOID
+        return known is None or not known.is_void
 
     def offer_refused(self, record: Delegation) -> None:
         """The claim is void, as it may be given anew: who uses it all the same is refused."""
         leaf = decode_ticket(record.ticket).leaf
         if leaf.digest not in self._claims.by_digest:
-            self._claims.remember_unused(leaf, VOID, leaf.term.start)
+            self._claims.remember_unused(leaf, au.VOID, leaf.term.start)
             self._claims.end_claim(leaf.digest, leaf.term.start)
         record.freed = self._kernel.now
 
@@ -661,7 +659,7 @@ class DelegationLimits:
         """
         leaf, root = ticket.leaf, ticket.root.digest
         chains = {one.base for one in self._issued if one.digest == root}
-        live = (one for one in self._issued if one.base in chains and one.state not in (deleg.REFUSED, deleg.ENDED))
+        live = (one for one in self._issued if one.base in chains and not one.is_over)
         claims = {one.digest: one for one in live if one.term.overlaps(leaf.term)}
         if len(claims) < 2:
             return

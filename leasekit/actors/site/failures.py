@@ -68,13 +68,13 @@ class SiteOutages:
             id_ = f"{unit.type}/{lease.id}"
             outage = self.by_lease[lease.id] = Outage(id_, reason, self._kernel.now, self._kernel.now + AGAIN_FIRST)
             self._kernel.note(outage.id, "outage", "", f"{out.STOPPED}/-", reason)
-        elif outage.state == out.TRYING and outage.unit == unit.id:
+        elif outage.is_tried and outage.unit == unit.id:
             outage.tries += 1
             outage.reason = reason
             outage.again = self._kernel.now + min(AGAIN_LAST, AGAIN_FIRST << min(outage.tries, 20))
-            self._kernel.fire(out.MACHINE, outage, "failed", reason)
+            self._kernel.fire(outage, "failed", reason)
         self._kernel.touch(outage)
-        if unit.state == au.FREE:
+        if unit.is_free:
             self._units.prepare(unit)
         else:
             self._tell_waiting(outage)
@@ -82,7 +82,7 @@ class SiteOutages:
     def waits(self, unit: SiteUnit) -> bool:
         """Whether a unit is not to be set up yet."""
         outage = self.by_lease.get(unit.promised)
-        if outage is None or (outage.state == out.TRYING and outage.unit == unit.id):
+        if outage is None or (outage.is_tried and outage.unit == unit.id):
             return False
         outage.waiting[unit.id] = unit
         self._kernel.touch(outage)
@@ -100,26 +100,26 @@ class SiteOutages:
 
     def _try(self, outage: Outage) -> None:
         """Set up the unit that waits the longest; nothing, if none does any more."""
-        while outage.waiting and outage.state == out.STOPPED:
+        while outage.waiting and outage.is_stopped:
             unit = outage.waiting.pop(next(iter(outage.waiting)))
             if outage.holds_up(unit):
                 outage.unit = unit.id
-                self._kernel.fire(out.MACHINE, outage, "try", Reason(Code.UNIT, unit.id))
+                self._kernel.fire(outage, "try", Reason(Code.UNIT, unit.id))
                 self._units.prepare(unit)
         self._kernel.touch(outage)
 
     def unit_moved(self, unit: SiteUnit, event: str, before: str, why: Reason | None, done: ActionDone | None) -> None:
         """A unit that is tried was set up, or came to something else."""
         for outage in self.by_lease.values():
-            if outage.unit == unit.id and outage.state == out.TRYING:
+            if outage.unit == unit.id and outage.is_tried:
                 break
         else:
             return
         if event == "up":
             self._mended(outage)
-        elif unit.state == au.OUT or (unit.state != au.SETUP and not unit.promised):
+        elif unit.is_out or (not unit.is_set_up and not unit.promised):
             outage.again = self._kernel.now
-            self._kernel.fire(out.MACHINE, outage, "unclear", Reason(Code.UNIT, unit.id).because(why))
+            self._kernel.fire(outage, "unclear", Reason(Code.UNIT, unit.id).because(why))
 
     def _mended(self, outage: Outage) -> None:
         self._end(outage, "mended")
@@ -127,12 +127,12 @@ class SiteOutages:
             if outage.holds_up(unit):
                 self._units.prepare(unit)
         for other in self.by_lease.values():
-            if other.type == outage.type and other.state == out.STOPPED:
+            if other.type == outage.type and other.is_stopped:
                 other.again = self._kernel.now
                 self._kernel.touch(other)
 
     def _end(self, outage: Outage, event: str) -> None:
-        self._kernel.fire(out.MACHINE, outage, event)
+        self._kernel.fire(outage, event)
         del self.by_lease[outage.lease]
         self._kernel.erase(outage)
 
@@ -145,7 +145,7 @@ class SiteOutages:
 
     @staticmethod
     def _due_at(outage: Outage) -> Instant | None:
-        return outage.again if outage.state == out.STOPPED and outage.waiting else None
+        return outage.again if outage.is_stopped and outage.waiting else None
 
     def load(self, rows: Iterable[Row]) -> None:
         """What was stopped stays so until it is tried again. Units are told apart by that as they are taken up."""
@@ -190,13 +190,13 @@ class Replacements:
         lease.units.remove(unit.id)
         lease.reason = Reason(Code.UNIT, unit.id).because(unit.reason)
         self._kernel.touch(lease)
-        settled = lease.pending != au.PRIMING
+        settled = not lease.is_priming
         if settled:
             lease.settles = 0  # nobody asked for what comes of it
-            self._kernel.fire(au.MACHINE, lease, "replace", lease.reason)
+            self._kernel.fire(lease, "replace", lease.reason)
         if not self._seek_another(lease, count=count):
             self._leases.check_primed(lease)
-        elif settled and lease.state == au.ACTIVE:
+        elif settled and lease.is_active:
             # Else there may be units that are not up yet, and its guest hears when all of them are.
             self._updates.publish(lease, "active", 0, lease.reason)
 
@@ -209,7 +209,7 @@ class Replacements:
         """What the lease's guest has asked for can't be had: on this unit, and on any other."""
         if not self._without(lease, unit):
             return
-        if lease.state == au.TICKETED:
+        if lease.is_ticketed:
             for name in list(lease.units):
                 self._leases.take(lease, name)
         if len(lease.units) <= lease.wanted:
@@ -221,7 +221,7 @@ class Replacements:
         lease.units.remove(unit.id)
         lease.waiting -= 1
         self._kernel.touch(lease)
-        return lease.pending == au.PRIMING
+        return lease.is_priming
 
     def _seek_another(self, lease: SiteLease, *, count: bool = True) -> bool:
         """Have the mapper find another unit for a lease that has lost one. Returns False if it is to get none."""
@@ -272,7 +272,7 @@ class UnitFailures:
         self.count(unit)
         for machine in self._units.machines_on(unit.host or unit.id):
             lease = self._leases.by_id.get(machine.promised)
-            if machine.state == au.FREE and lease is not None:
+            if machine.is_free and lease is not None:
                 self._units.take(machine, lease.id)
                 self._replacements.replace(lease, machine)
         if unit.promised:
@@ -296,7 +296,7 @@ class UnitFailures:
             self._leases.plan_anew({unit.id}, self._calendars.from_now_on)
             return told
         name, lease = unit.id, unit.lease if asked.lease is None else asked.lease
-        if unit.state != au.UP:
+        if not unit.is_up:
             raise CommandError(f"unit {name} is {unit.state}: only one that is {au.UP} can be said to have failed")
         if unit.lease != lease or asked.setup not in (None, unit.setup):
             raise CommandError(f"unit {name} has another lease by now, or was set up anew")
@@ -318,7 +318,7 @@ class UnitFailures:
             lease = self._leases.by_id.get(machine.lease or machine.promised)
             if lease is None or machine.id not in lease.units:
                 continue
-            if machine.state == au.UP:
+            if machine.is_up:
                 self._units.lose(machine, why, SITE)
                 self._replacements.go_on_without(lease, machine)
             elif machine.promised:
@@ -341,7 +341,7 @@ class UnitMoves:
     def _move_unit(self, asked: MoveUnit) -> MovedUnit:
         unit = self._units.find(asked.unit)
         lease = self._leases.by_id.get(unit.lease)
-        if unit.state != au.UP or lease is None:
+        if not unit.is_up or lease is None:
             raise CommandError(f"unit {unit.id} is {unit.state}: only one that is {au.UP} can be moved")
         if asked.host and not unit.host:
             raise CommandError(
@@ -409,11 +409,11 @@ class UnitEnds:
             self._leases.check_primed(lease)
 
     def _down(self, unit: SiteUnit, lease: SiteLease | None) -> None:
-        if unit.state == au.OUT:
+        if unit.is_out:
             self._failures.out(unit)
         elif unit.host:
             self._failures.count(unit)  # its host may be in service again
-        elif unit.state == au.FREE and self._demands.ops:
+        elif unit.is_free and self._demands.ops:
             self._demands.mark_dirty()
         if lease is not None:
             self._leases.check_down(lease)
@@ -462,7 +462,7 @@ class UnitCommands:
                 lease.properties if lease is not None else EMPTY,
             )
             for unit in (*self._units, *self._units.machines)
-            if unit.state == au.UP
+            if unit.is_up
             for lease in (self._leases.by_id.get(unit.lease),)
         ]  # fmt: skip
 

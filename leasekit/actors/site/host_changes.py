@@ -19,7 +19,6 @@ from leasekit.core.answers import HostDetails
 from leasekit.core.commands import RemoveHost, ResetHost, SetHost
 from leasekit.core.drivers import UNIT_ID, UNIT_ID_ALLOWED
 from leasekit.core.errors import CommandError
-from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import HostChange, HostKind, SiteUnit
 from leasekit.core.properties import CLASSES_MAX, EMPTY, Properties, check_plain, check_properties, digest_properties
 from leasekit.core.reasons import said
@@ -161,11 +160,11 @@ class HostChanges:
         places, now, capacity = self._calendars.places, self._kernel.now, self._has(host.type, own).capacity
         if capacity == self._inventory.capacity(host.type, host.classes[0]):
             return
-        if host.state in au.IN_USE or places.is_leased_whole(host.id, now):
+        if host.is_in_use or places.is_leased_whole(host.id, now):
             raise CommandError(
                 f"host {host.id}: it is leased whole, now or later: its capacity stays until that is over"
             )
-        on = added(one.size for one in self._units.machines_on(host.id) if one.state != au.FREE)
+        on = added(one.size for one in self._units.machines_on(host.id) if not one.is_free)
         taken = {**dict(places.taken(host.id, now))}
         for name, much in on:
             taken[name] = max(much, taken.get(name, 0))
@@ -224,14 +223,14 @@ class HostChanges:
             self._show(unit)
             for unit in self._units
             if self._inventory.known_hosts(unit.type)
-            if unit.id in self._inventory or unit.id in self._changes or unit.state != au.OUT
+            if unit.id in self._inventory or unit.id in self._changes or not unit.is_out
         ]
 
     def _show(self, host: SiteUnit) -> HostDetails:
         change, is_there = self._changes.get(host.id), host.id in self._inventory
         own = self._own(host.id) if is_there else EMPTY
         has = self._has(host.type, own) if is_there else HostClass((), 0, THOUSAND)
-        on = [one for one in self._units.machines_on(host.id) if one.state != au.FREE]
+        on = [one for one in self._units.machines_on(host.id) if not one.is_free]
         if is_there and change is not None:
             differs = CHANGED if self._settled(host.id) is not None else ADDED
         else:

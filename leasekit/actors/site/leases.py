@@ -22,8 +22,6 @@ from leasekit.actors.site.units import Units
 from leasekit.actors.turns import MapperTurns, is_inline
 from leasekit.core.claims.signed import CONTRACT, Signer, Statement, state
 from leasekit.core.drivers import UNIT_HOST
-from leasekit.core.leases import authority as au
-from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.leases.saved import RESUMES
 from leasekit.core.mappers import (
@@ -184,7 +182,7 @@ def _later(lease: SiteLease, op: str | None, is_shown: bool, units: Units) -> It
     if op is not None and op != SHRINK:  # its turn is the next one, at this same instant
         yield demand_of(lease, op, units)
         return
-    if lease.pending == au.REDEEMING and end > lease.term.start:
+    if lease.awaits_mapper and end > lease.term.start:
         term = Term(lease.term.start, end)
         yield Demand(
             lease.id, lease.holder, NEW, lease.type, lease.wanted, (), (), term, lease.properties, lease.classes
@@ -299,7 +297,7 @@ class LeaseUpdates:
         contract = b""
         if word in ("active", "waiting", "told"):
             held = [self._units[name] for name in lease.units]
-            up = [unit for unit in held if unit.state in (au.UP, au.CHANGE)]
+            up = [unit for unit in held if unit.is_usable]
             units = tuple(UnitState(unit.id, "active", _told(unit), unit.reason, unit.given_as) for unit in up)
             if word == "active" and lease.properties.get(RESUMES):
                 anew = (Reason(Code.UNIT, unit.id).because(unit.reason) for unit in held if unit.reason)
@@ -415,7 +413,7 @@ class SiteLeases:
         lease.term = Term(lease.term.start, later.term.end)
         changed = later.properties != lease.properties
         lease.properties = later.properties
-        self._kernel.fire(au.MACHINE, lease, "apply", said(later.op))
+        self._kernel.fire(lease, "apply", said(later.op))
         if changed and later.op != EXTEND:
             lease.waiting += sum(
                 self._units.change(self._units[name]) for name in lease.units if name not in later.victims
@@ -461,13 +459,13 @@ class SiteLeases:
             return
         lease.next, lease.after = (None if lease.next is later else lease.next), None
         self._calendars.release(lease, later.claim)
-        if lease.pending == au.EXTENDING:
-            self._kernel.fire(au.MACHINE, lease, "withdraw", why)
+        if lease.is_extending:
+            self._kernel.fire(lease, "withdraw", why)
         self._kernel.touch(lease)
 
     def end(self, lease: SiteLease, event: str, reason: Reason | None) -> None:
         """End the lease now: every unit goes. ``event`` is ``close`` or ``end``."""
-        self._kernel.fire(au.MACHINE, lease, event, reason)
+        self._kernel.fire(lease, event, reason)
         lease.reason = reason
         self._demands.remove(lease)
         self._calendars.end(lease, self._kernel.now)
@@ -494,8 +492,8 @@ class SiteLeases:
         for one in lease.accepted:
             self._calendars.end_claim(lease.type, one.claim, at)
         self._kernel.note(lease.id, "notice", "", "", Reason(Code.ENDS_AT, at=at).because(why))
-        if lease.pending == au.REDEEMING and lease.id not in self._demands.ops and lease.term.start >= at:
-            self._kernel.fire(au.MACHINE, lease, "refuse", why)
+        if lease.awaits_mapper and lease.id not in self._demands.ops and lease.term.start >= at:
+            self._kernel.fire(lease, "refuse", why)
             lease.reason = why
             self._finish(lease, "failed")
         else:
@@ -503,7 +501,7 @@ class SiteLeases:
 
     def show(self, lease: SiteLease) -> None:
         """Have the guest of an active lease hear how its units are by now: one of them is somewhere else."""
-        if lease.state == au.ACTIVE and lease.pending == NONE:
+        if lease.is_active and lease.is_idle:
             self._updates.publish(lease, "active", 0, lease.reason)
 
     def tell(self, lease: SiteLease, reason: Reason | None) -> None:
@@ -527,23 +525,23 @@ class SiteLeases:
             self._tell_settled(lease)
 
     def _check_primed(self, lease: SiteLease) -> None:
-        if lease.pending != au.PRIMING or lease.id in self._demands.ops:
+        if not lease.is_priming or lease.id in self._demands.ops:
             return
-        if not lease.units and lease.state == au.TICKETED:
+        if not lease.units and lease.is_ticketed:
             lease.reason = lease.reason or Reason(Code.NO_UNIT)
             self.fail(lease, "fail", lease.reason)
             return
         lease.reason = self._short(lease)
-        self._kernel.fire(au.MACHINE, lease, "primed", lease.reason)
+        self._kernel.fire(lease, "primed", lease.reason)
         self._updates.publish(lease, "active", lease.settles)
         if lease.next is not None:
-            self._kernel.fire(au.MACHINE, lease, lease.next.op, Reason(Code.ACCEPTED_MEANWHILE))
+            self._kernel.fire(lease, lease.next.op, Reason(Code.ACCEPTED_MEANWHILE))
             if lease.next.term.start <= self._kernel.now:
                 self.apply_next(lease)
 
     def fail(self, lease: SiteLease, event: str, why: Reason | None) -> None:
         """A lease that was never active gets no units."""
-        self._kernel.fire(au.MACHINE, lease, event, why)
+        self._kernel.fire(lease, event, why)
         self._calendars.end(lease, self._kernel.now)
         self._finish(lease, "failed")
 
@@ -557,12 +555,12 @@ class SiteLeases:
 
     def check_down(self, lease: SiteLease) -> None:
         """A lease that closes is closed when the last unit that it held has been torn down."""
-        if lease.pending == NONE:
-            if lease.ended < 0 and lease.state == au.CLOSED:
+        if lease.is_idle:
+            if lease.ended < 0 and lease.is_closed:
                 self._finish(lease, "closed")
             return
-        if lease.pending == au.CLOSING and not self._units.holding.get(lease.id):
-            self._kernel.fire(au.MACHINE, lease, "down")
+        if lease.is_torn_down and not self._units.holding.get(lease.id):
+            self._kernel.fire(lease, "down")
             self._finish(lease, "closed")
 
     def _finish(self, lease: SiteLease, word: str) -> None:
@@ -580,12 +578,12 @@ class SiteLeases:
         """Take up a lease that is not over, as a store kept it."""
         self._calendars.restore(lease)
         lease.waiting = sum(_is_unsettled(lease, self._units[name]) for name in lease.units)
-        if lease.pending == au.PRIMING and len(lease.units) != lease.wanted:
+        if lease.is_priming and len(lease.units) != lease.wanted:
             self._demand(lease)
 
 
 def _is_unsettled(lease: SiteLease, unit: SiteUnit) -> bool:
-    return unit.promised == lease.id or unit.state in (au.SETUP, au.CHANGE)
+    return unit.promised == lease.id or unit.is_settling
 
 
 @attrs.define(eq=False)
@@ -640,9 +638,9 @@ class LeaseTimes:
         sending = lease.send_at if lease.unacked else None
         if lease.ended >= 0:
             return earliest(sending, self._served.drop_at(lease))
-        if lease.pending == au.CLOSING:
+        if lease.is_torn_down:
             return sending
-        starts = lease.term.start if lease.pending == au.REDEEMING and lease.id not in self._demands.ops else None
+        starts = lease.term.start if lease.awaits_mapper and lease.id not in self._demands.ops else None
         later = lease.next
         ends = lease.term.end if later is None else later.term.start
         return earliest(sending, starts, earliest(ends, lease.terminates_at if lease.terminates_at >= 0 else None))
@@ -654,7 +652,7 @@ class LeaseTimes:
             if self._served.drop_at(lease) <= now:
                 self._served.drop(lease)
                 return
-        elif lease.pending == au.CLOSING:
+        elif lease.is_torn_down:
             pass
         elif 0 <= lease.terminates_at <= now:
             self._ends.close(lease, "end", lease.notice)
@@ -662,7 +660,7 @@ class LeaseTimes:
             self._leases.apply_next(lease)
         elif lease.term.end <= now and lease.next is None:
             self._ends.close(lease, "end", Reason(Code.TERM_OVER))
-        elif lease.pending == au.REDEEMING and lease.term.start <= now and lease.id not in self._demands.ops:
+        elif lease.awaits_mapper and lease.term.start <= now and lease.id not in self._demands.ops:
             self._leases.start(lease)
         if lease.unacked and lease.send_at <= now:
             self._served.send(lease)

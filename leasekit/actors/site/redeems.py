@@ -19,10 +19,6 @@ from leasekit.actors.served import FRESH, OLD, Served
 from leasekit.actors.settings import DELEGATE, REDEEM, AuthoritySettings
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.claims import (
-    HEARD,
-    REDEEMED,
-    SEEN,
-    VOID,
     Accusations,
     ClaimReports,
     DelegationLimits,
@@ -176,8 +172,8 @@ class ClaimAccounts:
         """A ticket that was counted is honoured: what is above its leaf is remembered."""
         for claim in ticket.chain[:-1]:  # not the fresh ones only: a ticket that was refused may have brought them
             known = self._claims.get(claim.digest)
-            if known is None or known.state == HEARD:
-                self._claims.remember(claim, "", SEEN)
+            if known is None or known.is_only_heard_of:
+                self._claims.remember(claim, "", au.SEEN)
         self._claims.tidy()
 
     def _nothing_left(self, surplus: Surplus) -> str:
@@ -278,7 +274,7 @@ class AcceptedTerms:
 
     def begin(self, lease: SiteLease, leaf: Claim, until: Instant) -> None:
         """A new lease goes by its first ticket, which is good up to ``until``."""
-        self._claims.remember(leaf, lease.id, REDEEMED, self._kernel.now)
+        self._claims.remember(leaf, lease.id, au.REDEEMED, self._kernel.now)
         to, why = f"{au.TICKETED}/{au.REDEEMING}", Reason(Code.ASKED, lease.holder, leaf.type, units=leaf.units)
         self._kernel.note(lease.id, "redeem", "", to, why)
         self._end_with(lease, leaf, until)
@@ -291,7 +287,7 @@ class AcceptedTerms:
         if known is None or known.lease != lease.id or lease.is_ending:
             raise RemoteError(Code.EXISTS, f"lease {lease.id} is {lease.state} already")
         lease.number = lease.settles = message.number
-        if lease.state == au.ACTIVE:
+        if lease.is_active:
             self._updates.publish(lease, "active", message.number)
         return lease
 
@@ -312,7 +308,7 @@ class AcceptedTerms:
         if lease.claim != digest or lease.is_ending:
             return False
         lease.number = lease.settles = number
-        if lease.pending != au.PRIMING:
+        if not lease.is_priming:
             self._updates.publish(lease, "active", number)
         return True
 
@@ -340,7 +336,7 @@ class AcceptedTerms:
             leaf.classes, leaf.sizes, places,
         )  # fmt: skip
         self._take(lease, later, f"{counted(leaf.units)} to {mark(leaf.term.end)}")
-        self._claims.remember(leaf, lease.id, REDEEMED, self._kernel.now)
+        self._claims.remember(leaf, lease.id, au.REDEEMED, self._kernel.now)
         self._end_with(lease, leaf, until)
         if leaf.term.start <= self._kernel.now:
             self._leases.apply_next(lease)
@@ -356,7 +352,7 @@ class AcceptedTerms:
         self._leases.apply_next(lease)
 
     def _take(self, lease: SiteLease, later: Later, why: str) -> None:
-        self._kernel.fire(au.MACHINE, lease, later.op, said(why))
+        self._kernel.fire(lease, later.op, said(why))
         lease.number, lease.next, lease.after = later.number, later, lease.next
 
     def _end_with(self, lease: SiteLease, leaf: Claim, until: Instant) -> None:
@@ -484,7 +480,7 @@ class Redemptions:
             return
         if lease.next is not None and (message.op, lease.next.op) != (MODIFY, EXTEND):
             raise RemoteError(Code.WAITING, who=lease.id)
-        au.MACHINE.next((lease.state, lease.pending), message.op)  # raises before anything is reserved
+        lease.machine.next((lease.state, lease.pending), message.op)  # raises before anything is reserved
         if message.op == EXTEND:
             self._tickets.extend(lease, peer, message)
         else:
@@ -591,8 +587,8 @@ class ClaimVoids:
 
     def void(self, leaf: Claim, known: SiteClaim | None, number: int) -> tuple[SiteClaim, Reason | None]:
         """Void a claim. Returns what is known of it then, and why it can't be if it is in use."""
-        if known is None or known.state == HEARD:  # nothing was ever used of it: from its start on it was never given
-            record = self._claims.remember_unused(leaf, VOID, leaf.term.start)
+        if known is None or known.is_only_heard_of:  # nothing was ever used of it: from its start on it was never given
+            record = self._claims.remember_unused(leaf, au.VOID, leaf.term.start)
             record.at = self._claims.end_claim(leaf.digest, leaf.term.start)
             return record, None
         lease = self._leases.by_id.get(known.lease)
@@ -601,12 +597,12 @@ class ClaimVoids:
             if later is not None and later.claim == leaf.digest:
                 self._leases.withdraw_next(lease, GIVEN_BACK)
                 self._claims.disuse(leaf.digest)
-            elif lease.claim == leaf.digest and lease.pending != au.CLOSING and lease.number < number:
+            elif lease.claim == leaf.digest and not lease.is_torn_down and lease.number < number:
                 # Its guest was told no, and gives the claim back; then a late repeat of its redeem made the lease.
                 self._ends.close(lease, "close", Reason(Code.GIVEN_BACK))
-            elif leaf.digest in (lease.claim, *(one.claim for one in lease.accepted)) and lease.pending != au.CLOSING:
+            elif leaf.digest in (lease.claim, *(one.claim for one in lease.accepted)) and not lease.is_torn_down:
                 return known, Reason(Code.CLAIM_IN_USE, lease.id)
-        known.state, known.at = VOID, self._claims.end_from_now(leaf.digest, leaf.term.start)
+        known.state, known.at = au.VOID, self._claims.end_from_now(leaf.digest, leaf.term.start)
         return known, None
 
     def settle(self, ticket: Ticket, known: SiteClaim, note: Statement) -> None:
@@ -637,7 +633,7 @@ class Relinquishments:
         ticket = decode_ticket(message.ticket)
         digest = ticket.leaf.digest
         known = self._claims.get(digest)
-        if known is None or known.state != VOID:
+        if known is None or not known.is_void:
             keys = self._keyring.keys_of(peer)
             by_issuer = ticket.leaf.issuer in keys
             holder = ticket.leaf.holder if by_issuer or ticket.leaf.holder in keys else keys[0]
@@ -701,13 +697,13 @@ class EarlyEnds:
             )
         check_statement(self._keyring.scheme, message.truncation, TRUNCATION, signer=key, subject=claim.digest)
         lapsed = redeem_by(claim) < self._kernel.now and statement.at <= claim.term.start
-        if lapsed and known is not None and known.state == REDEEMED:
+        if lapsed and known is not None and known.is_redeemed:
             self._kernel.send(peer, Accepted(message.lease, message.number))
             return
         if not lapsed:
             self._check_firm(claim, known)
         if known is None:
-            self._claims.remember_unused(claim, HEARD)
+            self._claims.remember_unused(claim, au.HEARD)
         ended = self._claims.end_claim(claim.digest, statement.at)
         holder = self._keyring.name_of(claim.holder) or fingerprint(claim.holder)
         for lease in self._claims.leases_of(claim.digest):
@@ -730,7 +726,7 @@ class EarlyEnds:
             return
         guests = (peer for peer in self._keyring.peers.values() if peer.role == "guest")
         of_guest = any(claim.holder in peer.keys for peer in guests)
-        if of_guest or (known is not None and known.state == REDEEMED):
+        if of_guest or (known is not None and known.is_redeemed):
             raise TicketError(
                 Code.NOT_PREEMPTIBLE, f"claim {claim.id[:16]} does not say that its issuer may end it early"
             )

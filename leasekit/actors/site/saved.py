@@ -21,7 +21,6 @@ from leasekit.actors.site.inventory import Inventory
 from leasekit.core.answers import SavedUnitDetails
 from leasekit.core.drivers import DROP, NOT_RESUMED, NOT_SAVED, RESUME, SAVE, UNIT, UNIT_CAP, UNIT_HOST, UNIT_LEAVES
 from leasekit.core.leases import authority as au
-from leasekit.core.leases import saved as sv
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.leases.saved import RESUMES, SavedUnit, saved_key
 from leasekit.core.properties import EMPTY, Properties
@@ -52,9 +51,7 @@ class SiteSaved:
     _busy: dict[str, SavedUnit] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._kernel.register(
-            SavedUnit, due_at=lambda kept: kept.until if kept.state == sv.SAVED else None, on_due=self._due
-        )
+        self._kernel.register(SavedUnit, due_at=lambda kept: kept.until if kept.is_saved else None, on_due=self._due)
 
     # -- suspending --------------------------------------------------------------------------------------------
 
@@ -62,17 +59,17 @@ class SiteSaved:
         """How many units of a lease are saved, if it is suspended; else -1."""
         if not lease.saves:
             return -1
-        return sum(kept.lease == lease.id and kept.state == sv.SAVED for kept in self.units.values())
+        return sum(kept.lease == lease.id and kept.is_saved for kept in self.units.values())
 
     def save(self, lease: SiteLease, unit: SiteUnit) -> None:
         """A lease that is suspended is about to give up a unit: what is up is saved as it is torn down."""
-        if unit.lease != lease.id or unit.state not in au.IN_USE:
+        if unit.lease != lease.id or not unit.is_in_use:
             return
         claimed = self._busy.get(unit.id)
         if claimed is not None:
             claimed.lease = lease.id  # it isn't up yet: what it was to go on from is kept for the next
             self._kernel.touch(claimed)
-        elif unit.state == au.SETUP:
+        elif unit.is_set_up:
             self._say(lease, unit, Reason(Code.NOT_UP))
         elif sum(kept.holder == lease.holder for kept in self.units.values()) >= self._settings.saved_max:
             self._say(lease, unit, Reason(Code.SAVED_MAX, of=self._settings.saved_max))
@@ -86,7 +83,7 @@ class SiteSaved:
 
     def _say(self, lease: SiteLease, unit: SiteUnit, why: Reason) -> None:
         lease.notice = all_of(lease.notice, Reason(Code.NOT_SAVED, unit.id).because(why))
-        if lease.pending == au.CLOSING:
+        if lease.is_torn_down:
             lease.reason = lease.notice
         self._kernel.touch(lease)
 
@@ -126,26 +123,26 @@ class SiteSaved:
             context["lease.end"] = str(lease.term.end)
             context["slice.name"] = lease.slice
         kept = self._busy.get(unit.id)
-        if kept is not None and kept.state == sv.SAVING and unit.state == au.TEARDOWN:
+        if kept is not None and kept.is_being_saved and unit.is_torn_down:
             context[SAVE] = kept.id
-        elif kept is not None and kept.state == sv.CLAIMED and unit.state == au.SETUP:
+        elif kept is not None and kept.is_claimed and unit.is_set_up:
             context[RESUME] = kept.id
         return context
 
     def _claim(self, lease: SiteLease, unit: SiteUnit) -> None:
         """The unit goes on from its own state, if that is there, or from another's of the suspended lease."""
-        wanted = (lease.properties[RESUMES], lease.holder, lease.type, sv.SAVED)
+        wanted = (lease.properties[RESUMES], lease.holder, lease.type)
         keys = (b"", *self._keyring.keys_of(lease.holder))  # one that has only the name of a former peer is another
         able = [
             one
             for one in self.units.values()
-            if (one.lease, one.holder, one.type, one.state) == wanted and one.holder_key in keys
+            if one.is_saved and (one.lease, one.holder, one.type) == wanted and one.holder_key in keys
         ]
         chosen = min(able, key=lambda one: (one.unit != unit.id, one.unit), default=None)
         if chosen is not None:
             chosen.by = unit.id
             self._busy[unit.id] = chosen
-            self._kernel.fire(sv.MACHINE, chosen, "claim", said(f"{unit.id} of {lease.id}"))
+            self._kernel.fire(chosen, "claim", said(f"{unit.id} of {lease.id}"))
 
     # -- what becomes of it ------------------------------------------------------------------------------------
 
@@ -183,16 +180,16 @@ class SiteSaved:
             if kept.tries >= TRIES_MAX:
                 self._drop(kept, "spoilt")
             else:
-                self._kernel.fire(sv.MACHINE, kept, "release", unit.reason)
+                self._kernel.fire(kept, "release", unit.reason)
 
     def _after_teardown(self, unit: SiteUnit, kept: SavedUnit, done: ActionDone | None) -> None:
-        if kept.state == sv.CLAIMED:
-            self._kernel.fire(sv.MACHINE, kept, "release", Reason(Code.SETUP_STOPPED))
+        if kept.is_claimed:
+            self._kernel.fire(kept, "release", Reason(Code.SETUP_STOPPED))
             return
         assert done is not None, "a teardown ends by an action's end"
         text = done.properties.get(NOT_SAVED, "") if done.ok else done.reason
         if done.ok and not text:
-            self._kernel.fire(sv.MACHINE, kept, "saved")
+            self._kernel.fire(kept, "saved")
             return
         why = said(text) if done.ok else Reason(Code.TEARDOWN_FAILED, detail=text)
         lease = self._leases.get(kept.lease)
@@ -202,14 +199,14 @@ class SiteSaved:
 
     def _end(self, kept: SavedUnit, event: str, why: Reason | None) -> None:
         """Nothing is left of it."""
-        self._kernel.fire(sv.MACHINE, kept, event, why)
+        self._kernel.fire(kept, event, why)
         del self.units[kept.id]
         self._kernel.erase(kept)
 
     # -- throwing away -----------------------------------------------------------------------------------------
 
     def _drop(self, kept: SavedUnit, event: str) -> None:
-        self._kernel.fire(sv.MACHINE, kept, event)
+        self._kernel.fire(kept, event)
         kept.action = self._kernel.next("action")
         self._send_drop(kept)
 
@@ -224,12 +221,12 @@ class SiteSaved:
         self._kernel.complain(f"what is kept of unit {kept.unit} of {kept.lease} can't be thrown away: {done.reason}")
         kept.action, kept.until, kept.tries = 0, self._kernel.now + DROP_AGAIN, TRIES_MAX
         kept.lease = ""  # nobody goes on from what may be half gone
-        self._kernel.fire(sv.MACHINE, kept, "failed", said(done.reason))
+        self._kernel.fire(kept, "failed", said(done.reason))
 
     # -- time and state ----------------------------------------------------------------------------------------
 
     def _due(self, kept: SavedUnit) -> None:
-        if kept.state == sv.SAVED:
+        if kept.is_saved:
             self._drop(kept, "expire")
 
     def restore(self, rows: Iterable[Row]) -> None:
@@ -238,9 +235,9 @@ class SiteSaved:
         for kept in map(SavedUnit.from_row, rows):
             self.units[kept.id] = kept
             self._kernel.schedule(kept, self._kernel.due_at(kept))
-            if kept.state in (sv.SAVING, sv.CLAIMED):
+            if kept.is_busy:
                 self._busy[kept.by or kept.unit] = kept
-            if kept.state == sv.DROPPING:
+            if kept.is_dropped:
                 self._send_drop(kept)
 
     @query("saved")

@@ -136,7 +136,7 @@ class Units:
             self._sort(unit)
             if unit.is_clean:
                 self._put_free(unit)
-            elif unit.state == au.TEARDOWN and not unit.promised:
+            elif unit.is_torn_down and not unit.promised:
                 self._tearing[unit.type][unit.id] = unit
         for unit in self._declare():
             self._kernel.touch(unit)
@@ -150,7 +150,7 @@ class Units:
             gone = unit.id not in self.inventory
             if gone != (unit.retire == GONE):
                 changed.append(unit)
-            if gone and (unit.state == au.OUT or unit.retire) and not unit.left:
+            if gone and (unit.is_out or unit.retire) and not unit.left:
                 unit.retire = unit.reason = GONE  # whatever it was out of service for: no end of that brings it back
                 self._fire_nothing(unit)
             elif gone and not unit.left:
@@ -183,7 +183,7 @@ class Units:
         return Counter(
             class_
             for unit in self
-            if unit.type == type_ and unit.state != au.OUT and not unit.retire
+            if unit.type == type_ and not unit.is_out and not unit.retire
             for class_ in unit.classes
         )
 
@@ -207,7 +207,7 @@ class Units:
     def _view(self, unit: SiteUnit) -> UnitView:
         state, there = unit.state, self._machines.get(unit.id)
         if there is not None and state == au.FREE:  # a host is as busy as what is on it
-            state = au.TEARDOWN if all(one.state == au.TEARDOWN for one in there.values()) else au.UP
+            state = au.TEARDOWN if all(one.is_torn_down for one in there.values()) else au.UP
         return UnitView(
             unit.id, unit.type, state, unit.lease or unit.promised, unit.failures,
             self.kinds.properties(unit.host or unit.id), self.power(unit),
@@ -260,12 +260,12 @@ class Units:
 
     def is_available(self, unit: SiteUnit) -> bool:
         """Whether the unit can be given out now: a host, if all that is on it goes."""
-        if unit.promised or unit.host or unit.state not in (au.FREE, au.TEARDOWN):
+        if unit.promised or unit.host or not (unit.is_free or unit.is_torn_down):
             return False
         there = self._machines.get(unit.id)
         if there:
-            return not unit.retire and all(one.state == au.TEARDOWN for one in there.values())
-        return unit.state == au.FREE or not unit.retire
+            return not unit.retire and all(one.is_torn_down for one in there.values())
+        return unit.is_free or not unit.retire
 
     def count_as(self, unit: SiteUnit, class_: bytes) -> None:
         """A unit that a lease has counts as of another class from now on."""
@@ -279,7 +279,7 @@ class Units:
         on.
         """
         unit.given_as = class_
-        if unit.state == au.FREE:
+        if unit.is_free:
             if not unit.host:
                 self._take_free(unit)
             unit.promised = lease
@@ -294,7 +294,7 @@ class Units:
         wait no longer.
         """
         if self._waits(unit) or not self._has_room(unit):
-            self._fire(unit, "down" if unit.state == au.TEARDOWN else "", None)
+            self._fire(unit, "down" if unit.is_torn_down else "", None)
         elif self.power(unit) == pw.ON:
             unit.lease, unit.promised = unit.promised, ""
             self._begin(unit, "setup")
@@ -307,7 +307,7 @@ class Units:
         """Take a unit from a lease: it is torn down, if the lease ever had it."""
         if unit.promised == lease:
             unit.promised = ""
-            if unit.state != au.FREE:
+            if not unit.is_free:
                 self._tearing[unit.type][unit.id] = unit
             elif unit.host:
                 self._fire_nothing(unit)  # who waited for it hears of it while it is there
@@ -319,17 +319,17 @@ class Units:
             else:
                 self._put_free(unit)
             self._fire_nothing(unit)
-        elif unit.lease == lease and unit.state != au.TEARDOWN:
+        elif unit.lease == lease and not unit.is_torn_down:
             self._tear_down(unit, "teardown", None)
 
     def change(self, unit: SiteUnit) -> bool:
         """Bring a unit to its lease's new properties: now if it is up, or else when it is. Returns whether it was up,
         and isn't for now.
         """
-        if unit.state == au.UP:
+        if unit.is_up:
             self._begin(unit, "modify")
             return True
-        if unit.state in (au.SETUP, au.CHANGE) and not unit.changed:
+        if unit.is_settling and not unit.changed:
             unit.changed = True
             self._fire_nothing(unit)
         return False
@@ -357,7 +357,7 @@ class Units:
 
     def _ended(self, unit: SiteUnit, done: ActionDone) -> tuple[str, SiteUnit, str]:
         lease = unit.lease
-        if unit.state == au.SETUP:
+        if unit.is_set_up:
             if done.ok:
                 unit.given, unit.failures, unit.setup, unit.used = done.properties, 0, done.number, -1
                 return self._is_up(unit, "up", None), unit, lease
@@ -366,7 +366,7 @@ class Units:
                 unit.promised = lease  # its lease waits with it
             self._tear_down(unit, "failed", unit.reason)
             return "failed", unit, lease
-        if unit.state == au.CHANGE:
+        if unit.is_modified:
             if done.ok and done.properties:
                 unit.given = done.properties
             why = None if done.ok else Reason(Code.MODIFY_FAILED, detail=done.reason)
@@ -463,7 +463,7 @@ class Units:
         unit = self._units[name]
         if unit.type not in self.inventory.switched:
             raise CommandError(f"unit {name}: no driver switches units of type {unit.type!r}")
-        if unit.state != au.FREE or unit.promised or self._machines.get(unit.id):
+        if not unit.is_free or unit.promised or self._machines.get(unit.id):
             holder = unit.lease or unit.promised
             raise CommandError(f"unit {name} is {unit.state}{f', for lease {holder}' if holder else ''}: it stays on")
         if not pw.MACHINE.allows((unit.power, NONE), to):
@@ -486,7 +486,7 @@ class Units:
             return ("failed", unit, unit.promised) if unit.promised else None
         if power == FAILED:
             unit.retire = unit.reason
-            if unit.state == au.FREE:
+            if unit.is_free:
                 self._fire(unit, "out", unit.retire)
             return "down", unit, ""
         if free:
@@ -511,7 +511,7 @@ class Units:
     def _fire(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
         before = unit.state
         if event:
-            unit.state = au.UNIT_MACHINE.next((before, NONE), event)[0]
+            unit.state = unit.machine.next((before, NONE), event)[0]
             if self._kernel.keeps_log:
                 reason = Reason(Code.UNIT, unit.id).because(why)
                 self._kernel.note(unit.lease or unit.id, f"unit {event}", before, unit.state, reason)
@@ -541,7 +541,7 @@ class Units:
                 self.kinds.properties(unit.id),
             )
             for unit in self
-            if unit.type == type_ and unit.state != au.OUT and not unit.retire
+            if unit.type == type_ and not unit.is_out and not unit.retire
             if (one := classes.get(unit.classes[0])) is not None
         ]  # fmt: skip
 
@@ -575,8 +575,8 @@ class Units:
         """Whether a host has as much left beside all that is on it now, in whatever state."""
         on = self._units[host]
         capacity = self.inventory.capacity(on.type, on.classes[0])
-        there = [one for one in self._machines.get(host, {}).values() if one.state != au.FREE and one is not but]
-        if on.state != au.FREE:
+        there = [one for one in self._machines.get(host, {}).values() if not one.is_free and one is not but]
+        if not on.is_free:
             return False
         return all(much + sum(amount(one.size, name) for one in there) <= amount(capacity, name) for name, much in size)
 
@@ -585,7 +585,7 @@ class Units:
         if unit.host:
             return self.has_place(unit.host, unit.size, unit)
         there = self._machines.get(unit.id)
-        return not there or all(one.state == au.FREE for one in there.values())
+        return not there or all(one.is_free for one in there.values())
 
     def _let_in(self, host: str) -> None:
         """Something has left a host: what waited for that is set up; a host that is empty may go out of service."""
@@ -597,7 +597,7 @@ class Units:
         if why and why.code == Code.TEARDOWN_FAILED and why.who and is_clean and host in self.inventory:
             self.bring_back(host)
         for waiting in (unit, *self.machines_on(host)):
-            if waiting.promised and waiting.state == au.FREE:
+            if waiting.promised and waiting.is_free:
                 self.prepare(waiting)
         if unit.retire and unit.is_clean and not self._machines.get(host):
             self._take_free(unit)
@@ -627,12 +627,10 @@ class Units:
         """After a restart: have done again, under the same number, what was under way, in the order in which it was
         begun: a unit that failed is torn down before the one in its place is set up.
         """
-        ops = {au.SETUP: "setup", au.CHANGE: "modify", au.TEARDOWN: "teardown"}
         for unit in sorted(self._units.values(), key=lambda unit: unit.action):
-            if unit.action and unit.state in ops:
-                self._act(unit, ops[unit.state], unit.action)
-            elif unit.action and unit.power in pw.OPERATION:
-                self._act(unit, pw.OPERATION[unit.power], unit.action)
+            op = au.OPERATION.get(unit.state) or pw.OPERATION.get(unit.power)
+            if unit.action and op:
+                self._act(unit, op, unit.action)
 
     # -- the operator's ----------------------------------------------------------------------------------------
 
@@ -641,7 +639,7 @@ class Units:
         ``CommandError``.
         """
         unit = self.find(name)
-        if unit.state == au.OUT or unit.retire:
+        if unit.is_out or unit.retire:
             raise CommandError(f"unit {name} is out of service already: {words(unit.reason or unit.retire)}")
         unit.retire = reason
         if unit.is_clean and not unit.host and not self._machines.get(name):
@@ -658,10 +656,10 @@ class Units:
         named = name in self.inventory
         if not named and not unit.left:
             raise CommandError(f"unit {name} is {words(GONE)}")
-        if unit.state == au.OUT and unit.left:
+        if unit.is_out and unit.left:
             unit.failures, unit.lease, unit.left = 0, unit.left, ""
             self._tear_down(unit, "teardown", None)
-        elif unit.state == au.OUT:
+        elif unit.is_out:
             unit.failures = 0
             self._fire(unit, "back", None)
             self._put_free(unit)

@@ -110,5 +110,18 @@ UNIT_TABLE: Final = {
 }
 
 UNIT_MACHINE: Final = Machine("unit", UNIT_TABLE)
+OPERATION: Final = {SETUP: "setup", CHANGE: "modify", TEARDOWN: "teardown"}
+"""What a driver does in each state in which something is under way."""
 IN_USE: Final = (SETUP, UP, CHANGE)
 """States of a unit that its lease has, or is about to have."""
+USABLE: Final = (UP, CHANGE)
+"""States of a unit that its lease has."""
+SETTLING: Final = (SETUP, CHANGE)
+"""States of a unit that is to be up."""
+
+# -- claims: no machine, as it is others who make and use them ------------------------------------------------------
+
+REDEEMED: Final = "redeemed"
+VOID: Final = "void"
+SEEN: Final = "seen"
+HEARD: Final = "heard"

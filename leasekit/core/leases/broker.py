@@ -65,3 +65,5 @@ TABLE: Final = {
 }
 
 MACHINE: Final = Machine("broker", TABLE)
+OVER: Final = (CLOSED, FAILED)
+"""States in which nothing can happen any more."""

@@ -57,5 +57,7 @@ TAKEN_BACK: Final = frozenset({RECLAIMING, RECLAIMED})
 """States of what its issuer has taken back, from some instant on."""
 UNANSWERED: Final = frozenset({OFFERING, RECLAIMING})
 """States in which its holder has to answer."""
+USED: Final = frozenset({OFFERING, HELD, RECLAIMING})
+"""States of what counts as given."""
 OVER: Final = frozenset({REFUSED, ENDED})
 """States of what its holder has not, and will not have."""

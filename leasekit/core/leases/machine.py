@@ -7,7 +7,7 @@ A table maps ``(state, pending)`` to the events allowed there and where each lea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from leasekit.core.errors import ProtocolError
 
@@ -43,3 +43,41 @@ class Machine:
     def terminal(self, joint: Joint) -> bool:
         """Whether nothing can happen any more."""
         return not self.table[joint]
+
+
+class StateIn:
+    """Whether a record is in one of these states: a property of its class."""
+
+    __slots__ = ("states",)
+
+    def __init__(self, *states: str) -> None:
+        self.states = frozenset(states)
+
+    def __get__(self, record: Any, owner: type) -> bool:
+        found: bool = record.state in self.states
+        return found
+
+
+class PendingIn:
+    """The same of what is pending."""
+
+    __slots__ = ("pending",)
+
+    def __init__(self, *pending: str) -> None:
+        self.pending = frozenset(pending)
+
+    def __get__(self, record: Any, owner: type) -> bool:
+        found: bool = record.pending in self.pending
+        return found
+
+
+class JointIn:
+    """The same of both together."""
+
+    __slots__ = ("joints",)
+
+    def __init__(self, *joints: Joint) -> None:
+        self.joints = frozenset(joints)
+
+    def __get__(self, record: Any, owner: type) -> bool:
+        return (record.state, record.pending) in self.joints

@@ -73,3 +73,5 @@ UNIT_TABLE: Final = {
 UNIT_MACHINE: Final = Machine("membership of a unit", UNIT_TABLE)
 BUSY: Final = (JOINING, LEAVING)
 """States of a unit in which its driver is at work."""
+GOING: Final = (LEAVING, LEFT)
+"""States of a unit that its lease is rid of, or is to be."""

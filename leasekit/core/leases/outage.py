@@ -16,8 +16,7 @@ from typing import ClassVar, Final
 
 import attrs
 
-from leasekit.core.leases.authority import FREE
-from leasekit.core.leases.machine import NONE, Machine
+from leasekit.core.leases.machine import NONE, Machine, StateIn
 from leasekit.core.leases.records import KeptRecord, SiteUnit, volatile
 from leasekit.core.reasons import Reason
 from leasekit.core.time import Instant
@@ -53,7 +52,10 @@ class Outage(KeptRecord):
     pending: str = volatile(NONE)
     waiting: dict[str, SiteUnit] = volatile(factory=dict)
 
+    machine = MACHINE
     table: ClassVar[str] = "outages"
+    is_stopped = StateIn(STOPPED)
+    is_tried = StateIn(TRYING)
 
     @property
     def type(self) -> str:
@@ -67,4 +69,4 @@ class Outage(KeptRecord):
 
     def holds_up(self, unit: SiteUnit) -> bool:
         """Whether a unit waits for its setup. One that is being switched off meanwhile is to come on all the same."""
-        return unit.promised == self.lease and unit.state == FREE
+        return unit.promised == self.lease and unit.is_free

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 
 import attrs
 
-from leasekit.core.leases.machine import NONE, Machine
+from leasekit.core.leases.machine import NONE, Machine, StateIn
 from leasekit.core.leases.records import KeptRecord, SentRecord, volatile
 from leasekit.core.protocol.messages import PlanPart
 from leasekit.core.reasons import Reason
@@ -78,7 +78,11 @@ class PlanHold(KeptRecord):
     others: tuple[str, ...] = ()
     pending: str = volatile(NONE)
 
+    machine = HOLD_MACHINE
     table: ClassVar[str] = "plans"
+    awaits_others = StateIn(HOLDING)
+    is_held = StateIn(HELD)
+    is_used = StateIn(USED)
 
 
 @attrs.define(slots=True, eq=False)
@@ -113,5 +117,12 @@ class Topology(SentRecord):
     earliest: Instant = -1
     ended: Instant = -1
 
+    machine = TOPOLOGY_MACHINE
     table: ClassVar[str] = "plans"
+    awaits_plan = StateIn(ASKING)
+    awaits_tickets = StateIn(COMMITTING)
+    is_leased = StateIn(COMMITTED)
+    is_under_way = StateIn(ASKING, COMMITTING)
+    has_leases = StateIn(COMMITTING, COMMITTED)
+    is_over = StateIn(FAILED, CLOSED)
     columns: ClassVar = {"peer": "broker"}

@@ -15,11 +15,10 @@ import msgspec
 
 from leasekit.core.claims.claim import Claim
 from leasekit.core.leases import authority as site
-from leasekit.core.leases import broker as br
+from leasekit.core.leases import broker, membership, returns
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases import membership, returns
 from leasekit.core.leases import service_manager as guest
-from leasekit.core.leases.machine import NONE
+from leasekit.core.leases.machine import NONE, JointIn, Machine, PendingIn, StateIn
 from leasekit.core.leases.power import ON
 from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties, counts
 from leasekit.core.protocol.codec import UnknownKind, decode_message
@@ -49,9 +48,16 @@ class KeptRecord:
 
     timer: Instant | None = attrs.field(default=None, init=False, metadata=_VOLATILE)
 
+    machine: ClassVar[Machine]
+    """The table of its states, of a record that has any."""
     table: ClassVar[str]
     columns: ClassVar[Mapping[str, str]] = {}
     """The attributes (or paths of attributes) of columns that have another name."""
+
+    def can(self, event: str) -> bool:
+        """Whether the table of its states allows an event now."""
+        record: Any = self
+        return self.machine.allows((record.state, record.pending), event)
 
     def row(self) -> Row:
         """Its row."""
@@ -174,12 +180,20 @@ class GuestUnit(KeptRecord):
     name: str
     type: str
     state: str = membership.WAITING
+    pending: str = volatile(NONE)
     action: int = 0
     properties: Properties = EMPTY
     reason: Reason | None = None
     unit_class: bytes = b""
 
+    machine = membership.UNIT_MACHINE
     table: ClassVar[str] = "units"
+    is_joining = StateIn(membership.JOINING)
+    is_leaving = StateIn(membership.LEAVING)
+    is_busy = StateIn(*membership.BUSY)
+    has_failed = StateIn(membership.FAILED)
+    has_left = StateIn(membership.LEFT)
+    is_going = StateIn(*membership.GOING)
 
 
 class Operation(NamedTuple):
@@ -281,11 +295,33 @@ class GuestLease(KeptRecord):
     op_tries: int = volatile(0)
     hold_until: Instant = volatile(0)
 
+    machine = guest.MACHINE
     table: ClassVar[str] = "leases"
     columns: ClassVar = {
         "live": "is_live", "peer": "server", "units": "latest.units", "term_start": "runs.start",
         "term_end": "runs.end", "updated": "ended",
     }  # fmt: skip
+
+    is_open = StateIn(*guest.OPEN)
+    is_over = StateIn(*guest.OVER)
+    is_running = StateIn(*guest.RUNNING)
+    has_next_ticket = StateIn(guest.ACTIVE_TICKETED)
+    has_ticket = JointIn(guest.UNREDEEMED)
+    is_closing = PendingIn(*guest.ENDING)
+    is_leaving = PendingIn(guest.CLOSING)
+    awaits_last_word = PendingIn(guest.CLOSE_WAIT)
+    is_withdrawn = JointIn(guest.WITHDRAWN)
+    takes_extend_back = PendingIn(guest.WITHDRAWING)
+    is_idle = PendingIn(NONE)
+    is_noticed = PendingIn(guest.NOTICED)
+    asks_extend = PendingIn(guest.EXTENDING_TICKET)
+    asks_further = PendingIn(guest.EXTENDING_FURTHER)
+    goes_on = PendingIn(guest.EXTENDING_LEASE)
+
+    @property
+    def phase(self) -> str:
+        """What it waits for."""
+        return guest.PHASES[self.state, self.pending]
 
     @property
     def latest(self) -> Held | Asked:
@@ -301,16 +337,6 @@ class GuestLease(KeptRecord):
     def server(self) -> str:
         """Who is asked next: its site, or its broker."""
         return self.site or self.broker
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing becomes of it any more, though claims of it may be on their way back."""
-        return self.state in guest.OVER
-
-    @property
-    def is_closing(self) -> bool:
-        """Whether its units leave it, or it waits for the site's last word."""
-        return self.pending in guest.ENDING
 
     @property
     def is_live(self) -> bool:
@@ -376,7 +402,10 @@ class Return(SentRecord):
     reason: Reason | None = volatile()
     receipt: bytes = b""
 
+    machine = returns.MACHINE
     table: ClassVar[str] = "returns"
+    is_at_site = StateIn(returns.RELINQUISHING)
+    is_at_broker = StateIn(returns.RETURNING)
     columns: ClassVar = {"stage": "state"}
 
 
@@ -472,16 +501,16 @@ class BrokerLease(SentRecord):
 
     defer_reason: Reason | None = volatile()
 
+    machine = broker.MACHINE
+    is_ticketed = StateIn(broker.TICKETED)
+    is_noticed = PendingIn(broker.NOTICED)
+    is_over = StateIn(*broker.OVER)
+    is_idle = PendingIn(NONE)
     table: ClassVar[str] = "leases"
     columns: ClassVar = {
         "live": "is_live", "peer": "holder", "units": "latest.units", "term_start": "runs.start",
         "term_end": "runs.end", "updated": "ended",
     }  # fmt: skip
-
-    @property
-    def is_noticed(self) -> bool:
-        """Whether it was preempted: it ends at ``cut``."""
-        return self.pending == br.NOTICED
 
     def has_answered(self, number: int) -> bool:
         """Whether an update that answers a request is out."""
@@ -546,12 +575,22 @@ class SiteUnit(KeptRecord):
     leaves: str = ""
     used: int = volatile(-1)
 
+    machine = site.UNIT_MACHINE
     table: ClassVar[str] = "units"
+    is_free = StateIn(site.FREE)
+    is_out = StateIn(site.OUT)
+    is_up = StateIn(site.UP)
+    is_set_up = StateIn(site.SETUP)
+    is_modified = StateIn(site.CHANGE)
+    is_torn_down = StateIn(site.TEARDOWN)
+    is_in_use = StateIn(*site.IN_USE)
+    is_settling = StateIn(*site.SETTLING)
+    is_usable = StateIn(*site.USABLE)
 
     @property
     def is_clean(self) -> bool:
         """Whether nobody has it, or is to get it."""
-        return self.state == site.FREE and not self.promised
+        return self.is_free and not self.promised
 
 
 class AcceptedChange(NamedTuple):
@@ -625,6 +664,15 @@ class SiteLease(SentRecord):
 
     waiting: int = volatile(0)
 
+    machine = site.MACHINE
+    is_ticketed = StateIn(site.TICKETED)
+    is_active = StateIn(site.ACTIVE)
+    is_closed = StateIn(site.CLOSED)
+    awaits_mapper = PendingIn(site.REDEEMING)
+    is_priming = PendingIn(site.PRIMING)
+    is_extending = PendingIn(site.EXTENDING)
+    is_torn_down = PendingIn(site.CLOSING)
+    is_idle = PendingIn(NONE)
     table: ClassVar[str] = "leases"
     columns: ClassVar = {
         "live": "is_live", "peer": "holder", "units": "wanted", "term_start": "term.start", "term_end": "term.end",
@@ -639,7 +687,7 @@ class SiteLease(SentRecord):
     @property
     def is_ending(self) -> bool:
         """Whether it is over, or its units are torn down."""
-        return self.ended >= 0 or self.pending == site.CLOSING
+        return self.ended >= 0 or self.is_torn_down
 
     def has_answered(self, number: int) -> bool:
         """Whether an update that answers a request is out."""
@@ -693,6 +741,9 @@ class SiteClaim(KeptRecord):
     used: bool = True
     vouched: Instant = -1
 
+    is_redeemed = StateIn(site.REDEEMED)
+    is_void = StateIn(site.VOID)
+    is_only_heard_of = StateIn(site.HEARD)
     table: ClassVar[str] = "claims"
     columns: ClassVar = {"term_start": "term.start", "term_end": "term.end"}
 
@@ -758,20 +809,17 @@ class Delegation(SentRecord):
     table: ClassVar[str] = "delegations"
     columns: ClassVar = {"term_start": "term.start", "term_end": "term.end"}
 
-    @property
-    def is_current(self) -> bool:
-        """Whether its holder has it, or is to have it."""
-        return self.state in deleg.CURRENT
-
-    @property
-    def is_unanswered(self) -> bool:
-        """Whether its holder has to answer."""
-        return self.state in deleg.UNANSWERED
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its holder has not got it, and won't."""
-        return self.state in deleg.OVER
+    machine = deleg.MACHINE
+    is_offered = StateIn(deleg.OFFERING)
+    is_held = StateIn(deleg.HELD)
+    is_replaced = StateIn(deleg.REPLACED)
+    is_refused = StateIn(deleg.REFUSED)
+    is_reclaimed = StateIn(deleg.RECLAIMED)
+    has_ended = StateIn(deleg.ENDED)
+    is_current = StateIn(*deleg.CURRENT)
+    is_unanswered = StateIn(*deleg.UNANSWERED)
+    is_used = StateIn(*deleg.USED)
+    is_over = StateIn(*deleg.OVER)
 
     def can_grant(self, now: Instant) -> bool:
         """Whether its holder may grant of it yet, or may come to do so: also before the instant from which on it is

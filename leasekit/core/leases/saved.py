@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 
 import attrs
 
-from leasekit.core.leases.machine import NONE, Machine
+from leasekit.core.leases.machine import NONE, Machine, StateIn
 from leasekit.core.leases.records import KeptRecord, volatile
 from leasekit.core.reasons import Reason
 from leasekit.core.time import Instant
@@ -63,7 +63,13 @@ class SavedUnit(KeptRecord):
     holder_key: bytes = b""
     reason: Reason | None = volatile()
 
+    machine = MACHINE
     table: ClassVar[str] = "saved"
+    is_being_saved = StateIn(SAVING)
+    is_saved = StateIn(SAVED)
+    is_claimed = StateIn(CLAIMED)
+    is_dropped = StateIn(DROPPING)
+    is_busy = StateIn(SAVING, CLAIMED)
 
 
 def saved_key(lease: str, unit: str) -> str:

@@ -209,7 +209,57 @@ TABLE: Final = {
 }
 
 MACHINE: Final = Machine("service manager", TABLE)
+UNASKED: Final = "unasked"
+FIRST_TICKET: Final = "first_ticket"
+FIRST_REDEEM: Final = "first_redeem"
+FIRST_LEASE: Final = "first_lease"
+RUNS: Final = "runs"
+CHANGES: Final = "changes"
+IN_HAND: Final = "in_hand"
+ASKS_FURTHER: Final = "asks_further"
+WITHDRAWS_FURTHER: Final = "withdraws_further"
+CHANGES_IN_HAND: Final = "changes_in_hand"
+GOES_ON: Final = "goes_on"
+TAKES_BACK: Final = "takes_back"
+LEAVES: Final = "leaves"
+LAST_WORD: Final = "last_word"
+IS_OVER: Final = "over"
+
+PHASES: Final = {
+    (NASCENT, NONE): UNASKED,
+    (NASCENT, TICKETING): FIRST_TICKET,
+    (NASCENT, CLOSE_WAIT): FIRST_TICKET,
+    (TICKETED, NONE): FIRST_REDEEM,
+    (TICKETED, REDEEMING): FIRST_LEASE,
+    (TICKETED, CLOSE_WAIT): LAST_WORD,
+    (ACTIVE, NONE): RUNS,
+    (ACTIVE, EXTENDING_TICKET): RUNS,
+    (ACTIVE, WITHDRAWING): RUNS,
+    (ACTIVE, NOTICED): RUNS,
+    (ACTIVE, MODIFYING): CHANGES,
+    (ACTIVE_TICKETED, NONE): IN_HAND,
+    (ACTIVE_TICKETED, EXTENDING_TICKET): ASKS_FURTHER,
+    (ACTIVE_TICKETED, WITHDRAWING): WITHDRAWS_FURTHER,
+    (ACTIVE_TICKETED, MODIFYING): CHANGES_IN_HAND,
+    (ACTIVE_TICKETED, EXTENDING_LEASE): GOES_ON,
+    (ACTIVE_TICKETED, EXTENDING_FURTHER): GOES_ON,
+    (ACTIVE_TICKETED, UNDOING): TAKES_BACK,
+    (ACTIVE, CLOSING): LEAVES,
+    (ACTIVE, CLOSE_WAIT): LAST_WORD,
+    (CLOSED, NONE): IS_OVER,
+    (FAILED, NONE): IS_OVER,
+}
+"""What a lease waits for, which says until when, and what happens then."""
+
+OPEN: Final = (NASCENT, TICKETED, ACTIVE, ACTIVE_TICKETED)
+"""States in which something can happen still."""
 OVER: Final = (CLOSED, FAILED)
-"""States in which nothing can happen any more."""
+"""States in which nothing can, though claims may be on their way back."""
+RUNNING: Final = (ACTIVE, ACTIVE_TICKETED)
+"""States of a lease whose site has given its units."""
+UNREDEEMED: Final = (TICKETED, NONE)
+"""With its first ticket in hand."""
+WITHDRAWN: Final = (NASCENT, CLOSE_WAIT)
+"""Its first request is taken back."""
 ENDING: Final = (CLOSING, CLOSE_WAIT)
-"""What is pending of a lease that is being closed."""
+"""What is pending of a lease whose units leave it, or which waits for its site's last word."""
