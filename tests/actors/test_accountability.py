@@ -221,7 +221,7 @@ def test_a_returned_ticket_that_is_redeemed(tmp_path: Path) -> None:
     world.pass_time(SECOND)
     record = world.guest("web").leases[lease]
     assert record.approved is not None
-    ticket, resource = record.approved.ticket, record.resource
+    ticket, resource = record.approved.ticket, record.tickets.resource
     world.command("web", "lease.close", lease=lease)
     world.pass_time(MINUTE)
     tag = lease.rpartition("-")[0]
@@ -295,7 +295,7 @@ def test_a_second_redeem_by_the_same_holder(tmp_path: Path) -> None:
     world.pass_time(MINUTE)
     record = world.guest("web").leases[lease]
     assert record.approved is not None
-    again = Redeem(lease, 50, "new", record.slice, record.approved.ticket, record.resource, {}, (), b"")
+    again = Redeem(lease, 50, "new", record.slice, record.approved.ticket, record.tickets.resource, {}, (), b"")
     before = world.site().leases[lease].update
     world.receive("site", "web", again)
     world.receive("site", "web", again)

@@ -249,7 +249,7 @@ def test_a_reclaim_with_a_deadline_closes_leases(world: DeployedWorld) -> None:
     world.pass_time(MINUTE)
     world.command("site", "delegation.reclaim", delegation="site/vm@upper", deadline=10 * MINUTE)
     world.pass_time(SECOND)
-    assert world.guest("web").leases[lease].terminates_at == 10 * MINUTE
+    assert world.guest("web").leases[lease].ending.at == 10 * MINUTE
     extended = world.command("web", "lease.extend", lease=lease, end=2 * HOUR)
     world.pass_time(10 * SECOND)
     assert extended.error or world.lease("web", lease)["renewal"] is None

@@ -122,7 +122,7 @@ def test_a_lease_that_shrinks_still_ends_when_it_was_told_to(world: DeployedWorl
     world.pass_time(SECOND)
     assert not world.command("web", "lease.modify", lease=lease, units=1).error
     world.pass_time(MINUTE)
-    assert len(world.lease("site", lease)["units"]) == 1 and world.guest("web").leases[lease].terminates_at == START
+    assert len(world.lease("site", lease)["units"]) == 1 and world.guest("web").leases[lease].ending.at == START
     assert world.site().calendars.of("vm").free_at(START - 1) == 5
     assert world.site().calendars.of("vm").free_at(END) == 6
 
@@ -134,7 +134,7 @@ def test_leases_are_closed_for_it(world: DeployedWorld) -> None:
     world.pass_time(MINUTE)
     add(world, units=world.lease("site", lease)["units"][:1], close=True)
     world.pass_time(SECOND)
-    assert world.guest("web").leases[lease].terminates_at == START
+    assert world.guest("web").leases[lease].ending.at == START
     world.run_until(START + MINUTE)
     assert world.lease("web", lease)["state"] == "closed"
     assert world.lease("batch", other)["state"] == "active"

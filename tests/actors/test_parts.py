@@ -26,7 +26,7 @@ from leasekit.core.errors import CommandError, LeasekitError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases import membership as mb
-from leasekit.core.leases.records import Asked, BrokerLease, Delegation, GuestLease, Notice
+from leasekit.core.leases.records import Asked, BrokerLease, Delegation, GuestLease, Notice, Waits
 from leasekit.core.mappers import BrokerCycle, Grant, PlanCycle, PlannedPart, Reject, TopologyPlan, Wake
 from leasekit.core.properties import Counts
 from leasekit.core.protocol.messages import (
@@ -549,7 +549,7 @@ def test_membership_tells_when_all_have_joined_and_left(kernel: Kernel) -> None:
     membership.leave(lease, ["a", "b"])
     rows = [change.row for change in kernel.take().changes if change.table == "units"]  # type: ignore[union-attr]
     again = Kernel(ActorSettings())
-    copy = attrs.evolve(lease, units={}, busy=0)
+    copy = attrs.evolve(lease, units={}, waits=Waits())
     restored = Membership(again, {"w-1": copy})
     restored.all_left.append(lambda lease: told.append("left"))
     restored.restore(row for row in rows if row is not None)

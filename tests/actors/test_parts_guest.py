@@ -38,7 +38,18 @@ from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.records import After, Asked, GuestLease, Held, Resumed, Slice
+from leasekit.core.leases.records import (
+    After,
+    Asked,
+    Ending,
+    Given,
+    GuestLease,
+    Held,
+    HeldTickets,
+    Origin,
+    Resumed,
+    Slice,
+)
 from leasekit.core.mappers import CloseLeaseEarly, ExtendLease, Go, Hold, ModifyLease, RequestLease, RequestTopology
 from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.messages import (
@@ -70,6 +81,7 @@ from leasekit.core.topology import PlanOptions, RequestedLink, RequestedSite, To
 
 ME, HUB, SITE = (Keypair(letter * 32) for letter in (b"m", b"h", b"s"))
 TERM = Term(HOUR, 2 * HOUR)
+GIVEN = Given(TERM, b"")
 
 
 def lease(number: int, name: str = "one", slice_: str = "s", **more: Any) -> GuestLease:
@@ -83,7 +95,7 @@ def test_leases_are_found_by_id_and_by_name() -> None:
     kernel.register(GuestLease)
     leases = Leases(kernel, keep_closed=True)
     leases.slices["s"] = Slice("s")
-    for one in (lease(1), lease(2, "two", after=After(join="w-1")), lease(10, "two", "t")):
+    for one in (lease(1), lease(2, "two", origin=Origin(After(join="w-1"))), lease(10, "two", "t")):
         leases.adopt(one)
     assert leases.find("w-1") is leases.find("one") is leases.find("s/one")
     with pytest.raises(CommandError, match="used in 2 slices: write SLICE/two"):
@@ -150,11 +162,11 @@ def test_limits_follow_from_the_state_of_a_lease() -> None:
     slices = {"s": Slice("s")}
     limits = Limits(kernel, settings, slices, lambda lease: False)
     held = Held(b"ticket", b"d" * 32, 2, TERM)
-    runs = lease(1, state=sm.ACTIVE, approved=held, granted=TERM)
+    runs = lease(1, state=sm.ACTIVE, tickets=HeldTickets(held), given=GIVEN)
     assert limits.of(runs) == TERM.end - MINUTE
-    runs.terminates_at = TERM.start + 5 * MINUTE
+    runs.ending = Ending(at=TERM.start + 5 * MINUTE)
     assert limits.of(runs) == TERM.start + 4 * MINUTE
-    waits = lease(2, state=sm.TICKETED, approved=held)
+    waits = lease(2, state=sm.TICKETED, tickets=HeldTickets(held))
     assert limits.of(waits) == TERM.start - 2 * MINUTE
     kernel.tick(TERM.start - 2 * MINUTE)
     assert limits.is_past(waits)
@@ -231,13 +243,14 @@ def test_operations_are_sent_until_they_are_accepted() -> None:
     one = guest.lease(1)
     guest.operations.ask(one, "ask", HOUR)
     (first,) = guest.sent()
-    guest.kernel.tick(one.ask_at)
+    guest.kernel.tick(one.waits.ask_at)
     assert guest.sent() == [first] and isinstance(first, RequestTicket)
-    guest.operations._on_accepted("site", Accepted("w-1", one.ask))
-    assert not one.ask_accepted
-    guest.operations._on_accepted("hub", Accepted("w-1", one.ask))
-    assert one.ask_at == guest.kernel.now + guest.settings.retry_max
-    one.state, one.pending, one.site, one.approved = sm.TICKETED, sm.REDEEMING, "site", ticket()
+    guest.operations._on_accepted("site", Accepted("w-1", one.ask.number))
+    assert not one.ask.accepted
+    guest.operations._on_accepted("hub", Accepted("w-1", one.ask.number))
+    assert one.waits.ask_at == guest.kernel.now + guest.settings.retry_max
+    one.state, one.pending, one.site = sm.TICKETED, sm.REDEEMING, "site"
+    one.tickets = HeldTickets(ticket())
     guest.operations.end_ask(one)
     guest.operations.begin(one, NEW)
     (redeem,) = guest.sent()
@@ -250,7 +263,7 @@ def test_endings_let_units_leave_before_the_site_is_told() -> None:
     guest = Guest()
     ended: list[str] = []
     guest.endings.ended.append(lambda lease: ended.append(lease.id))
-    one = guest.lease(1, state=sm.ACTIVE, site="site", approved=ticket(), granted=TERM)
+    one = guest.lease(1, state=sm.ACTIVE, site="site", tickets=HeldTickets(ticket()), given=GIVEN)
     guest.membership.take(one, [UnitState("a", "active", {}, None)])
     guest.membership.join(one)
     guest.membership.done(ActionDone(one.units["a"].action, "w-1/a", True))
@@ -271,7 +284,7 @@ def test_redeems_go_on_by_the_tickets_in_hand() -> None:
     """A lease goes on by the first ticket in hand; the last extend is taken back whole, if it has not begun."""
     guest = Guest()
     after, last = (ticket(term=Term(n * HOUR, (n + 1) * HOUR), extends=n) for n in (2, 3))
-    one = guest.lease(1, state=sm.ACTIVE, site="site", approved=ticket(), granted=TERM, continuations=(after, last))
+    one = guest.lease(1, state=sm.ACTIVE, site="site", tickets=HeldTickets(ticket(), (after, last)), given=GIVEN)
     assert guest.redeems.in_hand(one) and one.state == sm.ACTIVE_TICKETED
     guest.redeems.undo_extend(one)
     assert one.continuations == (after,) and guest.advanced == ["w-1"]
@@ -295,18 +308,22 @@ def test_transitions_wait_for_predecessors() -> None:
     answers: list[Go | Hold] = [Hold(HOUR), Go({"size": "2"})]
     transitions = guest.transitions(lambda lease, predecessor: answers.pop(0))
     slices = Slices(guest.kernel, guest.records, guest.endings, transitions)
-    first = guest.lease(1, state=sm.TICKETED, pending=sm.REDEEMING, site="site", approved=ticket())
-    second = guest.lease(2, "two", state=sm.TICKETED, site="site", approved=ticket(), after=After("w-1"))
+    first = guest.lease(1, state=sm.TICKETED, pending=sm.REDEEMING, site="site", tickets=HeldTickets(ticket()))
+    second = guest.lease(
+        2, "two", state=sm.TICKETED, site="site", tickets=HeldTickets(ticket()), origin=Origin(After("w-1"))
+    )
     transitions.advance(second)
     assert second.join == mb.BLOCKED_REDEEM and not guest.sent()
     first.state = sm.ACTIVE
     slices.wake_dependents(first)
-    assert second.hold_until == HOUR and not guest.sent()
+    assert second.waits.hold_until == HOUR and not guest.sent()
     guest.kernel.tick(HOUR)
     transitions.advance(second)
     (redeem,) = guest.sent()
     assert isinstance(redeem, Redeem) and redeem.properties == {"size": "2"}
-    third = guest.lease(3, "three", state=sm.TICKETED, site="site", approved=ticket(), after=After("w-0"))
+    third = guest.lease(
+        3, "three", state=sm.TICKETED, site="site", tickets=HeldTickets(ticket()), origin=Origin(After("w-0"))
+    )
     transitions.advance(third)
     assert (third.state, third.reason) == (sm.FAILED, Reason(Code.REDEEM_PREDECESSOR, "w-0", "over"))
 
@@ -320,7 +337,7 @@ def test_slices_hold_for_all() -> None:
         slices._create(CreateSlice(name="s"))
     one, two = guest.lease(1), guest.lease(2, "two")
     for each in (one, two):
-        each.state, each.site, each.approved = sm.TICKETED, "site", ticket()
+        each.state, each.site, each.tickets = sm.TICKETED, "site", HeldTickets(ticket())
     slices.settle(two)
     assert guest.records.slices["s"].released and (one.pending, two.pending) == (sm.REDEEMING, NONE)
     told: list[Reason] = []
@@ -353,7 +370,7 @@ def test_changes_ask_for_what_goes_on_or_is_another() -> None:
     """An extend goes on from the end, a modify from now; both need a lease that is active."""
     guest = Guest()
     guest.kernel.tick(HOUR + MINUTE)
-    one = guest.lease(1, state=sm.ACTIVE, site="site", approved=ticket(), granted=TERM)
+    one = guest.lease(1, state=sm.ACTIVE, site="site", tickets=HeldTickets(ticket()), given=GIVEN)
     _, asked = guest.changes.modification(ModifyLease("one", units=1))
     assert asked is not None and (asked.units, asked.term) == (1, Term(HOUR + MINUTE, TERM.end))
     with pytest.raises(CommandError, match="nothing to modify"):
@@ -413,7 +430,7 @@ def test_topologies_are_leased_at_once() -> None:
     one.state, one.pending, one.reason, one.ended = sm.FAILED, NONE, said("full"), guest.kernel.now
     topologies.settle(one)
     assert (made.state, made.left, words(made.reason)) == ("asking", 0, "lease a is failed: full")
-    assert words(two.close_reason) == "its topology came to nothing: lease a is failed: full"
+    assert words(two.ending.reason) == "its topology came to nothing: lease a is failed: full"
     assert {type(message) for message in guest.sent()} == {Plan, Withdraw, ReleaseParts}
 
 
@@ -466,13 +483,19 @@ def test_rests_of_suspended_leases_are_asked_for() -> None:
     """What is left of a suspended lease is a lease of its own; of one that its guest has closed, nothing is."""
     guest = Guest()
     guest.kernel.tick(HOUR + 15 * MINUTE)
-    one = guest.lease(1, state=sm.CLOSED, site="site", approved=ticket(), suspends=True)
-    one.first_asked, one.close_reason = one.asked, "closed by its guest"
+    one = guest.lease(
+        1,
+        state=sm.CLOSED,
+        site="site",
+        tickets=HeldTickets(ticket()),
+        ending=Ending(reason=said("closed by its guest"), suspends=True),
+    )
+    one.origin = Origin(asked=one.asked)
     guest.requests.ask_for_rest(one)
     assert not guest.sent()
-    one.close_reason = ""
+    one.ending = one.ending._replace(reason=None)
     guest.requests.ask_for_rest(one)
     (message,) = guest.sent()
     assert isinstance(message, RequestTicket) and message.term.length == 45 * MINUTE
     rest = guest.records.find("one")
-    assert (rest.resumes, rest.asked.site) == (Resumed("w-1", guest.kernel.now), "site")
+    assert (rest.origin.resumes, rest.asked.site) == (Resumed("w-1", guest.kernel.now), "site")

@@ -67,7 +67,7 @@ def test_a_lease_is_preempted(world: DeployedWorld) -> None:
     world.pass_time(MINUTE)
     other = world.request("batch", 2, CUT + MINUTE, HOUR)
     world.pass_time(10 * SECOND)
-    assert world.guest("batch").leases[victim].terminates_at == CUT
+    assert world.guest("batch").leases[victim].ending.at == CUT
     assert world.lease("batch", victim)["state"] == "active"
     world.run_until(8 * MINUTE)
     assert world.lease("batch", victim)["state"] == "closed"
@@ -124,7 +124,7 @@ def test_a_ticket_that_was_not_redeemed_yet(world: DeployedWorld) -> None:
     world.feed("upper", [])
     world.run_until(4 * MINUTE + 30 * SECOND)
     assert world.lease("batch", victim)["state"] == "active"
-    assert world.guest("batch").leases[victim].terminates_at == CUT
+    assert world.guest("batch").leases[victim].ending.at == CUT
     world.run_until(6 * MINUTE)
     assert world.lease("batch", victim)["state"] == "closed"
 

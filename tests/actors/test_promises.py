@@ -84,7 +84,7 @@ def test_the_victim_hears_who_and_when_and_the_other_starts_then(world: Deployed
     other = world.request("web", 2, asked, asked + HOUR, properties=DEFERRABLE)
     world.pass_time(5 * SECOND)
     told = world.guest("batch").leases[first]
-    ends = told.terminates_at
+    ends = told.ending.at
     assert asked + 30 * SECOND <= ends <= asked + 31 * SECOND
     assert told.reason is not None and told.reason.code == "ended_by"
     (why,) = told.reason.causes
@@ -162,7 +162,7 @@ def test_a_notice_is_a_state_that_survives_a_kill(world: DeployedWorld, killed: 
         assert "ends early, at" in refused.error
         world.restart(killed)
         world.pass_time(10 * SECOND)
-    ends = world.guest("batch").leases[first].terminates_at
+    ends = world.guest("batch").leases[first].ending.at
     world.run_until(ends + 5 * SECOND)
     assert world.lease("batch", first)["state"] == "closed" and world.lease("web", other)["state"] == "active"
 
@@ -208,10 +208,10 @@ def test_a_lease_ends_when_it_has_run_for_as_long_as_it_may(world: DeployedWorld
     if restarted:
         world.restart("upper")
     world.run_until(since + 18 * MINUTE - SECOND)
-    assert world.guest("batch").leases[first].terminates_at == -1
+    assert world.guest("batch").leases[first].ending.at == -1
     world.run_until(since + 18 * MINUTE + SECOND)
     told = world.guest("batch").leases[first]
-    assert told.terminates_at == since + 20 * MINUTE
+    assert told.ending.at == since + 20 * MINUTE
     world.run_until(since + 20 * MINUTE + 5 * SECOND)
     assert told.state == "closed" and told.reason is not None
     assert [told.reason.code, told.reason.causes[0].code] == ["ended_by", "max_run"]
@@ -227,7 +227,7 @@ def test_a_fixed_start_has_its_ticket_as_soon_as_sites_agree(world: DeployedWorl
     start = world.now + 10 * MINUTE
     other = world.request("web", 2, start, start + HOUR)
     world.pass_time(5 * SECOND)
-    assert tickets(world, other) == 1 and world.guest("batch").leases[first].terminates_at == start
+    assert tickets(world, other) == 1 and world.guest("batch").leases[first].ending.at == start
     world.run_until(start + 10 * SECOND)
     assert world.lease("web", other)["state"] == "active"
 

@@ -122,7 +122,7 @@ def test_asking_for_an_extend_is_no_way_out_of_a_preemption(tmp_path: Path) -> N
     world.pass_time(SECOND)
     refused = [update for update in world.letters(TicketUpdate, "upper", "batch") if update.status == "refused"]
     assert words(refused[-1].reason) == "the lease is preempted: go"
-    assert world.guest("batch").leases[lease].terminates_at == 5 * MINUTE
+    assert world.guest("batch").leases[lease].ending.at == 5 * MINUTE
     world.run_until(6 * MINUTE)
     assert states(world, lease, "batch", "site") == ["closed", "closed"]
 
@@ -237,7 +237,7 @@ def test_a_broker_reclaims_with_a_deadline(world: DeployedWorld) -> None:
     world.pass_time(MINUTE)
     world.command("upper", "delegation.reclaim", delegation="upper/vm@lower", deadline=10 * MINUTE)
     world.pass_time(MINUTE)
-    assert world.guest("web").leases[lease].terminates_at == 10 * MINUTE
+    assert world.guest("web").leases[lease].ending.at == 10 * MINUTE
     other = world.request("batch", 6, 11 * MINUTE, HOUR)
     world.run_until(13 * MINUTE)
     assert states(world, lease, "web", "site") == ["closed", "closed"]

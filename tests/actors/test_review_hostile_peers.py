@@ -151,7 +151,7 @@ def test_a_truncation_about_one_claim_with_the_ticket_of_another(world: Deployed
     ticket, record = held(world, "batch", lease), world.guest("batch").leases[lease]
     world.receive("site", "upper", truncated(world, "upper", ticket, 2 * MINUTE, subject=b"s" * 32))
     assert world.site().claims.by_digest[ticket.leaf.digest].lease == lease
-    again = Redeem(f"{lease}9", 1, "new", "s", ticket.encode(), record.resource, {}, (), b"")
+    again = Redeem(f"{lease}9", 1, "new", "s", ticket.encode(), record.tickets.resource, {}, (), b"")
     world.receive("site", "batch", again)
     world.pass_time(SECOND)
     assert f"{lease}9" not in world.site().leases
@@ -230,7 +230,7 @@ def test_updates_that_are_never_acknowledged_are_bounded(world: DeployedWorld) -
     record, site = world.guest("batch").leases[lease], world.site()
     world.lost.add(("batch", "site", "Ack"))
     for number in range(100, 100 + 3 * served.UNACKED_MAX):
-        message = Redeem(lease, number, "extend", record.slice, b"", record.resource, {}, (), b"")
+        message = Redeem(lease, number, "extend", record.slice, b"", record.tickets.resource, {}, (), b"")
         world.receive("site", "batch", message)
     assert len(site.leases[lease].unacked) <= served.UNACKED_MAX + 1
     world.pass_time(SECOND)

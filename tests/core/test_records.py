@@ -31,20 +31,27 @@ from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import (
     AcceptedChange,
     After,
+    Ask,
     Asked,
     BrokerLease,
+    ChangeAsked,
     Delegation,
     DelegationOverride,
+    Ending,
+    Given,
     Granted,
     GuestLease,
     GuestUnit,
+    Heard,
     Held,
+    HeldTickets,
     HostChange,
     HostKind,
     Incident,
     KeptRecord,
     Notice,
     Operation,
+    Origin,
     PeerRecord,
     Report,
     Resumed,
@@ -62,10 +69,11 @@ from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.schema import TABLES
 from leasekit.core.vectors import LARGEST
 
-TRANSIENT = {"timer", "send_at", "tries", "busy", "ask_at", "ask_tries", "op_at", "op_tries", "hold_until", "index"}
+TRANSIENT = {"timer", "send_at", "tries", "waits", "index"}
 """What need not survive a crash, in any record."""
 DERIVED = {
     GuestLease: {"units"},  # rows of their own
+    GuestUnit: {"pending"},
     BrokerLease: {"defer_reason"},  # the mapper says it again
     SiteLease: {"waiting"},  # counted from the units
     SiteUnit: {"pending"},  # a unit has none
@@ -116,13 +124,19 @@ def updates(kind: type[Any]) -> st.SearchStrategy[list[Update]]:
 
 
 RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
-    GuestUnit: st.builds(GuestUnit, names, names, names, names, names, numbers, properties, reasons),
+    GuestUnit: st.builds(GuestUnit, names, names, names, names, names, st.just(NONE), numbers, properties, reasons),
     GuestLease: st.builds(
-        GuestLease, names, names, names, names, names, asked, names, names, names, names, reasons, numbers, numbers,
-        maybe, instants, st.builds(Operation, names, numbers, properties, instants), maybe, numbers, numbers,
-        st.none() | held, st.none() | held, statements, st.none() | terms(), statements, properties,
-        st.none() | properties, properties, st.lists(names).map(tuple), st.builds(After, names, names, maybe), maybe,
-        reasons, endings, endings, texts_of_people, resumes=st.none() | st.builds(Resumed, names, instants),
+        GuestLease, names, names, names, names, names, asked, names, names, names, names, reasons, numbers,
+        st.builds(Ask, numbers, instants, maybe), st.builds(Operation, names, numbers, properties, instants, maybe),
+        st.builds(Heard, numbers, numbers, texts_of_people),
+        st.builds(HeldTickets, st.none() | held, st.lists(held, max_size=2).map(tuple), properties, digests),
+        st.builds(ChangeAsked, st.none() | held, statements, st.none() | properties, st.lists(names).map(tuple)),
+        st.none() | st.builds(Given, terms(), statements), properties,
+        st.builds(
+            Origin, st.builds(After, names, names, maybe), st.none() | asked,
+            st.none() | st.builds(Resumed, names, instants), numbers, digests,
+        ),
+        st.builds(Ending, maybe, reasons, endings, maybe), endings,
     ),
     Slice: st.builds(Slice, names, st.integers(0, 9), maybe, reasons, maybe, texts_of_people),
     Return: st.builds(Return, names, names, names, names, held, numbers, instants, names, receipt=statements),

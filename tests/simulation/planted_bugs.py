@@ -132,16 +132,16 @@ BUGS: Final[dict[str, Bug]] = {
         Grants, "grant", "self._checks.check(lease, self._queue.options[lease.id], grant)", NOTHING
     ),
     "an old update of a broker is taken for news": Bug(
-        BrokerUpdates, "_on_update", "if message.update <= lease.broker_seen:", "if False:"
+        BrokerUpdates, "_on_update", "if message.update <= lease.heard.broker:", "if False:"
     ),
     "an old update of a site is taken for news": Bug(
-        SiteUpdates, "_on_update", "if message.update > lease.site_seen:", "if True:"
+        SiteUpdates, "_on_update", "if message.update > lease.heard.site:", "if True:"
     ),
     "a third party's word on a lease is taken": Bug(
         SiteUpdates, "_on_update", "if lease.site != peer:", "if False:"
     ),
     "a site's updates are taken out of order": Bug(
-        SiteUpdates, "_on_update", "comes_early(message.update, lease.site_seen)", "False"
+        SiteUpdates, "_on_update", "comes_early(message.update, lease.heard.site)", "False"
     ),
     "a repeated request is done again": Bug(
         Served, "freshness", "if number > lease.number:", "if number >= lease.number:"
@@ -153,12 +153,14 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "a close is held back while the site sets up": Bug(
         Endings, "close", "before = (lease.state, lease.pending)",
-        "lease.close_reason = reason; before = (lease.state, lease.pending)\n"
-        "    if lease.pending == sm.REDEEMING:\n        lease.closing = True\n        return",
+        "lease.ending = lease.ending._replace(reason=reason); before = (lease.state, lease.pending)\n"
+        "    if lease.pending == sm.REDEEMING:\n"
+        "        lease.ending = lease.ending._replace(closing=True)\n        return",
         also=Bug(
             Transitions, "advance", 'if lease.can("in_hand"):',
-            "if lease.closing and (lease.state, lease.pending) == (sm.ACTIVE, NONE):\n"
-            "        lease.closing = False\n        self._predecessors._endings.close(lease, lease.close_reason)\n"
+            "if lease.ending.closing and (lease.state, lease.pending) == (sm.ACTIVE, NONE):\n"
+            "        lease.ending = lease.ending._replace(closing=False)\n"
+            "        self._predecessors._endings.close(lease, lease.ending.reason)\n"
             "    elif lease.can('in_hand'):",
         ),
     ),
@@ -332,7 +334,7 @@ BUGS: Final[dict[str, Bug]] = {
         Predecessors, "_look_at", "not done(predecessor) or self._kernel.now", "self._kernel.now"
     ),
     "a lease goes on although its predecessor failed": Bug(
-        Predecessors, "_look_at", "if lease.after.proceed else", "if True else"
+        Predecessors, "_look_at", "if lease.origin.after.proceed else", "if True else"
     ),
     "a lease joins before its predecessor has": Bug(
         Predecessors, "may_join", "lambda p: p.join == mb.JOINED", "lambda p: True"
@@ -384,7 +386,7 @@ BUGS: Final[dict[str, Bug]] = {
     "a lease runs on after its longest run": Bug(
         LongestRuns, "due_at", "if end < last.until else None", "if False else None"
     ),
-    "a lease that ends early is extended": Bug(Redeems, "notice", "lease.terminates_at >= 0", "False"),
+    "a lease that ends early is extended": Bug(Redeems, "notice", "lease.ending.at >= 0", "False"),
     "a lease that is to be requeued is forgotten": Bug(
         LeaseRequests, "ask_for_rest", "not _requeues(lease, asked)", "True"
     ),

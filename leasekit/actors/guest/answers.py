@@ -21,7 +21,7 @@ from leasekit.core.claims.signed import CONTRACT, check_statement, decode_statem
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.leases.records import GuestLease, Held
+from leasekit.core.leases.records import GuestLease, Held, HeldTickets
 from leasekit.core.properties import check_named
 from leasekit.core.protocol.messages import (
     EXTEND,
@@ -98,7 +98,7 @@ class Tickets:
             raise TicketError(
                 Code.WRONG_TERMS, f"its term starts at {mark(leaf.term.start)}, not at {mark(asked.term.start)}"
             )
-        victims = lease.victims if asked.op == EXTEND else ()
+        victims = lease.change.victims if asked.op == EXTEND else ()
         extends = message.number if asked.op == EXTEND else running.extends if running is not None else 0
         held = Held(message.ticket, leaf.digest, leaf.units, leaf.term, extends, victims)
         rest = tuple(one._replace(extends=extends) for one in self._continuations_of(lease.broker, message, held))
@@ -155,7 +155,8 @@ class Tickets:
         if at < held.term.end:
             return False
         self._returning.give_back_all(lease, [one for one in lease.continuations if one.term.end > at], lease.site)
-        lease.continuations = tuple(one for one in lease.continuations if one.term.end <= at)
+        kept = tuple(one for one in lease.continuations if one.term.end <= at)
+        lease.tickets = lease.tickets._replace(continuations=kept)
         return True
 
     def check_returned(self, lease: GuestLease) -> None:
@@ -172,7 +173,7 @@ class Tickets:
             self._keyring.scheme, message.contract, CONTRACT, signer=self._keyring.said_by(lease.site, message.contract)
         )
         tickets = (lease.approved, lease.renewal, *lease.continuations)
-        known = {lease.before, *(held.digest for held in tickets if held is not None)}
+        known = {lease.tickets.before, *(held.digest for held in tickets if held is not None)}
         if contract.subject not in known or not contract.detail.startswith(f"{lease.id} "):
             raise TicketError(Code.WRONG_CONTRACT, "the site's contract is for another claim or lease")
 
@@ -202,15 +203,15 @@ class BrokerAnswers:
         elif before[1] == sm.WITHDRAWING:
             self._returns.give_back_all(lease, (held, *continuations), site)
         elif op == NEW:
-            lease.site, lease.approved, lease.resource = site, held, dict(message.properties)
-            lease.began = (message.number, held.digest)
-            lease.continuations = continuations
+            lease.site, lease.tickets = site, HeldTickets(held, continuations, dict(message.properties))
+            lease.origin = lease.origin._replace(number=message.number, ticket=held.digest)
             for tell in self.ticketed:
                 tell(lease)
         elif op == EXTEND:
-            lease.continuations, lease.victims, lease.reason = (*lease.continuations, held, *continuations), (), None
+            lease.tickets = lease.tickets._replace(continuations=(*lease.continuations, held, *continuations))
+            lease.change, lease.reason = lease.change._replace(victims=()), None
         else:
-            lease.continuations = (*continuations, *lease.continuations)
+            lease.tickets = lease.tickets._replace(continuations=(*continuations, *lease.continuations))
             self._redeems.modify_by(lease, held, message.truncation)
         self._transitions.advance(lease)
 
@@ -225,8 +226,8 @@ class BrokerAnswers:
         """The broker does not grant what was asked."""
         if not lease.can("ticket_refused"):
             return
-        lease.reason = lease.close_reason if lease.closing else reason
-        lease.next_configuration, lease.victims = None, ()
+        lease.reason = lease.ending.reason if lease.ending.closing else reason
+        lease.change = lease.change._replace(configuration=None, victims=())
         self._kernel.fire(lease, "ticket_refused", lease.reason)
         if lease.is_over:
             self._endings.end(lease)
@@ -256,19 +257,19 @@ class BrokerUpdates:
             if lease is None:
                 self._tickets.give_back_strays(peer, message)
             return
-        if comes_early(message.update, lease.broker_seen):
+        if comes_early(message.update, lease.heard.broker):
             return  # an earlier one is on its way and due until it arrives
         self._kernel.send(peer, acknowledge(message))
-        if message.update <= lease.broker_seen:
+        if message.update <= lease.heard.broker:
             if lease.ended >= 0 or _is_made_anew(lease, message):
                 self._tickets.give_back_strays(peer, message)
             return
-        lease.broker_seen = message.update
+        lease.heard = lease.heard._replace(broker=message.update)
         self._kernel.touch(lease)
         self._tickets.know_site(peer, message)
-        settles = message.number != 0 and message.number == lease.ask
+        settles = message.number != 0 and message.number == lease.ask.number
         if settles:
-            lease.ask_accepted = False
+            lease.ask = lease.ask._replace(accepted=False)
             self._operations.end_ask(lease)
         if message.status == "granted":
             self._on_ticket(lease, message, settles)
@@ -309,10 +310,10 @@ class BrokerUpdates:
             if message.number == lease.number and peer == lease.broker and message.reason.code == Code.UNKNOWN_LEASE:
                 self._answers.nothing_came(lease, reason)
             return True
-        asked = message.number == lease.ask or (lease.takes_extend_back and message.number == lease.number)
+        asked = message.number == lease.ask.number or (lease.takes_extend_back and message.number == lease.number)
         if peer != lease.broker or not asked:
             return False
-        lease.ask = 0
+        lease.ask = lease.ask._replace(number=0)
         self._answers.refused(lease, reason)
         return True
 
@@ -321,10 +322,9 @@ def _is_made_anew(lease: GuestLease, message: TicketUpdate) -> bool:
     """Whether the broker has forgotten the lease, and then granted its first request, which came late, as if it were
     another's: the ticket is not the one that the lease began with.
     """
-    number, digest = lease.began
-    if message.status != "granted" or message.number != number:
+    if message.status != "granted" or message.number != lease.origin.number:
         return False
-    return decode_ticket(message.ticket).leaf.digest != digest
+    return decode_ticket(message.ticket).leaf.digest != lease.origin.ticket
 
 
 @attrs.define(eq=False)
@@ -369,7 +369,7 @@ class SiteAnswers:
 
     def over(self, lease: GuestLease, message: LeaseUpdate, settles: bool) -> None:
         """The site's last word on the lease: closed as asked, or lost."""
-        lease.suspends = message.saved >= 0 and message.state == "closed"
+        lease.ending = lease.ending._replace(suspends=message.saved >= 0 and message.state == "closed")
         if settles and lease.operation.op == CLOSE and lease.can("closed"):
             event = "closed"
         elif settles and lease.can("lease_refused") and not lease.is_running:
@@ -379,7 +379,7 @@ class SiteAnswers:
             event = "lost"
         else:
             return
-        ended = lease.close_reason or _notice_of(message) or (lease.reason if lease.terminates_at >= 0 else None)
+        ended = lease.ending.reason or _notice_of(message) or (lease.reason if lease.ending.at >= 0 else None)
         self._endings.over(lease, event, ended if event == "closed" and ended else message.reason, message.receipt)
 
     def not_taken(self, lease: GuestLease, code: str, reason: Reason | None) -> None:
@@ -418,9 +418,9 @@ class SiteUpdates:
             return
         if lease.site != peer:
             raise RemoteError(Code.WRONG_SITE, f"lease {lease.id} is at {lease.site or 'no site yet'}, not at {peer}")
-        if comes_early(message.update, lease.site_seen):
+        if comes_early(message.update, lease.heard.site):
             return
-        if message.update > lease.site_seen:
+        if message.update > lease.heard.site:
             self._take(lease, message)
         elif lease.operation.op == CLOSE and message.state == "closed" and message.number == lease.operation.number:
             # The site has forgotten the lease, which was over, and counts its updates anew.
@@ -433,15 +433,16 @@ class SiteUpdates:
         # One that is closed goes on by nothing: its site may have gone on to a ticket that is given back by now.
         if message.state == "active" and lease.ended < 0 and not lease.is_closing:
             self._tickets.check_contract(lease, message)
-        lease.site_seen = message.update
+        lease.heard = lease.heard._replace(site=message.update)
         self._kernel.touch(lease)
         if settles:
             self._kernel.owe_no_more(lease, lease.site)
         if message.state in ("closed", "failed"):
             self._answers.over(lease, message, settles)
         elif message.state == "terminating":
-            lease.terminates_at, lease.reason = message.term.end, message.reason
-            lease.suspends = lease.suspends if lease.operation.op == CLOSE else message.saved >= 0
+            suspends = lease.ending.suspends if lease.operation.op == CLOSE else message.saved >= 0
+            lease.ending = lease.ending._replace(at=message.term.end, suspends=suspends)
+            lease.reason = message.reason
         elif message.state in ("waiting", "told"):
             lease.reason = message.reason
             self._kernel.note(lease.id, message.state, "", "", message.reason)
@@ -496,10 +497,10 @@ class LeaseTimeouts:
                     self._membership.leave_early(lease, victims)
                 else:
                     late = Reason(Code.NO_EXTEND, lease.site)
-                    expire(lease, late if lease.terminates_at < 0 else lease.reason)
+                    expire(lease, late if lease.ending.at < 0 else lease.reason)
             case sm.ASKS_FURTHER:
                 self._redeems.go_on(lease)
-            case sm.IN_HAND | sm.WITHDRAWS_FURTHER | sm.CHANGES_IN_HAND | sm.TAKES_BACK if lease.ask:
+            case sm.IN_HAND | sm.WITHDRAWS_FURTHER | sm.CHANGES_IN_HAND | sm.TAKES_BACK if lease.ask.number:
                 self._broker.unheard(lease)
             case sm.TAKES_BACK:
                 expire(lease, Reason(Code.NO_UNDO, lease.site))
@@ -509,7 +510,7 @@ class LeaseTimeouts:
             case sm.LEAVES:
                 self._endings.leave_at_once(lease)
             case sm.RUNS | sm.CHANGES:
-                expire(lease, Reason(Code.TERM_OVER) if lease.terminates_at < 0 else lease.reason)
+                expire(lease, Reason(Code.TERM_OVER) if lease.ending.at < 0 else lease.reason)
 
 
 @attrs.define(eq=False)
@@ -526,8 +527,9 @@ class LeaseTimers:
         """When its time comes: to send something again, for its state, for its mapper, or to be forgotten."""
         if lease.is_over:
             return lease.ended + self._kernel.settings.retention
-        held = lease.hold_until if lease.join == mb.BLOCKED_JOIN and lease.hold_until > self._kernel.now else None
-        return earliest(self._operations.due_at(lease), self._timeouts.due_at(lease), held)
+        held = lease.waits.hold_until if lease.join == mb.BLOCKED_JOIN else 0
+        held_until = held if held > self._kernel.now else None
+        return earliest(self._operations.due_at(lease), self._timeouts.due_at(lease), held_until)
 
     def due(self, lease: GuestLease) -> None:
         """Its time has come."""

@@ -35,7 +35,7 @@ from leasekit.core.leases import membership as mb
 from leasekit.core.leases import returns
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.records import NO_OPERATION, GuestLease, Held, Operation, Return, Slice
+from leasekit.core.leases.records import NO_OPERATION, Ask, GuestLease, Held, Operation, Return, Slice
 from leasekit.core.mappers import GuestUnitView, LeaseView
 from leasekit.core.properties import Properties, check_properties
 from leasekit.core.protocol.messages import (
@@ -131,7 +131,7 @@ class Leases:
             if copied := self._kernel.copied:
                 # What was asked, and heard, after the copy was made is not known.
                 lease.number = max(lease.number, copied // SECOND)
-                lease.broker_seen = lease.site_seen = UNKNOWN
+                lease.heard = lease.heard._replace(broker=UNKNOWN, site=UNKNOWN)
                 self._kernel.touch(lease)
             self.adopt(lease)
             self._kernel.schedule(lease, self._kernel.now)
@@ -216,7 +216,7 @@ class Leases:
             term=lease.granted or (held.term if held is not None else lease.asked.term),
             next_term=Term(following[0].term.start, following[-1].term.end) if following else None,
             next_units=following[0].units if following else 0,
-            closing=lease.closing,
+            closing=lease.ending.closing,
             reason=words(lease.reason),
             properties=lease.asked.properties,
             members=members if fixed is None else lambda: fixed,
@@ -224,7 +224,7 @@ class Leases:
 
     def describe(self, lease: GuestLease) -> GuestLeaseDetails:
         """The lease, for an operator."""
-        held, resumes = lease.approved, lease.resumes
+        held, resumes = lease.approved, lease.origin.resumes
         following = [ContinuationDetails(one.units, one.term, _may_undo(lease, one)) for one in lease.following]
         return GuestLeaseDetails.of(
             lease,
@@ -236,9 +236,12 @@ class Leases:
             granted=lease.granted and GrantDetails(lease.granted, len(lease.units)),
             start=lease.runs.start,
             end=_end(lease),
+            closing=lease.ending.closing,
+            suspends=lease.ending.suspends,
+            resource=lease.tickets.resource,
             units=[GuestUnitDetails.of(unit, unit=unit.name, **view(unit.reason)) for unit in lease.units.values()],
-            redeem_predecessor=lease.after.redeem,
-            join_predecessor=lease.after.join,
+            redeem_predecessor=lease.origin.after.redeem,
+            join_predecessor=lease.origin.after.join,
             resumes=resumes and ResumedDetails(resumes.lease, resumes.at),
         )
 
@@ -278,7 +281,7 @@ def _may_undo(lease: GuestLease, held: Held) -> bool:
 
 def _end(lease: GuestLease) -> Instant:
     """When it ends, or did."""
-    end = lease.end if lease.terminates_at < 0 else min(lease.end, lease.terminates_at)
+    end = lease.end if lease.ending.at < 0 else min(lease.end, lease.ending.at)
     return end if lease.ended < 0 else min(end, lease.ended)
 
 
@@ -288,7 +291,7 @@ def _summary(lease: GuestLease) -> GuestLeaseSummary:
 
 
 def _predecessors(lease: GuestLease) -> set[str]:
-    return {lease.after.redeem, lease.after.join} - {""}
+    return {lease.origin.after.redeem, lease.origin.after.join} - {""}
 
 
 def _order(identifier: str) -> tuple[int, str]:
@@ -312,13 +315,13 @@ class Limits:
             return self._leaves_at(lease, lease.end)
         match lease.phase:
             case sm.FIRST_TICKET:
-                return lease.ask_deadline
+                return lease.ask.deadline
             case sm.LAST_WORD:
                 return self._last_end(lease) + self._settings.close_timeout
             case sm.FIRST_LEASE:
                 return lease.end + self._settings.clock_skew
             case sm.FIRST_REDEEM:
-                goes_on = max(self._redeem_at(lease), lease.hold_until)
+                goes_on = max(self._redeem_at(lease), lease.waits.hold_until)
                 return lease.end if self._is_held(lease) else min(goes_on, lease.end)
             case sm.GOES_ON:
                 assert lease.renewal is not None
@@ -327,21 +330,22 @@ class Limits:
             case sm.TAKES_BACK:
                 assert lease.renewal is not None
                 # A site that only accepts it goes on by the extension already, and says so when its units are up.
-                return self._leaves_at(lease, lease.renewal.term.end if lease.op_accepted else lease.end)
+                return self._leaves_at(lease, lease.renewal.term.end if lease.operation.accepted else lease.end)
             case sm.CHANGES_IN_HAND if lease.operation.number:
                 leaves = self._leaves_at(lease, lease.end)
-                return min(max(self.redeem_by(lease), self._changed_by(lease)), leaves) if lease.op_accepted else leaves
-            case _ if lease.has_next_ticket and lease.terminates_at >= 0 and not lease.is_promised:
+                changed = max(self.redeem_by(lease), self._changed_by(lease))
+                return min(changed, leaves) if lease.operation.accepted else leaves
+            case _ if lease.has_next_ticket and lease.ending.at >= 0 and not lease.is_promised:
                 return 0  # its site will refuse the renewal: the sooner, the sooner its units can leave
             case sm.IN_HAND if lease.is_promised:
                 return 0  # a modify that came between is settled
             case _ if lease.has_next_ticket:
                 return self.redeem_by(lease)
-            case sm.CHANGES if lease.op_accepted and lease.renewal is not None:
+            case sm.CHANGES if lease.operation.accepted and lease.renewal is not None:
                 return self._leaves_at(lease, lease.renewal.term.end)
             case sm.LEAVES:
                 # The site goes on to the end of an extend that it has accepted, heard of or not.
-                return self._last_end(lease) if lease.op_accepted else lease.end
+                return self._last_end(lease) if lease.operation.accepted else lease.end
             case sm.RUNS | sm.CHANGES:
                 return self._leaves_at(lease, lease.end)
         return None
@@ -365,7 +369,7 @@ class Limits:
 
     def _leaves_at(self, lease: GuestLease, end: Instant) -> Instant:
         """When units are to leave a lease that ends at ``end``, if its site does not end it before."""
-        return (end if lease.terminates_at < 0 else min(end, lease.terminates_at)) - self._settings.leave_time
+        return (end if lease.ending.at < 0 else min(end, lease.ending.at)) - self._settings.leave_time
 
     @staticmethod
     def _last_end(lease: GuestLease) -> Instant:
@@ -396,7 +400,7 @@ class Limits:
 
     def is_held_by_mapper(self, lease: GuestLease) -> bool:
         """Whether the mapper wants it to wait longer than for its predecessor."""
-        return lease.hold_until > self._kernel.now
+        return lease.waits.hold_until > self._kernel.now
 
     def _is_held(self, lease: GuestLease) -> bool:
         blocked = lease.join == mb.BLOCKED_REDEEM and not self.is_held_by_mapper(lease)
@@ -604,42 +608,43 @@ class GuestOperations:
         """Have the broker asked for ``lease.asked``; ``event`` is ``ask``, ``extend`` or ``modify``."""
         self._kernel.fire(lease, event)
         lease.number += 1
-        lease.ask, lease.ask_accepted, lease.ask_deadline, lease.ask_tries = lease.number, False, deadline, 0
+        lease.ask, lease.waits.ask_tries = Ask(lease.number, deadline), 0
         self._send_ask(lease)
 
     def withdraw(self, lease: GuestLease) -> None:
         """Take back what the broker was asked: it is told until it says what became of the request."""
         lease.number += 1
-        lease.ask_tries = 0
+        lease.waits.ask_tries = 0
         self._send_ask(lease)
 
     def forsake(self, lease: GuestLease) -> None:
         """The broker is told once that its answer is not wanted: if a ticket comes all the same, it goes back."""
         lease.number += 1
-        self._kernel.send(lease.broker, Withdraw(lease.id, lease.number, lease.ask))
+        self._kernel.send(lease.broker, Withdraw(lease.id, lease.number, lease.ask.number))
         self.end_ask(lease)
         self._kernel.touch(lease)
 
     def end_ask(self, lease: GuestLease) -> None:
         """The broker's answer is there, or not waited for any more."""
-        lease.ask = 0
+        lease.ask = lease.ask._replace(number=0)
         self._kernel.owe_no_more(lease, lease.broker)
 
     def _send_ask(self, lease: GuestLease) -> None:
         asked = lease.asked
         message: Message
         if lease.takes_extend_back or lease.is_withdrawn:
-            message = Withdraw(lease.id, lease.number, lease.ask)
+            message = Withdraw(lease.id, lease.number, lease.ask.number)
         else:
             held = lease.following[-1] if asked.op == EXTEND and lease.following else lease.approved
             claim = held.digest if asked.op != NEW and held is not None else b""
             message = RequestTicket(
-                lease.id, lease.ask, asked.op, lease.slice, lease.type, asked.units, asked.term, asked.site,
+                lease.id, lease.ask.number, asked.op, lease.slice, lease.type, asked.units, asked.term, asked.site,
                 asked.properties, claim,
             )  # fmt: skip
         self._kernel.send(lease.broker, message)
-        lease.ask_at = self._kernel.again_at(lease.ask_tries, accepted=lease.ask_accepted)
-        lease.ask_tries += 1
+        waits = lease.waits
+        waits.ask_at = self._kernel.again_at(waits.ask_tries, accepted=lease.ask.accepted)
+        waits.ask_tries += 1
         self._kernel.owe(lease, lease.broker)
         self._kernel.touch(lease)
 
@@ -648,33 +653,34 @@ class GuestOperations:
     def begin(self, lease: GuestLease, op: str) -> None:
         """Have the site do ``op``: a redeem's kind, or :data:`CLOSE`."""
         lease.number += 1
-        next_ = lease.next_configuration
+        next_ = lease.change.configuration
         configuration = lease.configuration if next_ is None else next_
         lease.operation = Operation(op, lease.number, configuration, self._kernel.now)
-        lease.op_accepted, lease.op_tries = False, 0
+        lease.waits.op_tries = 0
         self._send_op(lease)
 
     @staticmethod
     def end(lease: GuestLease) -> None:
         """The site's answer is there, or not waited for any more."""
-        lease.operation = NO_OPERATION
+        lease.operation = NO_OPERATION._replace(accepted=lease.operation.accepted)
 
     def _send_op(self, lease: GuestLease) -> None:
         self._kernel.send(lease.site, self._op_message(lease))
-        lease.op_at = self._kernel.again_at(lease.op_tries, accepted=lease.op_accepted)
-        lease.op_tries += 1
+        waits = lease.waits
+        waits.op_at = self._kernel.again_at(waits.op_tries, accepted=lease.operation.accepted)
+        waits.op_tries += 1
         self._kernel.owe(lease, lease.site)
         self._kernel.touch(lease)
 
     def _op_message(self, lease: GuestLease) -> Message:
-        op, number, configuration, _ = lease.operation
+        op, number, configuration = lease.operation[:3]
         if op == CLOSE:
-            save = lease.suspends and not lease.close_reason
+            save = lease.ending.suspends and not lease.ending.reason
             return CloseLease(lease.id, number, self._returns.relinquish_rest(lease), save)
         held = lease.approved if op == NEW else lease.renewal
         return Redeem(
-            lease.id, number, op, lease.slice, held.ticket if held is not None else b"", lease.resource,
-            configuration, lease.leaving, lease.truncation,
+            lease.id, number, op, lease.slice, held.ticket if held is not None else b"", lease.tickets.resource,
+            configuration, lease.leaving, lease.change.truncation,
         )  # fmt: skip
 
     # -- until they are answered -------------------------------------------------------------------------------
@@ -687,12 +693,12 @@ class GuestOperations:
         lease, later = self._records.by_id.get(message.lease), self._kernel.again_at(0, accepted=True)
         if lease is None:
             return
-        if message.number == lease.ask and peer == lease.broker and not lease.ask_accepted:
+        if message.number == lease.ask.number and peer == lease.broker and not lease.ask.accepted:
             # Nothing to write down: after a restart the request is sent again, and accepted again.
-            lease.ask_accepted, lease.ask_at = True, later
+            lease.ask, lease.waits.ask_at = lease.ask._replace(accepted=True), later
             self._kernel.schedule(lease, self._kernel.due_at(lease))
-        elif message.number == lease.operation.number and peer == lease.site and not lease.op_accepted:
-            lease.op_accepted, lease.op_at = True, later
+        elif message.number == lease.operation.number and peer == lease.site and not lease.operation.accepted:
+            lease.operation, lease.waits.op_at = lease.operation._replace(accepted=True), later
             if lease.operation.op == NEW:
                 self._kernel.schedule(lease, self._kernel.due_at(lease))  # as above
             else:
@@ -701,25 +707,26 @@ class GuestOperations:
     @staticmethod
     def due_at(lease: GuestLease) -> Instant | None:
         """When something of the lease is to be sent again."""
-        return earliest(lease.ask_at if lease.ask else None, lease.op_at if lease.operation.number else None)
+        waits = lease.waits
+        return earliest(waits.ask_at if lease.ask.number else None, waits.op_at if lease.operation.number else None)
 
     def due(self, lease: GuestLease) -> None:
         """Send again what is due."""
-        if lease.ask and lease.ask_at <= self._kernel.now < lease.ask_deadline:
+        if lease.ask.number and lease.waits.ask_at <= self._kernel.now < lease.ask.deadline:
             self._send_ask(lease)
-        if lease.operation.number and lease.op_at <= self._kernel.now:
+        if lease.operation.number and lease.waits.op_at <= self._kernel.now:
             self._send_op(lease)
 
     @staticmethod
     def awaits(lease: GuestLease, peer: str) -> bool:
         """Whether something that was sent to ``peer`` is not answered."""
-        return bool((lease.ask and lease.broker == peer) or (lease.operation.number and lease.site == peer))
+        return bool((lease.ask.number and lease.broker == peer) or (lease.operation.number and lease.site == peer))
 
     def send_now(self, lease: GuestLease, peer: str) -> None:
         """A connection to ``peer`` has come up: what is not answered is sent again at once."""
-        if lease.ask and lease.broker == peer:
-            lease.ask_tries = 0
+        if lease.ask.number and lease.broker == peer:
+            lease.waits.ask_tries = 0
             self._send_ask(lease)
         if lease.operation.number and lease.site == peer:
-            lease.op_tries = 0
+            lease.waits.op_tries = 0
             self._send_op(lease)

@@ -20,7 +20,7 @@ from leasekit.core.errors import CommandError
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.records import Asked, GuestLease, GuestUnit, Held
+from leasekit.core.leases.records import NO_CHANGE, Asked, Given, GuestLease, GuestUnit, Held
 from leasekit.core.mappers import CloseLeaseEarly, Go, Hold
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, UNDO, LeaseUpdate, UnitState
@@ -64,7 +64,7 @@ class Membership:
         given = {unit.unit: unit for unit in units if unit.state == "active"}
         for name in [name for name in lease.units if name not in given]:
             gone = lease.units.pop(name)
-            lease.busy -= gone.action != 0
+            lease.waits.busy -= gone.action != 0
             self._erase(gone)
         for name, state in given.items():
             unit = lease.units.get(name)
@@ -121,14 +121,14 @@ class Membership:
         self._kernel.touch(unit)
 
     def _act(self, lease: GuestLease, unit: GuestUnit, op: str, number: int) -> None:
-        lease.busy += unit.action == 0 or number == unit.action
+        lease.waits.busy += unit.action == 0 or number == unit.action
         unit.action = number
         self._kernel.touch(unit)
         self._kernel.actions.append(Action(number, op, unit.id, unit.type, lease.id, self._context(lease, unit)))
 
     def _context(self, lease: GuestLease, unit: GuestUnit) -> Properties:
         context = {
-            **lease.resource,
+            **lease.tickets.resource,
             **lease.configuration,
             **unit.properties,
             "lease.id": lease.id,
@@ -138,7 +138,7 @@ class Membership:
             "slice.name": lease.slice,
             "unit.name": unit.name,
         }
-        predecessor = self._leases.get(lease.after.join) if lease.after.join else None
+        predecessor = self._leases.get(lease.origin.after.join) if lease.origin.after.join else None
         if predecessor is not None:
             context["predecessor.units"] = " ".join(predecessor.units)
             hosts = [unit.properties["host"] for unit in predecessor.units.values() if "host" in unit.properties]
@@ -154,7 +154,7 @@ class Membership:
         if lease is None or unit is None or unit.action != done.number:
             return
         unit.action = 0
-        lease.busy -= 1
+        lease.waits.busy -= 1
         if unit.is_joining:
             self._fire(unit, "joined" if done.ok else "failed")
             unit.reason = None if done.ok else Reason(Code.JOIN_FAILED, detail=done.reason)
@@ -177,7 +177,7 @@ class Membership:
         self.check_left(lease)
 
     def _check_joined(self, lease: GuestLease) -> None:
-        if lease.join == mb.JOINING and not lease.busy:
+        if lease.join == mb.JOINING and not lease.waits.busy:
             self.move(lease, "joined")
             failed = [unit for unit in lease.units.values() if unit.has_failed]
             if failed:
@@ -190,7 +190,7 @@ class Membership:
 
     def check_left(self, lease: GuestLease) -> None:
         """Whether all have left a lease that is left."""
-        if lease.join == mb.LEAVING and not lease.busy:
+        if lease.join == mb.LEAVING and not lease.waits.busy:
             for tell in self.all_left:
                 tell(lease)
 
@@ -227,18 +227,18 @@ class Endings:
             raise CommandError(
                 f"lease {lease.id} is {lease.state} already: {words(lease.reason) or 'no reason recorded'}"
             )
-        if lease.closing or lease.is_closing:
+        if lease.ending.closing or lease.is_closing:
             raise CommandError(f"lease {lease.id} is being closed already")
         self.close(lease, said(request.reason) if request.reason else Reason(Code.CLOSED_BY_GUEST))
         return lease
 
     def close(self, lease: GuestLease, reason: Reason | None) -> None:
         """End the lease before its time."""
-        if lease.closing:
+        if lease.ending.closing:
             return
         before = (lease.state, lease.pending)
         self._kernel.fire(lease, "close", reason)
-        lease.closing, lease.close_reason, lease.reason = True, reason, reason
+        lease.ending, lease.reason = lease.ending._replace(closing=True, reason=reason), reason
         self._after_close(lease, before)
 
     def close_if_open(self, lease: GuestLease | None, reason: Reason | None) -> None:
@@ -250,12 +250,12 @@ class Endings:
         """The lease's time is up, or nobody answers for it any more."""
         before = (lease.state, lease.pending)
         self._kernel.fire(lease, "expire", reason)
-        lease.reason = lease.reason if lease.closing and lease.reason else reason
+        lease.reason = lease.reason if lease.ending.closing and lease.reason else reason
         self._after_close(lease, before)
 
     def _after_close(self, lease: GuestLease, before: tuple[str, str]) -> None:
         if lease.is_leaving:
-            if lease.ask:
+            if lease.ask.number:
                 self._operations.end_ask(lease)
             self._give_back_continuations(
                 lease
@@ -274,13 +274,13 @@ class Endings:
 
     def _give_back_continuations(self, lease: GuestLease) -> None:
         self._returns.give_back_all(lease, lease.continuations, lease.site)
-        lease.continuations = ()
+        lease.tickets = lease.tickets._replace(continuations=())
 
     def leave_at_once(self, lease: GuestLease) -> None:
         """Units that have not left in time are not waited for."""
         for unit in lease.units.values():
             unit.action = 0
-        lease.busy = 0
+        lease.waits.busy = 0
         self.all_left(lease)
 
     def all_left(self, lease: GuestLease) -> None:
@@ -309,10 +309,10 @@ class Endings:
     def end(self, lease: GuestLease) -> None:
         """The lease is over: nothing is owed for it any more, and those that waited for it are told."""
         lease.ended = self._kernel.now
-        lease.ask, lease.operation = 0, lease.operation._replace(number=0)
+        lease.ask, lease.operation = lease.ask._replace(number=0), lease.operation._replace(number=0)
         if lease.renewal is not None:
             self._returns.give_back(lease, lease.renewal, lease.site)
-            lease.renewal = None
+            lease.change = lease.change._replace(renewal=None)
         self._give_back_continuations(lease)
         self._membership.move(lease, "over")
         self._membership.clear(lease)
@@ -353,36 +353,39 @@ class Redeems:
 
     def notice(self, lease: GuestLease) -> None:
         """An active lease that its site ends early is under notice."""
-        if lease.terminates_at >= 0 and lease.can("notice"):
-            self._kernel.fire(lease, "notice", Reason(Code.ENDS_AT, at=lease.terminates_at))
+        if lease.ending.at >= 0 and lease.can("notice"):
+            self._kernel.fire(lease, "notice", Reason(Code.ENDS_AT, at=lease.ending.at))
 
     def extend(self, lease: GuestLease, asked: Asked, victims: tuple[str, ...], deadline: Instant) -> None:
         """Ask the broker for what is to go on from a lease, and wait for the answer until ``deadline``."""
-        lease.asked, lease.victims = asked, victims
+        lease.asked, lease.change = asked, lease.change._replace(victims=victims)
         self._operations.ask(lease, "extend", deadline)
 
     def go_on(self, lease: GuestLease) -> None:
         """Ask the site to go on by the first of the tickets in hand."""
-        lease.renewal, lease.continuations = lease.continuations[0], lease.continuations[1:]
+        first, *rest = lease.continuations
+        lease.change = lease.change._replace(renewal=first)
+        lease.tickets = lease.tickets._replace(continuations=tuple(rest))
         self._kernel.fire(lease, "redeem")
         self._operations.begin(lease, EXTEND)
 
     def confirmed(self, lease: GuestLease, update: LeaseUpdate) -> None:
         """The site goes by what it was asked last."""
         late = Reason(Code.UNDO_LATE) if lease.operation.op == UNDO else None
-        noticed = lease.reason if lease.terminates_at >= 0 else None
+        noticed = lease.reason if lease.ending.at >= 0 else None
         self._go_over(lease)
         self._operations.end(lease)
-        lease.granted, lease.contract, lease.reason = update.term, update.contract, update.reason or late or noticed
+        lease.given, lease.reason = Given(update.term, update.contract), update.reason or late or noticed
         self._kernel.fire(lease, "lease", said(f"{counted(len(update.units))} to {mark(update.term.end)}"))
 
     @staticmethod
     def _go_over(lease: GuestLease) -> None:
-        if lease.renewal is not None:
-            lease.approved, lease.renewal, lease.truncation = lease.renewal, None, b""
-        if lease.next_configuration is not None:
-            lease.configuration, lease.next_configuration = lease.next_configuration, None
-        lease.victims = lease.victims if lease.ask else ()
+        change = lease.change
+        if change.renewal is not None:
+            lease.tickets = lease.tickets._replace(approved=change.renewal)
+        if change.configuration is not None:
+            lease.configuration = change.configuration
+        lease.change = NO_CHANGE._replace(victims=change.victims if lease.ask.number else ())
 
     def refused(self, lease: GuestLease, reason: Reason | None) -> None:
         """The site does not do what it was asked."""
@@ -390,14 +393,13 @@ class Redeems:
         # What was granted to go on from the running term, which a modify has not moved, stands.
         stands = lease.operation.op == MODIFY and (renewal is None or lease.asked.term.end == lease.end)
         self._operations.end(lease)
-        lease.renewal, lease.truncation, lease.next_configuration, lease.victims = None, b"", None, ()
-        lease.reason = reason
+        lease.change, lease.reason = NO_CHANGE, reason
         self._kernel.fire(lease, "lease_refused", reason)
         if renewal is not None:
             self._returns.give_back(lease, renewal, lease.site)
         if not stands:
             self._returns.give_back_all(lease, lease.continuations, lease.site)
-            lease.continuations = ()
+            lease.tickets = lease.tickets._replace(continuations=())
         if lease.takes_extend_back:
             self._operations.withdraw(lease)  # what was to go on from it
 
@@ -410,7 +412,7 @@ class Redeems:
 
     def modify_by(self, lease: GuestLease, held: Held, truncation: bytes) -> None:
         """Redeem that ticket."""
-        lease.renewal, lease.truncation, lease.reason = held, truncation, None
+        lease.change, lease.reason = lease.change._replace(renewal=held, truncation=truncation), None
         self._operations.begin(lease, MODIFY)
 
     def reconfigure(self, lease: GuestLease, why: Reason | None) -> None:
@@ -421,25 +423,28 @@ class Redeems:
     @staticmethod
     def change(lease: GuestLease, configuration: Properties | None, victims: tuple[str, ...]) -> None:
         """What the modify of a lease that is to come says beside its ticket."""
-        lease.next_configuration, lease.victims = configuration, victims
+        lease.change = lease.change._replace(configuration=configuration, victims=victims)
 
     def take_in_hand(self, lease: GuestLease) -> None:
         """The ticket that the site was asked to go on by, and has accepted, is in hand while a modify comes between."""
         if lease.goes_on and lease.renewal is not None:
             self._kernel.owe_no_more(lease, lease.site)
-            lease.continuations = (lease.renewal._replace(promised=True), *lease.continuations)
+            promised = lease.renewal._replace(promised=True)
+            lease.tickets = lease.tickets._replace(continuations=(promised, *lease.continuations))
             self._operations.end(lease)
-            lease.renewal = None
+            lease.change = lease.change._replace(renewal=None)
 
     def go_on_from_modify(self, lease: GuestLease) -> bool:
         """A lease must go on although nobody knows what came of a modify; whether it can."""
-        if lease.op_accepted:  # its site goes by it: what comes of it is told in time
-            lease.before = lease.approved.digest if lease.approved is not None else b""
+        if lease.operation.accepted:  # its site goes by it: what comes of it is told in time
+            before = lease.approved.digest if lease.approved is not None else b""
+            lease.tickets = lease.tickets._replace(before=before)
             self._go_over(lease)
         elif lease.is_promised:
             # The site may have taken the modify. Its ticket ends when the lease goes on.
-            lease.before = lease.renewal.digest if lease.renewal is not None else lease.before
-            lease.renewal, lease.next_configuration, lease.victims, lease.truncation = None, None, (), b""
+            if lease.renewal is not None:
+                lease.tickets = lease.tickets._replace(before=lease.renewal.digest)
+            lease.change = NO_CHANGE
             lease.reason = Reason(Code.NO_MODIFY, lease.site)
             self._kernel.fire(lease, "lease_refused", lease.reason)
         else:
@@ -451,19 +456,19 @@ class Redeems:
         """Have the site give the slice's key to units that have another one; it is asked once for each key."""
         record = self._records.slices.get(lease.slice)
         key = record.key if record is not None else ""
-        if not key or lease.key_tried == key or lease.configuration.get(SLICE_KEY) == key:
+        if not key or lease.heard.key == key or lease.configuration.get(SLICE_KEY) == key:
             return
         try:
             configuration = with_more(lease.configuration, {SLICE_KEY: key})
         except CommandError as error:
-            lease.key_tried = key
+            lease.heard = lease.heard._replace(key=key)
             self._kernel.complain(f"lease {lease.id} does not get the key of slice {lease.slice}: {error}")
             self._kernel.touch(lease)
             return
         if lease.has_ticket:
             lease.configuration = configuration
-        elif lease.can("modify") and not lease.closing and lease.end > self._kernel.now:
-            lease.key_tried = key
+        elif lease.can("modify") and not lease.ending.closing and lease.end > self._kernel.now:
+            lease.heard = lease.heard._replace(key=key)
             self.change(lease, configuration, ())
             self.reconfigure(lease, said("the slice's key"))
         self._kernel.touch(lease)
@@ -473,8 +478,9 @@ class Redeems:
     def undo_extend(self, lease: GuestLease) -> None:
         """Take the last extension of a lease back, which has not begun. Raises ``CommandError``."""
         events = sm.TABLE[lease.state, lease.pending]
-        if ("undo" not in events and "let_go" not in events) or lease.closing:
-            meanwhile = "undo its extension when that is settled" if lease.following and not lease.closing else ""
+        closing = lease.ending.closing
+        if ("undo" not in events and "let_go" not in events) or closing:
+            meanwhile = "undo its extension when that is settled" if lease.following and not closing else ""
             which = f"lease {lease.id} is {joint(lease)}"
             raise CommandError(f"{which}: {meanwhile or 'it has no extension that could be undone now'}")
         if lease.asks_extend:
@@ -482,7 +488,7 @@ class Redeems:
             self._operations.withdraw(lease)
         elif lease.asks_further:
             self._kernel.fire(lease, "let_go", TAKEN_BACK)
-            lease.victims = ()
+            lease.change = lease.change._replace(victims=())
             self._operations.forsake(lease)
         else:
             self._take_back(lease, _last_extension(lease))
@@ -494,7 +500,7 @@ class Redeems:
             self._operations.begin(lease, UNDO)
             return
         self._kernel.fire(lease, "undo" if lease.is_idle else "let_go", why)
-        lease.continuations = lease.continuations[: -len(tickets)]
+        lease.tickets = lease.tickets._replace(continuations=lease.continuations[: -len(tickets)])
         self._returns.give_back_all(lease, tickets, lease.site)
         self._advance(lease)
 
@@ -504,7 +510,8 @@ class Redeems:
             return
         tickets = _last_extension(lease)
         self._operations.end(lease)
-        lease.renewal, lease.continuations, lease.victims, lease.reason = None, (), (), reason
+        lease.change, lease.reason = lease.change._replace(renewal=None, victims=()), reason
+        lease.tickets = lease.tickets._replace(continuations=())
         self._kernel.fire(lease, "undone", _span(tickets))
         self._returns.give_back_all(lease, tickets, lease.site)
 
@@ -549,23 +556,23 @@ class Predecessors:
         """Whether units may join; the lease is blocked if they may not yet, and closed if they never will."""
         if not mb.MACHINE.allows((lease.join, NONE), "block_join"):
             return True
-        answer = self._look_at(lease, lease.after.join, lambda p: p.join == mb.JOINED)
+        answer = self._look_at(lease, lease.origin.after.join, lambda p: p.join == mb.JOINED)
         if answer == LOST:
-            self._endings.close(lease, self._what_became_of(Code.JOIN_PREDECESSOR, lease.after.join))
+            self._endings.close(lease, self._what_became_of(Code.JOIN_PREDECESSOR, lease.origin.after.join))
         elif answer == WAIT:
             Membership.move(lease, "block_join")
         return answer == READY
 
     def may_redeem(self, lease: GuestLease, *, due: bool) -> bool:
         """The same for its first ticket; the mapper is asked when that is ``due``."""
-        answer = self._look_at(lease, lease.after.redeem, lambda p: p.is_running, ask=due)
+        answer = self._look_at(lease, lease.origin.after.redeem, lambda p: p.is_running, ask=due)
         if answer == LOST:
-            self._endings.expire(lease, self._what_became_of(Code.REDEEM_PREDECESSOR, lease.after.redeem))
+            self._endings.expire(lease, self._what_became_of(Code.REDEEM_PREDECESSOR, lease.origin.after.redeem))
             return False
         if answer == WAIT:
             if lease.join != mb.BLOCKED_REDEEM:
                 Membership.move(lease, "block_redeem")
-                self._kernel.note(lease.id, "blocked_redeem", "", "", said(f"waits for {lease.after.redeem}"))
+                self._kernel.note(lease.id, "blocked_redeem", "", "", said(f"waits for {lease.origin.after.redeem}"))
         else:
             Membership.move(lease, "unblock")
         self._kernel.touch(lease)
@@ -577,14 +584,14 @@ class Predecessors:
             return READY
         predecessor = self._records.by_id.get(name)
         if predecessor is None or predecessor.is_over:
-            return READY if lease.after.proceed else LOST
-        if not done(predecessor) or self._kernel.now < lease.hold_until:
+            return READY if lease.origin.after.proceed else LOST
+        if not done(predecessor) or self._kernel.now < lease.waits.hold_until:
             return WAIT
         if not ask:
             return READY
         answer = self._unblock(lease, predecessor)
         if isinstance(answer, Hold):
-            lease.hold_until = max(answer.until, self._kernel.now + 1)
+            lease.waits.hold_until = max(answer.until, self._kernel.now + 1)
             self._kernel.touch(lease)
             return WAIT
         if answer.configuration:
@@ -595,11 +602,12 @@ class Predecessors:
         """Add what the mapper says to what the lease's units are set up with."""
         try:
             configuration = with_more(lease.configuration, more)
-            after = None if lease.next_configuration is None else with_more(lease.next_configuration, more)
+            later = lease.change.configuration
+            after = None if later is None else with_more(later, more)
         except CommandError as error:
             self._kernel.complain(f"lease {lease.id} does not get what its mapper says: {error}")
             return
-        lease.configuration, lease.next_configuration = configuration, after
+        lease.configuration, lease.change = configuration, lease.change._replace(configuration=after)
         self._kernel.touch(lease)
 
     def _what_became_of(self, code: Code, name: str) -> Reason:

@@ -43,7 +43,7 @@ from leasekit.core.errors import CommandError
 from leasekit.core.filters import FilterError, parse_filter
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases.plans import HOLD
-from leasekit.core.leases.records import After, Asked, GuestLease, Resumed, Slice
+from leasekit.core.leases.records import After, Asked, GuestLease, Origin, Resumed, Slice
 from leasekit.core.leases.saved import RESUMES
 from leasekit.core.mappers import ExtendLease, ModifyLease, RequestLease
 from leasekit.core.properties import Properties, counts, first_of, minus
@@ -107,10 +107,10 @@ class LeaseRequests:
             broker=broker,
             asked=Asked(NEW, request.units, request.term, request.site, _with_filter(request)),
             configuration=dict(request.configuration),
-            after=after,
+            origin=Origin(after),
         )
         if "suspend" in request.properties or request.properties.get("on_preempt") == REQUEUE:
-            lease.first_asked = lease.asked
+            lease.origin = Origin(after, lease.asked)
         self._records.adopt(lease)
         self._operations.ask(lease, "ask", deadline)
         return lease
@@ -127,29 +127,29 @@ class LeaseRequests:
         """Ask for what is left of a lease that was suspended, or for all of one that was ended for others and is to be
         requeued, if its guest still wants it.
         """
-        held, asked, now = lease.approved, lease.first_asked, self._kernel.now
-        if held is None or asked is None or lease.close_reason or lease.closing or HOLD in asked.properties:
+        held, asked, now = lease.approved, lease.origin.asked, self._kernel.now
+        if held is None or asked is None or lease.ending.reason or lease.ending.closing or HOLD in asked.properties:
             return
-        if not lease.suspends and not _requeues(lease, asked):
+        if not lease.ending.suspends and not _requeues(lease, asked):
             return
         begin = begin_of(decode_ticket(held.ticket).leaf)
-        stopped = max(begin, min(now, lease.terminates_at if lease.terminates_at >= 0 else now))
-        done = stopped - begin if lease.suspends else 0
+        stopped = max(begin, min(now, lease.ending.at if lease.ending.at >= 0 else now))
+        done = stopped - begin if lease.ending.suspends else 0
         left = _whole_end(lease, begin + asked.term.length) - begin - done
         if left <= 0:
             return
         try:
             request = RequestLease(
                 lease.type, held.units, Term(now, now + left), lease.slice, lease.name, lease.broker,
-                lease.site if lease.suspends else asked.site, self._rest_properties(lease, asked, done),
-                with_more(lease.configuration, {RESUMES: lease.id} if lease.suspends else {}),
+                lease.site if lease.ending.suspends else asked.site, self._rest_properties(lease, asked, done),
+                with_more(lease.configuration, {RESUMES: lease.id} if lease.ending.suspends else {}),
             )  # fmt: skip
             rest = self.request(request)
         except CommandError as error:
             self._kernel.complain(f"what is left of lease {lease.id} can't be asked for: {error}")
             return
-        if lease.suspends:
-            rest.resumes = Resumed(lease.id, stopped)
+        if lease.ending.suspends:
+            rest.origin = rest.origin._replace(resumes=Resumed(lease.id, stopped))
         self._kernel.note(lease.id, "rest", "", "", said(f"{rest.id} asks for the {left} ms that are left"))
         self._kernel.touch(rest)
 
@@ -159,7 +159,7 @@ class LeaseRequests:
         latest = parse_options(asked.properties, asked.term).latest_start
         if latest:
             kept["latest_start"] = str(max(self._kernel.now, latest + done))
-        if "suspend" in kept and before.suspends:
+        if "suspend" in kept and before.ending.suspends:
             kept["prepare"] = kept["suspend"]
         return {**kept, "deferrable": TRUE, "resumes": before.id}
 
@@ -307,11 +307,11 @@ class LeaseChanges:
 
     @staticmethod
     def _must_allow(lease: GuestLease, event: str) -> None:
-        if lease.can(event) and not lease.closing:
+        if lease.can(event) and not lease.ending.closing:
             return
         if lease.is_noticed:
             why = words(lease.reason) or "no reason given"
-            raise CommandError(f"lease {lease.id} ends early, at {mark(lease.terminates_at)}: {why}")
+            raise CommandError(f"lease {lease.id} ends early, at {mark(lease.ending.at)}: {why}")
         raise CommandError(f"lease {lease.id} is {joint(lease)}: only an active lease with nothing pending can {event}")
 
     def _must_have_time(self, lease: GuestLease) -> None:
@@ -502,10 +502,10 @@ class Slices:
         self._find(name)
         closed = []
         for lease in list(self._records.open.values()):
-            if lease.slice == name and lease.suspends and lease.is_leaving:
-                lease.closing = True  # its rest is not asked for
+            if lease.slice == name and lease.ending.suspends and lease.is_leaving:
+                lease.ending = lease.ending._replace(closing=True)  # its rest is not asked for
                 self._kernel.touch(lease)
-            elif lease.slice == name and not lease.closing and not lease.is_closing:
+            elif lease.slice == name and not lease.ending.closing and not lease.is_closing:
                 self._endings.close(lease, reason)
                 closed.append(lease.id)
         return ClosedSlice(name, closed)

@@ -448,7 +448,7 @@ class UnitCommands:
         unit = self._units.find(asked.unit)
         if asked.cpu < 0:
             raise CommandError(f"cpu: found {asked.cpu}, expected millicores")
-        if unit.state not in (au.UP, au.CHANGE) or (unit.lease, unit.setup) != (asked.lease, asked.setup):
+        if not unit.is_usable or (unit.lease, unit.setup) != (asked.lease, asked.setup):
             raise CommandError(f"unit {unit.id} has another lease by now, or was set up anew")
         if measure(unit, asked.cpu):
             self._demands.mark_dirty()

@@ -19,7 +19,6 @@ from leasekit.actors.kernel import keeps
 from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.units import Units
 from leasekit.core.divided import SizedTimetable
-from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.properties import Counts
 from leasekit.core.time import INSTANT_MAX, Instant, Term
@@ -105,7 +104,7 @@ class Places:
         """The most of each resource that is free now on one host of a type that is in service."""
         most: dict[str, int] = {}
         for unit in self._units:
-            if unit.type != type_ or unit.retire or unit.state == au.OUT:
+            if unit.type != type_ or unit.retire or unit.is_out:
                 continue
             has = self._inventory.capacity(type_, unit.classes[0])
             tables = self._tables.get(unit.id, {})

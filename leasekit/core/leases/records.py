@@ -198,14 +198,15 @@ class GuestUnit(KeptRecord):
 
 class Operation(NamedTuple):
     """What the site of a guest's lease was asked: which kind (empty: nothing), under which number (0: no answer is
-    waited for), with which configuration, and when first. It says the same as often as it is sent, whatever becomes of
-    the lease meanwhile: one number stands for one content.
+    waited for), with which configuration, and when first; and whether it has accepted what it was asked last. It says
+    the same as often as it is sent, whatever becomes of the lease meanwhile: one number stands for one content.
     """
 
     op: str = ""
     number: int = 0
     configuration: Properties = EMPTY
     since: Instant = 0
+    accepted: bool = False
 
 
 NO_OPERATION: Final = Operation()
@@ -231,19 +232,104 @@ class Resumed(NamedTuple):
     at: Instant
 
 
+class Origin(NamedTuple):
+    """How a guest's lease came to be: which leases it waits for, what it asked for first (of one that can be suspended
+    or requeued: what goes on from it asks likewise), which suspended lease it goes on from. ``number`` is that of its
+    first request, ``ticket`` the digest of the ticket that answered it.
+    """
+
+    after: After = NO_PREDECESSOR
+    asked: Asked | None = None
+    resumes: Resumed | None = None
+    number: int = 0
+    ticket: bytes = b""
+
+
+class Ask(NamedTuple):
+    """The request that the broker of a guest's lease has not answered: its number (0: none), until when an answer is of
+    use, and whether the broker has accepted it.
+    """
+
+    number: int = 0
+    deadline: Instant = 0
+    accepted: bool = False
+
+
+class HeldTickets(NamedTuple):
+    """The tickets of a guest's lease: the one that it runs on, and those in hand that go on from its term, one after
+    the other; what the broker said of the units. ``before`` is the digest of the ticket before ``approved``, if its
+    site was asked to go on before it said that it goes by that.
+    """
+
+    approved: Held | None = None
+    continuations: tuple[Held, ...] = ()
+    resource: Properties = EMPTY
+    before: bytes = b""
+
+
+class ChangeAsked(NamedTuple):
+    """What a guest's lease is to become: the ticket that its site was asked to go on by, with what cuts off the one
+    before, another configuration (None: the same), and the units that it gives up.
+    """
+
+    renewal: Held | None = None
+    truncation: bytes = b""
+    configuration: Properties | None = None
+    victims: tuple[str, ...] = ()
+
+
+NO_CHANGE: Final = ChangeAsked()
+
+
+class Given(NamedTuple):
+    """What a site has given: the term, and its signed word on it."""
+
+    term: Term
+    contract: bytes
+
+
+class Ending(NamedTuple):
+    """Whether, and why, a guest closes its lease; when its site ends it before its term (-1: it does not), and whether
+    it is suspended then.
+    """
+
+    closing: bool = False
+    reason: Reason | None = None
+    at: Instant = -1
+    suspends: bool = False
+
+
+class Heard(NamedTuple):
+    """The numbers of the last updates of a guest's lease by its broker and site, and the slice's key that its site was
+    last told.
+    """
+
+    broker: int = 0
+    site: int = 0
+    key: str = ""
+
+
+@attrs.define(slots=True, eq=False)
+class Waits:
+    """What a guest's lease waits for, and need not know after a restart: how many drivers are at work on its units,
+    when its broker and its site are asked again, after how many tries, and until when its mapper holds it.
+    """
+
+    busy: int = 0
+    ask_at: Instant = 0
+    ask_tries: int = 0
+    op_at: Instant = 0
+    op_tries: int = 0
+    hold_until: Instant = 0
+
+
 @attrs.define(slots=True, eq=False)
 class GuestLease(KeptRecord):
     """The service manager's record of a lease (:mod:`.service_manager`).
 
-    Three slots never overwrite each other: ``asked`` (requested), ``approved`` with ``continuations`` (tickets in
-    hand), and ``granted`` (what the site gave). ``ask`` numbers the request that the broker has not answered (0: none),
-    ``operation`` is what its site was asked; ``number`` is the last one used. ``key_tried`` is the slice's key that its
-    site was last told. ``renewal`` is the ticket that the site was asked to go on by; ``continuations`` are those in
-    hand that go on from the running term, one after the other: each becomes the renewal when its time comes.
-    ``suspends``: its site has said that it is suspended; ``resumes`` is the suspended lease that it goes on from.
-    ``first_asked`` is kept of a lease that can be suspended or requeued: what goes on from it asks likewise. ``began``
-    is the number of its first request, and the digest of the ticket that answered it. ``before`` is the digest of the
-    ticket before ``approved``, if its site was asked to go on before it said that it goes by that.
+    Three slots never overwrite each other: ``asked`` (requested), ``tickets`` (in hand), and ``given`` (by the site).
+    ``ask`` is what the broker has not answered, ``operation`` what the site was asked; ``number`` is the last one used.
+    ``change`` is what the lease becomes by that, ``ending`` how it ends before its term.
     """
 
     id: str
@@ -258,42 +344,19 @@ class GuestLease(KeptRecord):
     join: str = membership.NOT_JOINED
     reason: Reason | None = None
     number: int = 0
-    ask: int = 0
-    ask_accepted: bool = False
-    ask_deadline: Instant = 0
+    ask: Ask = attrs.Factory(Ask)
     operation: Operation = NO_OPERATION
-    op_accepted: bool = False
-    broker_seen: int = 0
-    site_seen: int = 0
-    approved: Held | None = None
-    renewal: Held | None = None
-    truncation: bytes = b""
-    granted: Term | None = None
-    contract: bytes = b""
+    heard: Heard = attrs.Factory(Heard)
+    tickets: HeldTickets = attrs.Factory(HeldTickets)
+    change: ChangeAsked = NO_CHANGE
+    given: Given | None = None
     configuration: Properties = EMPTY
-    next_configuration: Properties | None = None
-    resource: Properties = EMPTY
-    victims: tuple[str, ...] = ()
-    after: After = NO_PREDECESSOR
-    closing: bool = False
-    close_reason: Reason | None = None
-    terminates_at: Instant = -1
+    origin: Origin = attrs.Factory(Origin)
+    ending: Ending = attrs.Factory(Ending)
     ended: Instant = -1
-    key_tried: str = ""
-    continuations: tuple[Held, ...] = ()
-    suspends: bool = False
-    resumes: Resumed | None = None
-    first_asked: Asked | None = None
-    began: tuple[int, bytes] = (0, b"")
-    before: bytes = b""
 
     units: dict[str, GuestUnit] = volatile(factory=dict)
-    busy: int = volatile(0)
-    ask_at: Instant = volatile(0)
-    ask_tries: int = volatile(0)
-    op_at: Instant = volatile(0)
-    op_tries: int = volatile(0)
-    hold_until: Instant = volatile(0)
+    waits: Waits = volatile(factory=Waits)
 
     machine = guest.MACHINE
     table: ClassVar[str] = "leases"
@@ -324,6 +387,26 @@ class GuestLease(KeptRecord):
         return guest.PHASES[self.state, self.pending]
 
     @property
+    def approved(self) -> Held | None:
+        """The ticket that it runs on."""
+        return self.tickets.approved
+
+    @property
+    def continuations(self) -> tuple[Held, ...]:
+        """The tickets in hand: each becomes the renewal when its time comes."""
+        return self.tickets.continuations
+
+    @property
+    def renewal(self) -> Held | None:
+        """The ticket that the site was asked to go on by."""
+        return self.change.renewal
+
+    @property
+    def granted(self) -> Term | None:
+        """The term that its site has given."""
+        return self.given.term if self.given is not None else None
+
+    @property
     def latest(self) -> Held | Asked:
         """What it goes by: the ticket in hand, or what was asked."""
         return self.approved if self.approved is not None else self.asked
@@ -346,8 +429,8 @@ class GuestLease(KeptRecord):
     @property
     def end(self) -> Instant:
         """When the lease ends as far as the site has promised, milliseconds."""
-        if self.granted is not None:
-            return self.granted.end
+        if self.given is not None:
+            return self.given.term.end
         return self.approved.term.end if self.approved is not None else self.asked.term.end
 
     @property
@@ -360,13 +443,13 @@ class GuestLease(KeptRecord):
     def is_promised(self) -> bool:
         """Whether its site goes on by the first of the following tickets, whatever else it is asked before."""
         first = self.following[0] if self.following else None
-        return first is not None and (first.promised or (first is self.renewal and self.op_accepted))
+        return first is not None and (first.promised or (first is self.renewal and self.operation.accepted))
 
     @property
     def leaving(self) -> tuple[str, ...]:
         """The units that go by what its site was asked last."""
         redeemed = self.renewal if self.operation.op in (EXTEND, UNDO) else None
-        return self.victims if redeemed is None else redeemed.victims
+        return self.change.victims if redeemed is None else redeemed.victims
 
 
 @attrs.define(slots=True, eq=False)

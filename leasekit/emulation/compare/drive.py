@@ -241,8 +241,8 @@ class _DriveRun:
         """A guest has asked for a lease: for work that was submitted, or for the rest of what was suspended."""
         record = cast(ServiceManager, self._world.nodes[holder].actor).leases[lease]
         made = self._leases[lease] = _DrivenLease(int(record.name), record.asked.term.length)
-        if record.resumes is not None:
-            before, stopped = self._leases.pop(record.resumes.lease), record.resumes.at
+        if record.origin.resumes is not None:
+            before, stopped = self._leases.pop(record.origin.resumes.lease), record.origin.resumes.at
             made.done = before.done + stopped - before.begun
             self._stretches.setdefault(made.work, []).append(Term(before.begun, stopped))
             self._suspensions += 1

@@ -143,7 +143,7 @@ def check_actor(actor: Any) -> dict[str, tuple[str, ...]]:
 def said_of_units(actor: Any) -> dict[str, int]:
     """The last update of each lease: at a site of those whose units have settled, at a guest that it has heard."""
     if actor.name == "guest":
-        return {lease.id: lease.site_seen for lease in actor.leases.values()}
+        return {lease.id: lease.heard.site for lease in actor.leases.values()}
     if actor.name == "site":
         return {lease.id: lease.update for lease in actor.leases.values() if lease.pending != authority.PRIMING}
     return {}

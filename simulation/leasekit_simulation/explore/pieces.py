@@ -45,9 +45,13 @@ Mark: TypeAlias = tuple[str, Any, Any]
 
 _IGNORED: Final[Mapping[str, frozenset[str]]] = {
     "GuestLease": frozenset({
-        "name", "slice", "type", "broker", "reason", "close_reason", "contract", "resource", "ask_tries", "op_tries",
-        "site", "busy", "key_tried",
+        "name", "slice", "type", "broker", "reason", "site",
     }),
+    "Ending": frozenset({"reason"}),
+    "Given": frozenset({"contract"}),
+    "Heard": frozenset({"key"}),
+    "HeldTickets": frozenset({"resource"}),
+    "Waits": frozenset({"ask_tries", "op_tries", "busy"}),
     "GuestUnit": frozenset({"id", "lease", "type", "reason", "timer"}),
     "Return": frozenset({"site", "broker", "reason", "tries", "lease"}),
     "BrokerLease": frozenset({
@@ -196,7 +200,7 @@ _BY_NAME: Final[Mapping[str, Reader]] = {
     "ticket": _ticket, "contract": _statement, "receipt": _statement, "truncation": _statement,
     "relinquishment": _statement, "digest": _digest, "claim": _digest, "number": _number, "ask": _number,
     "settles": _number, "request": _number, "update": _update(""),
-    "broker_seen": _update("broker"), "site_seen": _update("site"), "action": _action, "retire": _truth,
+    "action": _action, "retire": _truth,
     "reason": _truth,
 }  # fmt: skip
 _BY_TYPE: Final[Mapping[str, Reader]] = {
@@ -237,6 +241,11 @@ def _update_number(value: int, scope: Scope, out: list[Any]) -> None:
 
 
 _SPECIAL: Final[Mapping[tuple[str, str], Reader]] = {
+    ("GuestLease", "ask"): _plain,
+    ("Heard", "broker"): _update("broker"),
+    ("Heard", "site"): _update("site"),
+    ("Origin", "number"): _plain,
+    ("Origin", "ticket"): _digest,
     ("Return", "id"): _digest,
     ("SiteClaim", "id"): _digest,
     ("SiteClaim", "lease"): _truth,
@@ -255,10 +264,17 @@ _ACKNOWLEDGED: Final[dict[bytes, TicketUpdate | LeaseUpdate]] = {}
 
 
 def _record(record: Any, scope: Scope, out: list[Any], unused: frozenset[str] = frozenset()) -> None:
+    """``unused`` are fields, and with a dot those of what is in a field."""
     kind: Any = type(record)
     for name, read in _fields(kind):
-        if name not in unused:
-            read(getattr(record, name), scope, out)
+        value = getattr(record, name)
+        if name in unused:
+            continue
+        within = frozenset(one.partition(".")[2] for one in unused if one.startswith(f"{name}."))
+        if within:
+            _record(value, scope, out, within)
+        else:
+            read(value, scope, out)
     if isinstance(record, (TicketUpdate, LeaseUpdate)):
         signed = acknowledge(record).signed
         _ACKNOWLEDGED[signed] = record
@@ -274,9 +290,8 @@ def _record(record: Any, scope: Scope, out: list[Any], unused: frozenset[str] = 
 # -- actors --------------------------------------------------------------------------------------------------------
 
 _OVER_GUEST: Final = frozenset({
-    "asked", "ask", "ask_accepted", "ask_deadline", "operation", "op_accepted", "truncation", "granted",
-    "configuration", "next_configuration", "victims", "closing", "terminates_at", "ended", "ask_at", "op_at",
-    "hold_until", "join", "after", "began",
+    "asked", "ask", "operation", "change", "given", "configuration", "ending.closing", "ending.at", "ended", "waits",
+    "join", "origin.after", "origin.number", "origin.ticket",
 })  # fmt: skip
 _OVER_BROKER: Final = frozenset({"asked", "deadline", "send_at"})
 _OVER_SITE: Final = frozenset({
@@ -290,14 +305,14 @@ def _unused_guest(lease: GuestLease) -> frozenset[str]:
     if lease.ended >= 0:
         return _OVER_GUEST
     unused = {"ended"}
-    if not lease.ask:
-        unused |= {"ask_at", "ask_accepted"}
-    if not lease.ask and lease.state != "nascent":
-        unused |= {"ask_deadline"}
+    if not lease.ask.number:
+        unused |= {"waits.ask_at", "ask.accepted"}
+    if not lease.ask.number and lease.state != "nascent":
+        unused |= {"ask.deadline"}
     if not lease.operation.number:
-        unused |= {"op_at", "op_accepted", "operation"}
-    if lease.hold_until == 0:
-        unused |= {"hold_until"}
+        unused |= {"waits.op_at", "operation"}
+    if lease.waits.hold_until == 0:
+        unused |= {"waits.hold_until"}
     return frozenset(unused)
 
 

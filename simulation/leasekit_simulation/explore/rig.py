@@ -399,5 +399,5 @@ def _ends(actor: Any) -> dict[str, Instant]:
     return {
         lease.id: lease.end
         for lease in actor.records.open.values()
-        if lease.state in (sm.ACTIVE, sm.ACTIVE_TICKETED) and not lease.closing
+        if lease.state in (sm.ACTIVE, sm.ACTIVE_TICKETED) and not lease.ending.closing
     }
