@@ -169,7 +169,7 @@ def test_a_notice_is_a_state_that_survives_a_kill(world: DeployedWorld, killed: 
 
 def test_a_victim_that_is_requeued_is_asked_for_anew(world: DeployedWorld) -> None:
     """All of it, in its old place in line, when the other is over; one that its guest closes early is not."""
-    first = victim(world, on_preempt="requeue", notice="10s")
+    first = victim(world, on_preempt="requeue", notice="10s", deferrable="true", latest_start=str(MINUTE))
     arrived = world.broker("upper").leases[first].arrived
     world.request("web", 2, world.now, world.now + 10 * MINUTE, properties=DEFERRABLE)
     world.pass_time(MINUTE)

@@ -189,6 +189,8 @@ class Promises:
         if lease.promise is not None:
             raise CommandError(f"lease {lease.id} waits for others to make room already")
         self._checks.check(lease, options, grant)
+        if len({one.lease for one in grant.victims}) < len(grant.victims):
+            raise CommandError(f"victims of lease {lease.id}: one is named twice")
         ends: dict[str, tuple[BrokerLease, Preempt, Reason, list[Told]]] = {}
         for one in grant.victims:
             victim = self._preemption.victim(one)

@@ -154,10 +154,12 @@ class LeaseRequests:
         self._kernel.touch(rest)
 
     def _rest_properties(self, before: GuestLease, asked: Asked, done: Duration) -> Properties:
-        """Its window, if it had one, moves on by the time that it has run: it is to be done when it was to be done."""
+        """The window of one that was suspended, if it had one, moves on by the time that it has run: it is to be done
+        when it was to be done. One that is requeued waits for as long as its broker lets it.
+        """
         kept = {name: value for name, value in asked.properties.items() if name not in ONCE}
         latest = parse_options(asked.properties, asked.term).latest_start
-        if latest:
+        if latest and before.suspends:
             kept["latest_start"] = str(max(self._kernel.now, latest + done))
         if "suspend" in kept and before.ending.suspends:
             kept["prepare"] = kept["suspend"]

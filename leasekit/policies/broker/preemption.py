@@ -46,7 +46,7 @@ from leasekit.policies.broker.capacity import ClassedView, Place
 from leasekit.policies.broker.quotas import Limit
 from leasekit.policies.broker.standard import NEW, StandardMapper, StandardSettings, decide, items, plain
 from leasekit.policies.broker.turn import BrokerTurn
-from leasekit.policies.preempting.costs import COSTS, Amount, VictimCost, costs_of, total
+from leasekit.policies.preempting.costs import COSTS, Amount, CostError, VictimCost, costs_of, total
 from leasekit.policies.preempting.hosts import HostedLease, Vector
 from leasekit.policies.preempting.victims import TABLE_MAX, all_victims, choose_victims
 
@@ -75,13 +75,14 @@ class PreemptionSettings(StandardSettings):
 
 
 class PreemptionMapper(StandardMapper):
-    """``fcfs``, with victims."""
+    """``fcfs``, with victims. A mapper that derives from it may have a ``cost`` of its own, a plug-in."""
 
     Settings: ClassVar[type[PreemptionSettings]] = PreemptionSettings
 
-    def __init__(self, settings: PreemptionSettings | None = None) -> None:
+    def __init__(self, settings: PreemptionSettings | None = None, cost: VictimCost | None = None) -> None:
         self.settings = settings or PreemptionSettings()
-        super().__init__(self.settings, MakingRoom(self.settings))
+        cost = cost or COSTS[self.settings.cost](self.settings.period)
+        super().__init__(self.settings, MakingRoom(cost, self.settings.budget))
 
 
 class MakingRoom:
@@ -89,13 +90,12 @@ class MakingRoom:
 
     bulk = True
 
-    def __init__(self, settings: PreemptionSettings) -> None:
-        self._settings = settings
-        self._cost = COSTS[settings.cost](settings.period)
+    def __init__(self, cost: VictimCost, budget: int | None) -> None:
+        self._cost, self._budget = cost, budget
 
     def decide(self, turn: BrokerTurn, cycle: BrokerCycle) -> list[BrokerDecision]:
         """Every request of the cycle, in order."""
-        victims = VictimTurn(turn, cycle, self._cost, self._settings.budget)
+        victims = VictimTurn(turn, cycle, self._cost, self._budget)
         decisions: list[BrokerDecision] = []
         for op, _, _, _, _, requests in sorted(items(cycle, plain)):
             found, first = decide(turn, op, requests), requests[0]
@@ -130,7 +130,14 @@ class VictimTurn:
         self._chosen: list[GrantedLease] = []
 
     def make_room(self, request: PendingRequest, otherwise: BrokerDecision) -> BrokerDecision:
-        """A grant with victims, or what is decided ``otherwise``."""
+        """A grant with victims, or what is decided ``otherwise``, also where nobody can say what victims cost."""
+        try:
+            return self._make_room(request, otherwise)
+        except CostError as error:
+            failed = Coded(str(error), "cost_failed")
+            return Reject(request.lease, failed) if isinstance(otherwise, Reject) else Defer(request.lease, failed)
+
+    def _make_room(self, request: PendingRequest, otherwise: BrokerDecision) -> BrokerDecision:
         turn, shape = self._turn, self._turn.shape(request)
         if reasons.never(request, shape, request.min_units, turn.now):
             return otherwise
