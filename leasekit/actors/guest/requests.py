@@ -159,7 +159,7 @@ class LeaseRequests:
         """
         kept = {name: value for name, value in asked.properties.items() if name not in ONCE}
         latest = parse_options(asked.properties, asked.term).latest_start
-        if latest and before.suspends:
+        if latest and before.ending.suspends:
             kept["latest_start"] = str(max(self._kernel.now, latest + done))
         if "suspend" in kept and before.ending.suspends:
             kept["prepare"] = kept["suspend"]
