@@ -573,8 +573,8 @@ def _unknown(reason: Reason) -> str:
 
 
 def view(reason: Reason | None) -> dict[str, Any]:
-    """A reason in a row that a query answers: ``reason`` for people, and ``because`` for programs (None: none)."""
-    return {"reason": words(reason), "because": reason and msgspec.to_builtins(reason)}
+    """A reason in what a query answers: ``reason`` for people, and ``because`` for programs (None: none)."""
+    return {"reason": words(reason), "because": reason}
 
 
 def counted(count: int, noun: str = "unit") -> str:

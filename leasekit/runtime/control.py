@@ -19,9 +19,10 @@ import attrs
 import trio
 
 from leasekit.core.accounts import KEYS
+from leasekit.core.answers import plain
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.frames import LENGTH, REQUEST_MAX, FrameError, length, pack, unpack
-from leasekit.core.reasons import Reason, read, view
+from leasekit.core.reasons import Reason, read, words
 from leasekit.core.schema import TABLES, LogRow
 from leasekit.core.time import INSTANT_MAX, Term
 from leasekit.runtime.logs import TAIL_MAX
@@ -286,7 +287,7 @@ class Connection:
     async def refuse(self, id_: int, error: str, reason: Reason | None = None) -> None:
         """Send an error, with the code and values of its reason where it has one."""
         text = error.encode("utf-8", "backslashreplace").decode()
-        because = {} if reason is None else {"because": view(reason)["because"]}
+        because = {} if reason is None else {"because": plain(reason)}
         await self._send(pack({"id": id_, "ok": False, "error": text, **because, **self._warned()}))
 
     def _warned(self) -> dict[str, list[str]]:
@@ -318,8 +319,8 @@ class Connection:
 
 
 def _transition(row: LogRow) -> dict[str, Any]:
-    why = view(read(row.why))
-    return {**row._asdict(), "why": why["reason"], "because": why["because"]}
+    why = read(row.why)
+    return {**row._asdict(), "why": words(why), "because": plain(why)}
 
 
 def _transitions(rows: list[LogRow]) -> list[dict[str, Any]]:
