@@ -273,6 +273,21 @@ class CloseSlice:
 
 
 @attrs.frozen(kw_only=True)
+class PlanTopology:
+    """Say what would be planned for a topology: ``request`` has sites, links, duration, and start or est and lst."""
+
+    request: Mapping[str, Any] = attrs.Factory(dict)
+    broker: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class LeaseTopology(PlanTopology):
+    """Lease a topology; it is planned anew when a plan comes to nothing, ``tries`` times in all."""
+
+    tries: int = 3
+
+
+@attrs.frozen(kw_only=True)
 class CloseTopology:
     """Close all leases of a topology, or give up its plan."""
 

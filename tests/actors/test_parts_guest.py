@@ -33,8 +33,8 @@ from leasekit.actors.settings import ActorSettings, GuestSettings, Peer
 from leasekit.core.answers import ClosedSlice
 from leasekit.core.claims.claim import delegate, delegate_root
 from leasekit.core.claims.signed import ED25519, Keypair
-from leasekit.core.commands import CloseSlice, CreateSlice, SetSliceKey
-from leasekit.core.errors import CommandError, RemoteError, TicketError
+from leasekit.core.commands import CloseSlice, CreateSlice, PlanTopology, SetSliceKey
+from leasekit.core.errors import CommandError, LeasekitError, RemoteError, TicketError
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
@@ -403,8 +403,8 @@ def test_dry_runs_and_trials_answer_a_command() -> None:
     })  # fmt: skip
     topologies = LeasedTopologies(guest.kernel, guest.keyring, guest.records, guest.requests, guest.endings)
     trials = PlanTrials(guest.kernel, guest.keyring, guest.calls, guest.requests, topologies)
-    with pytest.raises(CommandError, match="request: expected a table"):
-        trials._try(Command(3, "topology.plan", {}))
+    with pytest.raises(LeasekitError, match="sites: found nothing"):
+        trials._try(Command(3, "topology.plan", {}), PlanTopology())
 
 
 def test_topologies_are_leased_at_once() -> None:

@@ -126,7 +126,7 @@ def test_bad_requests_are_refused_by_the_desk(tmp_path: Path) -> None:
     request["sites"][1]["redeem_predecessor"] = "r1"
     error = failed(made.command("g", "topology.request", request=request))
     assert all(words in error for words in ("links[0].bw", "lst: found", "cycle of predecessors"))
-    assert "request: expected" in failed(made.command("g", "topology.request", request=3))
+    assert "request: found 3, expected a table" in failed(made.command("g", "topology.request", request=3))
     elastic = pair()
     elastic["sites"][0]["properties"] = {"elastic": "true"}
     assert "elastic" in failed(made.command("g", "topology.request", request=elastic))

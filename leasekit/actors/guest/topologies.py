@@ -16,13 +16,13 @@ import attrs
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from leasekit.actors.guest.leases import NAME_MAX, Leases
+from leasekit.actors.guest.leases import Leases
 from leasekit.actors.guest.lifecycle import Endings
 from leasekit.actors.guest.requests import LeaseRequests
 from leasekit.actors.kernel import Kernel, command, deferred, earliest, keeps, named, query, takes
 from leasekit.actors.peering import Calls, Keyring
 from leasekit.core.answers import LeasedPartDetails, PlannedTopology, PlanPartDetails, TopologyDetails, plain
-from leasekit.core.commands import CloseTopology, ListTopologies, ShowTopology
+from leasekit.core.commands import CloseTopology, LeaseTopology, ListTopologies, PlanTopology, ShowTopology
 from leasekit.core.errors import CommandError
 from leasekit.core.leases.plans import CLOSED, FAILED, HOLD, Topology
 from leasekit.core.leases.records import GuestLease
@@ -46,7 +46,6 @@ from leasekit.core.topology import (
 
 PLAN_TIMEOUT: Final[Duration] = 30 * SECOND
 """How long an answer is waited for where the broker is only asked what it would plan."""
-TRIES: Final = 3
 TRIES_MAX: Final = 100
 OVER: Final = (FAILED, CLOSED)
 OWN: Final = frozenset({"group_id", "lease_count", HOLD})
@@ -328,12 +327,8 @@ class LeasedTopologies:
     # -- commands and queries ----------------------------------------------------------------------------------
 
     @command("topology.request")
-    def _on_request(self, arguments: Mapping[str, Any]) -> TopologyDetails:
-        tries = arguments.get("tries", TRIES)
-        if type(tries) is not int:
-            raise CommandError(f"tries: found {tries!r:.40}, expected 1 to {TRIES_MAX}")
-        decision = RequestTopology(_request_of(arguments), _text(arguments, "broker"), tries)
-        return self._describe(self.request(decision))
+    def _on_request(self, asked: LeaseTopology) -> TopologyDetails:
+        return self._describe(self.request(RequestTopology(read_topology(asked.request), asked.broker, asked.tries)))
 
     @command("topology.close")
     def _close(self, asked: CloseTopology) -> TopologyDetails:
@@ -408,10 +403,10 @@ class PlanTrials:
     _topologies: LeasedTopologies
 
     @deferred("topology.plan")
-    def _try(self, command: Command) -> None:
-        request = _request_of(command.arguments)
+    def _try(self, command: Command, asked: PlanTopology) -> None:
+        request = read_topology(asked.request)
         check_topology(request, self._kernel.now)
-        broker = self._requests.broker(_text(command.arguments, "broker"))
+        broker = self._requests.broker(asked.broker)
         number = self._kernel.counters["serial"] + 1  # the one that the call gets
         subject = f"{self._keyring.tag}-try-{number}"
         unheard = f"{broker} did not answer within {PLAN_TIMEOUT // SECOND} s; nothing was asked for"
@@ -456,20 +451,6 @@ def check_topology(request: TopologyRequest, now: Instant) -> None:
 
 def _predecessors(member: RequestedSite | RequestedLink) -> set[str]:
     return {member.redeem_predecessor, member.join_predecessor} - {""}
-
-
-def _request_of(arguments: Mapping[str, Any]) -> TopologyRequest:
-    content = arguments.get("request")
-    if not isinstance(content, Mapping):
-        raise CommandError("request: expected a table with sites, links, duration, and start or est and lst")
-    return read_topology(content)
-
-
-def _text(arguments: Mapping[str, Any], field: str) -> str:
-    value = arguments.get(field) or ""
-    if not isinstance(value, str) or len(value) > NAME_MAX * 8:
-        raise CommandError(f"{field}: found {value!r:.80}, expected text")
-    return value
 
 
 def _planned(of: Topology | Planned) -> dict[str, Any]:
