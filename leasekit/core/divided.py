@@ -122,6 +122,10 @@ class SizedTimetable(Timetable):
                     break
         return start
 
+    def short_at(self, units: int, begin: Instant) -> Instant:
+        """As :meth:`Timetable.short_at`."""
+        return min(table.short_at(units * much, begin) for table, much in self._takes)
+
     def free_periods(self, units: int, window: Term) -> Iterator[Term]:
         """As :meth:`Timetable.free_periods`."""
         return periods(self.steps(window), units, window)

@@ -9,6 +9,8 @@ import pytest
 from actors.test_hosts import HOSTS, MAPPERS, SMALL, ask, check_room, hosts, world_of
 from deployed_world import DeployedWorld
 
+from leasekit.config.build import build
+from leasekit.config.identities import emulation_keys
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.time import HOUR, MINUTE, SECOND
@@ -178,6 +180,38 @@ def test_a_whole_host_that_is_leased_keeps_its_size(tmp_path: Path) -> None:
     world.run_until(now + HOUR + MINUTE)
     told(world, "host.set", host=host, capacity={"cpu": "64", "memory": "8GiB"})
     assert ask(world, 1, world.now, world.now + HOUR, properties={"needs.cpu": "32000"})["state"] != sm.FAILED
+
+
+@pytest.mark.parametrize("size", [{"cpu": 8, "memory": "16GiB"}, {"cpu": 4, "memory": "6GiB"}])
+@pytest.mark.parametrize("mapper", ["first_fit", "yield"])
+def test_a_file_says_otherwise_of_hosts(tmp_path: Path, mapper: str, size: dict[str, Any]) -> None:
+    """After a reload with other capacities leases go on, are extended and grow; a whole host is, too; and what was
+    ticketed before begins.
+    """
+    world = world_of(tmp_path)
+    world.deployment = world.deployment.with_overrides({"actor.site.mapper": {"name": mapper}})
+    world.reload(build(world.deployment, "site", keys=emulation_keys(world.deployment), virtual=True).actor)
+    now = world.now
+    lease = ask(world, 3, now, now + HOUR, properties=SMALL)["id"]
+    whole = ask(world, 1, now, now + HOUR, guest="batch", properties={"filter": "rack == c"})["id"]
+    later = ask(world, 2, now + HOUR // 2, now + 3 * HOUR, properties=SMALL)["id"]
+    world.pass_time(MINUTE)
+    before = hosts(world, lease)
+    said = world.deployment = world.deployment.with_overrides({"actor.site.inventory.0.capacity": size})
+    world.reload(build(said, "site", keys=emulation_keys(said), virtual=True).actor)
+    world.pass_time(MINUTE)
+    for id_, guest in ((lease, "web"), (whole, "batch")):
+        assert not world.command(guest, "lease.extend", lease=id_, end=now + 2 * HOUR).error
+    world.run_until(now + HOUR + MINUTE)
+    assert [world.lease(guest, id_)["state"] for id_, guest in ((lease, "web"), (whole, "batch"), (later, "web"))] == [
+        sm.ACTIVE
+    ] * 3
+    assert hosts(world, lease) == before and hosts(world, whole) == {"c": 1}
+    world.restart("site")
+    assert not world.command("web", "lease.modify", lease=lease, end=now + 2 * HOUR, units=4).error
+    world.pass_time(MINUTE)
+    assert world.lease("web", lease)["state"] == sm.ACTIVE and hosts(world, lease).total() in (3, 4)
+    check_room(world)
 
 
 @pytest.mark.parametrize("able", ["true", ""])

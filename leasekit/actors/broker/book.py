@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, NamedTuple
 
 import attrs
@@ -30,7 +31,7 @@ from leasekit.core.requests import Options, parse_options
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import DAY, Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Ledger, Shortfall
-from leasekit.core.vectors import NO_HOSTS, WHOLE, HostClasses, Vector, weigh
+from leasekit.core.vectors import CAPACITY, NO_HOSTS, WHOLE, HostClasses, Vector, weigh
 
 KEPT: Final[Duration] = 31 * DAY
 """How far back usage is kept at least."""
@@ -372,20 +373,21 @@ class Book:
 
     def goes_on_as(self, base: str, term: Term, held: Counts) -> Counts:
         """As which classes hosts, or machines on them, of certain classes go on over a term: those that are given no
-        more, as their hosts have changed, count as of the class that has most in common with theirs.
+        more, as their hosts have changed, count as of the class that differs least from theirs, beside what hosts have.
         """
         parts = self.cover(base, term) if self._hosts.get(base) else []
         given = dict.fromkeys(class_ for one, _ in parts[:1] for class_, _ in self._tickets[one.id].leaf.classes)
         if not given or all(class_ in given for class_, _ in held):
             return held
 
-        def likest(class_: bytes) -> bytes:
-            has = self._attributes.get(class_, EMPTY).items()
-            return class_ if class_ in given else max(given, key=lambda one: len(has & self._attributes[one].items()))
+        def unlike(class_: bytes, other: bytes) -> tuple[int, int]:
+            mine, its = self._attributes.get(class_, EMPTY), self._attributes[other]
+            differ = {key for key, _ in mine.items() ^ its.items()}
+            return len([key for key in differ if not key.startswith(CAPACITY)]), len(differ)
 
         found: Counter[bytes] = Counter()
         for class_, units in held:
-            found[likest(class_)] += units
+            found[class_ if class_ in given else min(given, key=partial(unlike, class_))] += units
         return counts(found)
 
     def _hosts_in(self, base: str) -> HostClasses:

@@ -29,11 +29,15 @@ PLANNED, FRAGMENTED = "planned", "fragmented"
 
 
 class _Booking(NamedTuple):
-    """The place of one unit: on which host, how much of it, and under which key."""
+    """The place of one unit: on which host, how much of it, and under which key; and of which class its claim counts
+    it, with which size.
+    """
 
     host: str
     size: Vector
     key: tuple[bytes, int]
+    class_: bytes
+    counted: Vector
 
 
 class FragmentedError(Shortfall):
@@ -51,7 +55,7 @@ class Places:
     _tables: dict[str, dict[str, Timetable]] = attrs.field(factory=dict, init=False)
     _booked: dict[bytes, list[_Booking]] = attrs.field(factory=dict, init=False)
     _bookings: int = attrs.field(default=0, init=False)
-    counts: Counter[str] = attrs.field(factory=Counter, init=False)
+    counts: Counter[str] = attrs.field(factory=lambda: Counter({PLANNED: 0, FRAGMENTED: 0}), init=False)
     """How many claims of machines, or whole hosts, were planned since the start, and how many had no place."""
 
     def reset(self) -> None:
@@ -94,7 +98,7 @@ class Places:
                     if host is None:
                         self.counts[FRAGMENTED] += 1
                         raise FragmentedError(term, len(self._booked.get(claim, ())), sum(n for _, n in units))
-                    self._put(claim, host, size, term)
+                    self._put(claim, host, class_, size, term)
         except FragmentedError:
             self.release(claim)
             raise
@@ -114,14 +118,27 @@ class Places:
         return tuple(sorted(most.items()))
 
     def _takes(self, host: str, class_: bytes, size: Vector, term: Term) -> bool:
-        return host in self._units and class_ in self._units[host].classes and self.room(host, size, term) > 0
+        if host not in self._units or class_ not in self._units[host].classes:
+            return False
+        return self.room(host, self._taken_of(host, class_, size), term) > 0
+
+    def _taken_of(self, host: str, class_: bytes, size: Vector) -> Vector:
+        """What a unit takes of a host that its claim counts as so much of a class: all of the host, where that is a
+        whole one, whatever hosts of the class had.
+        """
+        unit = self._units[host]
+        has = self._inventory.capacity(unit.type, unit.classes[0])
+        if class_ == unit.classes[0] or size != self._inventory.capacity(unit.type, class_):
+            return size
+        names = dict.fromkeys(name for name, _ in (*has, *size))
+        return tuple(sorted((name, max(amount(has, name), amount(size, name))) for name in names))
 
     def _best(self, class_: bytes, size: Vector, term: Term) -> str | None:
         """The host with room for a unit that has the least left."""
         found = [
             (self._free(unit.id, term), unit.index, unit.id)
             for unit in self._units
-            if class_ in unit.classes and self.room(unit.id, size, term) > 0
+            if self._takes(unit.id, class_, size, term)
         ]
         return min(found)[2] if found else None
 
@@ -131,21 +148,21 @@ class Places:
             table.available(term) / max(1, table.capacity_at(term.start)) for table in self._tables[host].values()
         )
 
-    def _put(self, claim: bytes, host: str, size: Vector, term: Term, *, force: bool = False) -> None:
-        self._booked.setdefault(claim, []).append(self._reserved(claim, host, size, term, force=force))
+    def _put(self, claim: bytes, host: str, class_: bytes, size: Vector, term: Term, *, force: bool = False) -> None:
+        self._booked.setdefault(claim, []).append(self._reserved(claim, host, class_, size, term, force=force))
 
-    def _reserved(self, claim: bytes, host: str, size: Vector, term: Term, *, force: bool) -> _Booking:
+    def _reserved(self, claim: bytes, host: str, class_: bytes, size: Vector, term: Term, *, force: bool) -> _Booking:
         self._bookings += 1
-        made = _Booking(host, size, (claim, self._bookings))
-        self._sized(host, size).reserve(made.key, 1, term, force=force)
+        made = _Booking(host, self._taken_of(host, class_, size), (claim, self._bookings), class_, size)
+        self._sized(host, made.size).reserve(made.key, 1, term, force=force)
         return made
 
     def restore(self, claim: bytes, places: Iterable[str], units: Counts, sizes: Sizes, term: Term) -> None:
         """Book what was planned before a restart."""
-        each = [size for (_, count), size in zip(units, sizes, strict=False) for _ in range(count)]
-        for host, size in zip(places, each, strict=False):
+        each = [(class_, size) for (class_, count), size in zip(units, sizes, strict=False) for _ in range(count)]
+        for host, (class_, size) in zip(places, each, strict=False):
             if host in self._units:
-                self._put(claim, host, size, term, force=True)
+                self._put(claim, host, class_, size, term, force=True)
 
     # -- changes -----------------------------------------------------------------------------------------------
 
@@ -214,7 +231,10 @@ class Places:
         """Whether a unit of these claims that has its place on one host could have it on another throughout."""
         for claim, term in claims.items():
             number = self._number(claim, start)
-            if number is not None and not self.room(to, self._booked[claim][number].size, term):
+            if number is None:
+                continue
+            one = self._booked[claim][number]
+            if not self.room(to, self._taken_of(to, one.class_, one.counted), term):
                 return False
         return True
 
@@ -226,7 +246,7 @@ class Places:
                 continue
             old = self._booked[claim][number]
             self._sized(start, old.size).end(old.key, term.start)
-            self._booked[claim][number] = self._reserved(claim, to, old.size, term, force=True)
+            self._booked[claim][number] = self._reserved(claim, to, old.class_, old.counted, term, force=True)
 
     def _number(self, claim: bytes, host: str) -> int | None:
         return next((at for at, one in enumerate(self._booked.get(claim, ())) if one.host == host), None)

@@ -549,7 +549,7 @@ class Units:
         """A machine on a host, which nobody has yet: :meth:`give` it at once."""
         on = self._units[host]
         name = f"{host}.{self._kernel.next('serial')}"
-        unit = SiteUnit(name, on.type, classes=(on.classes[0],), host=host, size=size, needs=needs, cap=cap)
+        unit = SiteUnit(name, on.type, classes=on.classes, host=host, size=size, needs=needs, cap=cap)
         self._units[name] = unit
         self._put_on(unit, host)
         return unit

@@ -15,6 +15,7 @@ from leasekit.core.mappers import (
     AuthorityCycle,
     AuthorityDecision,
     Demand,
+    HostView,
     Place,
     Refuse,
     Release,
@@ -120,25 +121,30 @@ class FirstFitTurn:
         there = {host.id: host for host in self._cycle.hosts(demand.type)}
         able = there.keys() if demand.needs else {unit.id for unit in self._cycle.free(demand.type)} & there.keys()
         hosts: list[str] = []
+        planned = [there[host] for host in demand.places if host in able]
         for (class_, count), size in zip(demand.classes, demand.sizes, strict=True):
-            mine = [host for host in demand.places if host in able and class_ in there[host].classes][:count]
-            others = (there[name] for name in there if name in able and name not in mine)
-            alike = [host.id for host in others if class_ in host.classes]
-            hosts += mine + self._beside_places(demand, alike, size, count - len(mine))
+            mine = [host for host in planned if class_ in host.classes][:count]
+            for host in mine:
+                planned.remove(host)
+            hosts += [host.id for host in mine]
+            taken = mine if demand.needs else [there[name] for name in hosts]
+            alike = [one for one in there.values() if one.id in able and class_ in one.classes and one not in taken]
+            hosts += self._beside_places(demand, alike, size, count - len(mine))
         if hosts:
             return Place(demand.lease, tuple(hosts[: demand.units]))
         words = f"no host of type {demand.type!r} has room for what lease {demand.lease} needs"
         return Refuse(demand.lease, Coded(words, "fragmented"))
 
-    def _beside_places(self, demand: Demand, hosts: Sequence[str], size: Vector, count: int) -> list[str]:
-        """Hosts that have room for so many units more, up to the end of the lease."""
+    def _beside_places(self, demand: Demand, hosts: Sequence[HostView], size: Vector, count: int) -> list[str]:
+        """Hosts that have room for so many units more, up to the end of the lease: a whole one for all that it has."""
         term, found = Term(self._cycle.now, max(demand.term.end, self._cycle.now + 1)), list[str]()
         for host in hosts:
             if len(found) >= count:
                 break
-            more = min(count - len(found), self._cycle.room(host, size, term) - self._beside[host])
-            found += [host] * max(0, more)
-            self._beside[host] += max(0, more)
+            free = self._cycle.room(host.id, size if demand.needs else host.capacity, term)
+            more = max(0, min(count - len(found), free - self._beside[host.id]))
+            found += [host.id] * more
+            self._beside[host.id] += more
         return found
 
     def fill(self, demand: Demand) -> Assign | Place | Refuse:
