@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Any, ClassVar, Final
 
+import attrs
+
 from leasekit.core.mappers import (
     Assign,
     AuthorityCycle,
@@ -180,6 +182,13 @@ HASTY: Final = EnergySettings(
     suspend_below=3 * MINUTE, forecast="ewma",
 )  # fmt: skip
 """An energy manager whose minutes are seconds."""
+CALM: Final = attrs.evolve(HASTY, check=10 * MINUTE, decide=10 * MINUTE)
+
+
+def calm(mapper: object) -> None:
+    """Have an energy manager look seldom from now on: for hours nothing happens that it has not seen."""
+    if isinstance(mapper, EnergyManager):
+        mapper.settings = CALM
 
 
 QUOTAS: Final = (QuotaSettings(units=6, unit_hours=3.0), QuotaSettings(type="gpu", longest=5 * MINUTE, ahead=MINUTE))

@@ -29,7 +29,7 @@ from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
 from leasekit_simulation.faults.all_checkers import AGAIN, WAITED, Checkers
 from leasekit_simulation.faults.checkers import Listening, Violated, must
 from leasekit_simulation.faults.hostile import HostileGuest
-from leasekit_simulation.faults.mappers import WILFUL
+from leasekit_simulation.faults.mappers import WILFUL, calm
 from leasekit_simulation.faults.scenario import HOSTILE, ROGUE, Scenario, Share
 from leasekit_simulation.faults.topology_book import TopologyChecker
 from leasekit_simulation.faults.twins import RedoneChecker, check_twin, collections, left_over
@@ -215,7 +215,10 @@ class Run:
     def _check_over(self) -> None:
         """When every term is over, every lease is, every unit is free or out of service, and all the time is back."""
         world = self.world
-        world.run_until(world.now + 24 * HOUR)
+        world.run_until(world.now + HOUR)
+        for site in self.scenario.sites:
+            calm(world.actor(site).turning.mapper)
+        world.run_until(world.now + 23 * HOUR)
         torn = self.checkers.claims.torn_groups()
         must(not torn, "; ".join(torn))
         if self.scenario.timing.keep_closed:
