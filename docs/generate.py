@@ -29,6 +29,7 @@ from leasekit.core.time import format_duration
 from leasekit.policies.authority.energy import EnergySettings
 from leasekit.policies.authority.energy_forecast import EwmaSettings
 from leasekit.policies.authority.energy_plan import EnergyPowerSettings
+from leasekit.policies.authority.weighing import HostWeigherSettings, WeighingSettings
 from leasekit.policies.authority.yields import YieldSettings
 from leasekit.policies.broker.backfill import WaitingSettings
 from leasekit.policies.broker.fair_share import FairShareSettings
@@ -79,6 +80,8 @@ SETTINGS: Final[Mapping[str, type]] = {
     "settings of a demand": DemandSettings,
     "settings of energy": EnergySettings,
     "settings of yield": YieldSettings,
+    "settings of filter_and_weigh": WeighingSettings,
+    "settings of a weigher": HostWeigherSettings,
     "settings of switching": EnergyPowerSettings,
     "settings of ewma": EwmaSettings,
 }
