@@ -13,7 +13,7 @@ A part marks its methods with :func:`takes`, :func:`command`, :func:`deferred` a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar, get_type_hints
 
@@ -32,6 +32,8 @@ from leasekit.core.time import INSTANT_MAX, Duration, Instant
 
 CLOCK: Final = "clock"
 COUNTERS: Final = ("lease", "serial", "action", "turn", "slice")
+RESENT_AT_ONCE: Final = 16
+"""How many records a peer that has connected is sent again before it acknowledges any."""
 _SUPERSEDED_MIN: Final = 64
 """So many timers that nobody waits for any more are kept before any is thrown away."""
 
@@ -126,7 +128,7 @@ def kept_by(part: object) -> KeptAttributes:
 
 @keeps(
     rows="now counters copied",
-    volatile="timers unacknowledged",
+    volatile="timers unacknowledged _resent",
     derived="dirty changes messages replies actions peer_changes errors _counted _timer_seq _superseded",
 )
 class Kernel:
@@ -160,6 +162,8 @@ class Kernel:
         self.errors: list[str] = []
         """What the operator was told last that is wrong."""
         self.unacknowledged: dict[str, dict[str, Record]] = {}
+        self._resent: dict[str, Iterator[str]] = {}
+        """The ids of what a peer that has connected is still to be sent again, each when it acknowledges another."""
         self._kinds: dict[type, RecordKind] = {}
         self._counted = False
         self._timer_seq = self._superseded = 0
@@ -279,21 +283,34 @@ class Kernel:
     def owe_no_more(self, record: Record, peer: str) -> None:
         """``peer`` has acknowledged all of ``record``."""
         waiting = self.unacknowledged.get(peer)
-        if waiting is not None:
-            waiting.pop(record.id, None)
+        if waiting is not None and waiting.pop(record.id, None) is not None and peer in self._resent:
+            self._resend(peer, 1)
 
     def connected(self, peer: str) -> None:
-        """What ``peer`` has not acknowledged is sent at once instead of at the end of its backoff."""
-        waiting = self.unacknowledged.get(peer)
-        for record in list(waiting.values()) if waiting else ():
+        """What ``peer`` has not acknowledged is sent at once instead of at the end of its backoff: a few records, and
+        another one for each that it acknowledges. So one that comes and goes, and acknowledges nothing, costs little.
+        """
+        self._resent[peer] = iter(list(self.unacknowledged.get(peer, ())))
+        self._resend(peer, RESENT_AT_ONCE)
+
+    def _resend(self, peer: str, most: int) -> None:
+        waiting, sent = self.unacknowledged.get(peer, {}), 0
+        for id_ in self._resent[peer]:
+            record = waiting.get(id_)
+            if record is None:
+                continue
             kind = self._kinds[type(record)]
-            if kind.awaits(record, peer):
-                if isinstance(record, SentRecord):
-                    record.tries = 0
-                kind.send(record, peer)
-                self.touch(record)
-            elif waiting is not None:
-                waiting.pop(record.id, None)
+            if not kind.awaits(record, peer):
+                del waiting[id_]
+                continue
+            if isinstance(record, SentRecord):
+                record.tries = 0
+            kind.send(record, peer)
+            self.touch(record)
+            sent += 1
+            if sent == most:
+                return
+        self._resent.pop(peer, None)
 
     def again_at(self, tries: int, *, accepted: bool = False) -> Instant:
         """When that is sent again which was sent ``tries`` times before; what is ``accepted`` has time."""

@@ -19,10 +19,10 @@ from typing import Final, Generic, TypeVar
 import attrs
 import trio
 
-from leasekit.core.steps import Command, Input, Received
+from leasekit.core.steps import Command, Connected, Disconnected, Input, Received
 
 OWN: Final = ""
-"""The lane of all that does not come from a peer."""
+"""The lane of all that is no peer's doing."""
 LEAST_COST: Final = 1e-6
 """What an input costs at least, in seconds: lanes take turns also where no cost is measured."""
 
@@ -144,12 +144,14 @@ class Inbox:
 
 
 def _lane(one: Input) -> str:
-    return one.peer if isinstance(one, Received) else OWN
+    return one.peer if isinstance(one, Received | Connected | Disconnected) else OWN
 
 
 def payer(one: Input) -> str | None:
-    """Whose turns an input uses up: nobody's, if it is the end of what the shell has set going."""
-    return _lane(one) if isinstance(one, Received | Command) else None
+    """Whose turns an input uses up: nobody's, if it is the end of what the shell has set going. Coming and going is a
+    peer's own doing: what it has not acknowledged is sent again each time.
+    """
+    return _lane(one) if isinstance(one, Received | Connected | Disconnected | Command) else None
 
 
 ROUND: Final = 0.01

@@ -13,6 +13,7 @@ from leasekit.actors import served
 from leasekit.actors.base import Actor
 from leasekit.actors.broker import delegations as broker_delegations
 from leasekit.actors.guest import leases as guest_leases
+from leasekit.actors.kernel import RESENT_AT_ONCE
 from leasekit.actors.settings import ADMINISTER, Peer
 from leasekit.actors.site import claims
 from leasekit.core.claims.claim import Ticket, decode_ticket, delegate, delegate_root
@@ -37,8 +38,10 @@ from leasekit.core.protocol.messages import (
     TicketUpdate,
     Truncated,
     Withhold,
+    acknowledge,
 )
 from leasekit.core.reasons import Code, Reason
+from leasekit.core.steps import Connected
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Term
 
 
@@ -238,6 +241,29 @@ def test_updates_that_are_never_acknowledged_are_bounded(world: DeployedWorld) -
     world.receive("site", "batch", CloseLease(lease, 10_000, b""))
     world.pass_time(MINUTE)
     assert site.leases[lease].state == "closed"
+
+
+def test_coming_back_again_and_again_has_little_sent_again(world: DeployedWorld) -> None:
+    """A guest that acknowledges nothing is sent few updates each time that it connects; one that does, all of them."""
+    upper, tag = world.broker("upper"), world.guest("batch").keyring.tag
+    world.lost |= {("upper", "batch", "TicketUpdate")}
+    for number in range(60):
+        term = Term(HOUR + number * MINUTE, HOUR + (number + 1) * MINUTE)
+        ask = RequestTicket(f"{tag}-{1000 + number}", 1, "new", "s", "vm", 1, term, "", {}, b"")
+        world.receive("upper", "batch", ask)
+    world.pass_time(SECOND)
+    owed = len(upper.kernel.unacknowledged["batch"])
+    assert owed > 2 * RESENT_AT_ONCE
+    for _ in range(20):
+        world.sent.clear()
+        world.feed("upper", [Connected("batch")])
+        assert len(world.letters(TicketUpdate, "upper", "batch")) == RESENT_AT_ONCE
+    heard = 0
+    while len(letters := world.letters(TicketUpdate, "upper", "batch")) > heard:
+        heard = len(letters)
+        world.receive("upper", "batch", *map(acknowledge, letters))
+    assert heard == len({one.lease for one in letters}) == owed
+    assert not upper.kernel.unacknowledged["batch"]
 
 
 def test_the_same_at_a_broker(world: DeployedWorld) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasekit.core.protocol.messages import Ack
-from leasekit.core.steps import Command, Connected, Input, Received, Tick
+from leasekit.core.steps import Command, Connected, Disconnected, Input, Received, Tick, TurnDone
 from leasekit.runtime.queues import FEWEST, OWN, ROUND, Inbox, Pace, payer
 
 PLENTY = 2**30
@@ -96,7 +96,18 @@ def test_what_was_in_vain_counts() -> None:
 
 def test_the_shells_own_inputs_cost_nobody_anything() -> None:
     """Ends of what was set going are nobody's turn; commands are the operator's."""
-    assert [payer(one) for one in (Connected("a"), Command(1, "x", {}), *received("a", 1))] == [None, OWN, "a"]
+    assert [payer(one) for one in (TurnDone(1), Command(1, "x", {}), *received("a", 1))] == [None, OWN, "a"]
+
+
+def test_a_peer_that_comes_and_goes_waits_behind_itself() -> None:
+    """Connecting is the peer's own doing: it takes its turns, in order with what it says, and pays for them."""
+    inbox = Inbox(20_000, PLENTY)
+    coming: list[Input] = [Connected("a"), *received("a", 1), Disconnected("a")] * 3
+    inbox.put_now(*coming)
+    inbox.put_now(*received("b", 5))
+    found = taken(inbox, 14, a=1.0)
+    assert [one for one in found if one.peer == "a"] == coming  # type: ignore[union-attr]
+    assert [one.peer for one in found][:6].count("b") == 5  # type: ignore[union-attr]
 
 
 def test_a_lone_peer_has_all_of_it() -> None:

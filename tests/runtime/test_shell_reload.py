@@ -60,7 +60,7 @@ async def test_what_cannot_be_made_changes_nothing(tmp_path: Path) -> None:
 
         def make() -> Any:
             actor = make_actor("site", units=("vm-0",))
-            actor.units.inventory.groups = (actor.units.inventory.groups[0].__class__(type="pc", names=("vm-0",)),)
+            actor.units.inventory.settled = (actor.units.inventory.settled[0].__class__(type="pc", names=("vm-0",)),)
             return actor
 
         with pytest.raises(LeasekitError, match="unit 'vm-0' is of type 'vm' and of type 'pc'"):
