@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from leasekit.config.load import load
 from leasekit.core.errors import LeasekitError
+from leasekit.core.protocol.channel import VERSIONS, Channel
 from leasekit.runtime.client import ControlClient
 from leasekit.runtime.daemon import run
 
@@ -31,8 +32,11 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["leasekit.runtime.daemon", "leasekit.config.load"])
 
 
-def main(file: Path, state: Path, names: Sequence[str], ready: Connection, errors: Path) -> None:
-    """What a child does: all that it says goes to ``errors``."""
+def main(
+    file: Path, state: Path, names: Sequence[str], ready: Connection, errors: Path, versions: Sequence[int] = VERSIONS
+) -> None:
+    """What a child does: all that it says goes to ``errors``. It is code that speaks ``versions`` of the protocol."""
+    Channel.__init__.__kwdefaults__["versions"] = versions
     descriptor = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -52,13 +56,13 @@ def main(file: Path, state: Path, names: Sequence[str], ready: Connection, error
 class DaemonProcess:
     """One process that runs some actors of a deploy file."""
 
-    def __init__(self, file: Path, state: Path, *names: str) -> None:
+    def __init__(self, file: Path, state: Path, *names: str, versions: Sequence[int] = VERSIONS) -> None:
         self.errors = state / f"{'-'.join(names) or 'all'}.stderr"
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._count = len(names) or len(load(file, state).actors)
         self._ready, ready = _context.Pipe(duplex=False)
         self.process: ForkServerProcess = _context.Process(
-            target=main, args=(file, state, names, ready, self.errors), daemon=True
+            target=main, args=(file, state, names, ready, self.errors, versions), daemon=True
         )
         self.process.start()
         ready.close()
@@ -118,11 +122,11 @@ class Daemons:
             else:
                 self.kill(name)
 
-    def start(self, *names: str) -> None:
+    def start(self, *names: str, versions: Sequence[int] = VERSIONS) -> None:
         """Start actors (default: all) and wait until they listen."""
         wanted = names or tuple(self.deployment.actors)
         for name in wanted:
-            self.running[name] = DaemonProcess(self.file, self.state, name)
+            self.running[name] = DaemonProcess(self.file, self.state, name, versions=versions)
         for name in wanted:
             self.running[name].wait_ready()
 

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
+import trio
+from polling import poll
 from runtime_processes import DaemonProcess, Daemons
 from runtime_world import request
 
@@ -97,6 +99,35 @@ def test_three_actors_in_one_process(tmp_path: Path) -> None:
     assert not list(state.glob("*.sock")), "sockets are removed at the end"
     ready = [line.split()[:2] for line in process.said().splitlines() if line.startswith("ready ")]
     assert ready == [["ready", "site"], ["ready", "broker"], ["ready", "guest"]]
+
+
+def test_daemons_of_two_versions(tmp_path: Path) -> None:
+    """A daemon that speaks a later version as well speaks the other's with it. One that speaks nothing but the later
+    version is refused, in words that say what each speaks; what it has with the other lasts until it can be spoken to.
+    """
+    file, state = deploy(tmp_path)
+    with Daemons(file, state) as daemons:
+        daemons.start("site", versions=(1, 2))
+        daemons.start("broker", "guest")
+        wait_delegated(state)
+        lease = daemons.command("guest", "lease.request", **request(1, properties={"deferrable": "true"}))["id"]
+        daemons.wait_for("guest", lease, join="joined")
+        daemons.stop("site")
+        assert "connected to broker (version 1, " in (state / "logs" / "site.log").read_text()
+
+        daemons.start("site", versions=(2,))
+
+        def problems() -> str:
+            return " ".join(
+                peer["problem"] for name in ("site", "broker") for peer in daemons.query(name, "status")["peers"]
+            )
+
+        trio.run(poll, lambda: "none in common" in problems())
+        assert "'site' speaks versions [2], 'broker' speaks [1]: none in common" in problems()
+        daemons.stop("site")
+        daemons.start("site")
+        daemons.command("guest", "lease.close", lease=lease)
+        daemons.wait_for("guest", lease, state="closed")
 
 
 def test_what_is_made_is_its_owners_only(tmp_path: Path) -> None:
