@@ -41,6 +41,7 @@ from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.claims import SiteClaims
 from leasekit.actors.site.failures import SiteOutages
+from leasekit.actors.site.host_changes import HostChanges
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.actors.site.maintenance import Maintenance
 from leasekit.actors.site.redeems import (
@@ -86,6 +87,13 @@ class Found(NamedTuple):
 
 
 BUGS: Final[dict[str, Bug]] = {
+    # -- hosts that change
+    "what an operator has said of a host is not kept": Bug(
+        HostChanges, "_say", "self._kernel.touch(change)", NOTHING
+    ),
+    "a calendar does not count what a host has by now": Bug(
+        HostChanges, "_follow", "self._calendars.count(change.type)", NOTHING
+    ),
     # -- delegations that change
     "a broker grants of a claim beside the one in its place": Bug(
         TakenDelegations, "_take", "other.replaced = source.term.start", NOTHING
