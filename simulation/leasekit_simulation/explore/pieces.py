@@ -309,8 +309,8 @@ def _unused_guest(lease: GuestLease) -> frozenset[str]:
         unused |= {"waits.ask_at", "ask.accepted"}
     if not lease.ask.number and lease.state != "nascent":
         unused |= {"ask.deadline"}
-    if not lease.operation.number:
-        unused |= {"waits.op_at", "operation"}
+    if not lease.operation.number:  # whether the last one was accepted counts still: the site may go on by it
+        unused |= {"waits.op_at", "operation.op", "operation.number", "operation.configuration", "operation.since"}
     if lease.waits.hold_until == 0:
         unused |= {"waits.hold_until"}
     return frozenset(unused)
