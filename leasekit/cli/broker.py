@@ -358,8 +358,8 @@ PRICES: Final = listing(
 REQUESTS: Final = listing(
     ("lease", "id"), "holder", ("op", lambda lease: lease["requested"]["op"]), "type",
     ("units", lambda lease: lease["requested"]["units"]),
-    *term_columns(lambda lease: lease["requested"]["term"]), "reason",
-    empty="no request waits", right=("units",),
+    *term_columns(lambda lease: lease["requested"]["term"]), "priority", "reason",
+    empty="no request waits", right=("units", "priority"),
 )  # fmt: skip
 
 
@@ -396,7 +396,8 @@ def release(place: DeployPlace, source: str = argument()) -> Shown:
 
 @command(broker)
 def requests(place: DeployPlace) -> Shown:
-    """List the requests that wait for the broker's mapper, and why.
+    """List the requests that wait for the broker's mapper, with the priority that counts (the class of the holder and
+    what was asked for, as far as the holder may), and why they wait.
 
     Example:
       leasekit broker requests

@@ -437,7 +437,9 @@ class ClaimOfLease(Answer, frozen=True):
 
 
 class BrokerLeaseDetails(Answer, frozen=True):
-    """A lease at its broker."""
+    """A lease at its broker. ``priority`` is what counts: its holder's class and what it asked for, as far as its
+    holder may, added up.
+    """
 
     id: str
     holder: str
@@ -445,6 +447,7 @@ class BrokerLeaseDetails(Answer, frozen=True):
     type: str
     state: str
     pending: str
+    priority: int
     site: str
     requested: RequestDetails
     claims: list[ClaimOfLease]

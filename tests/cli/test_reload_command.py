@@ -100,6 +100,21 @@ def test_a_deployment_changes_under_a_lease(cli: Cli) -> None:
     )
 
 
+def test_the_priority_that_counts_is_shown(cli: Cli) -> None:
+    """A guest asks for a priority; what its peer entry at the broker allows of it counts, from a reload on."""
+    cli("lease request vm 4 --for 1h --name holds --wait")
+    cli("lease request vm 4 --for 30m --deferrable-until +20m --name waits --property priority=7")
+
+    def counted() -> list[int]:
+        return [lease["priority"] for lease in cli.json("broker requests")]
+
+    wait_until("the request to wait", lambda: counted() != [0])
+    change(cli, ('listen = ["unix:broker.sock"]', 'listen = ["unix:broker.sock"]\npermissions.guest.priority_max = 5'))
+    cli("reload")
+    assert counted() == [5]
+    assert "priority" in cli("broker requests")[0]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "word"),
     [

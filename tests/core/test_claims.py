@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from typing import Any
 
@@ -189,6 +190,16 @@ def test_no_constraints_have_one_encoding(empty: Any) -> None:
     assert fields[-1] == () and decode_claim(claim.body, claim.signature).digest == claim.digest
     with pytest.raises(TicketError, match="constraints"):
         decode_claim(msgpack.packb([*fields[:-1], empty]), claim.signature)
+
+
+@pytest.mark.parametrize("extra", [(), "", None, {}], ids=repr)
+def test_a_field_too_many_is_named(extra: Any) -> None:
+    """An empty field after the last makes no second claim of the same content, and the message says what is allowed."""
+    claim = example()
+    fields = msgpack.unpackb(claim.body, use_list=False)
+    words = rf"the thirteenth field \(sizes\) is {re.escape(repr(extra))}, allowed is .*left out where"
+    with pytest.raises(TicketError, match=words):
+        decode_claim(msgpack.packb([*fields, extra]), claim.signature)
 
 
 @pytest.mark.parametrize("size", [0, LARGE, LARGE + 1])

@@ -197,7 +197,8 @@ def _sizes(found: Any, classes: int) -> Sizes:
         )
     )
     if not fine:
-        raise _outside("sizes", found)
+        text = f"claim: the thirteenth field (sizes) is {found!r:.80}, allowed is what a unit of each class takes"
+        raise TicketError(Code.MALFORMED, f"{text} (classes here: {classes}); it is left out where units have no sizes")
     return tuple(found)
 
 
