@@ -184,7 +184,7 @@ class Broker(Server[BrokerLease]):
 
         if getattr(mapper, "wants_usage", False):
             self.granted.count_usage(UsageBook(getattr(mapper, "usage_kept", 0)))
-        self.views = views = LeaseViews(self.kernel, self.queue, self.book, self.granted, self.settings)
+        views = LeaseViews(self.kernel, self.queue, self.book, self.granted, self.settings)
         self.cycles = Cycles(self.kernel, self.queue, self.book, views, is_inline(mapper))
         checks = GrantChecks(self.kernel, self.keyring, self.book, self.cycles, dependents)
         cutter = TicketCutter(self.kernel, self.book, self.granted, statements, self.answers)
@@ -255,7 +255,7 @@ class Broker(Server[BrokerLease]):
         ]  # fmt: skip
         return BrokerLeaseDetails.of(
             lease, site=self._site_of(lease), requested=RequestDetails.of(lease.asked), claims=claims,
-            priority=self.views.class_of(lease),
+            priority=self.cycles.class_of(lease),
             **view(lease.defer_reason or lease.reason),
         )  # fmt: skip
 
