@@ -24,12 +24,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
+from urllib.request import urlopen
 
 import attrs
 from rich.console import Console
 
+from leasekit.client import Client
+
 HERE: Final = Path(__file__).resolve().parent
 ACTORS: Final = ("site", "broker", "guest")
+GATEWAY: Final = "web"
+PORT: Final = 8770
+"""Where the gateway of the quickstart listens; where that is taken the demo has another."""
 MARKER: Final = ".leasekit-demo"
 UNITS: Final = 12
 TERM: Final = "20s"
@@ -90,10 +96,11 @@ class Demo:
             raise DemoError(f"leasekit {' '.join(arguments)}: exit status {done.returncode}: {done.stderr.strip()}")
         return json.loads(done.stdout)
 
-    def start(self, name: str) -> None:
-        """Start a daemon and wait until it says that it is ready."""
+    def start(self, name: str, file: Path | None = None) -> None:
+        """Start a daemon, from a file of its own or another, and wait until it says that it is ready."""
         log = self.folder / f"{name}.out"
-        line = self.command("up", str(self.deploy / "quickstart" / f"{name}.toml"), "--state", str(self.folder))
+        files = [str(self.deploy / "quickstart" / f"{name}.toml")] if file is None else [str(file), name]
+        line = self.command("up", *files, "--state", str(self.folder))
         reader, writer = os.pipe()
         with log.open("ab") as output:
             process = subprocess.Popen(
@@ -158,6 +165,7 @@ class Demo:
         self.make_keys()
         self.start_daemons()
         self.request()
+        self.call_gateway()
         self.extend_and_kill()
         self.grown()
         self.shrink()
@@ -207,6 +215,33 @@ class Demo:
             expect([claim["holder_name"] for claim in chain["chain"]], ["broker", "guest"], "holders in the ticket")
             expect(chain["ok"], True, "soundness of the ticket")
             told.append("its ticket: site -> broker -> guest, both signatures verified")
+
+    def call_gateway(self) -> None:
+        """A program that knows nothing of leasekit sees the lease, and one that does asks what it could have."""
+        with self.step("start the gateway; ask it by curl, and by leasekit's client") as told:
+            port, file = free_port(PORT), self.folder / "gateway.toml"
+            whole = (self.deploy / "quickstart" / "all.toml").read_text()
+            file.write_text(whole.replace(f"127.0.0.1:{PORT}", f"127.0.0.1:{port}"))
+            self.start(GATEWAY, file)
+            url = f"http://127.0.0.1:{port}"
+            shown = json.loads(self.curl(f"{url}/api/v1/leases/web"))
+            expect((shown["id"], shown["state"], shown["units"]), (self._lease["id"], "active", 4), "the lease by curl")
+            told.append(f"curl {url}/api/v1/leases/web: {shown['state']}, {shown['units']} units at {shown['site']}")
+            with Client(url) as client:
+                answer = client.dry_run("vm", UNITS + 1, hours=1)
+            expect((answer.status, answer.code), ("refused", "too_large"), f"the broker's word on {UNITS + 1} units")
+            told.append(f"Client.dry_run('vm', {UNITS + 1}, hours=1): {answer.status}: {answer.reason}")
+
+    @staticmethod
+    def curl(url: str) -> str:
+        """What curl prints of an address (where it is not installed: what is there). Raises :class:`DemoError`."""
+        if shutil.which("curl") is None:
+            with urlopen(url, timeout=ANSWER_WITHIN) as answer:
+                return str(answer.read().decode())
+        done = subprocess.run(["curl", "-sS", url], capture_output=True, text=True, timeout=ANSWER_WITHIN, check=False)
+        if done.returncode != 0:
+            raise DemoError(f"curl {url}: exit status {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
 
     def extend_and_kill(self) -> None:
         """What was acknowledged survives the kill of the daemon that has the units."""
@@ -346,6 +381,17 @@ class Demo:
         expect([unit["state"] for unit in self._lease["units"]], ["joined"] * count, "its units")
         self._pids = self._identities()
         return [f"{count} units have joined: {', '.join(sorted(self._pids))}"]
+
+
+def free_port(wanted: int) -> int:
+    """This port of the loopback, or any where it is taken."""
+    with closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _is_unit(pid: int, folder: Path) -> bool:

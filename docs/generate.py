@@ -26,6 +26,7 @@ from leasekit.config.shell import ShellSettings, TransportSettings
 from leasekit.core.leases import authority, broker, delegation, membership, outage, power, returns, service_manager
 from leasekit.core.leases.machine import NONE, Joint, TransitionTable
 from leasekit.core.time import format_duration
+from leasekit.gateway.app import routes
 from leasekit.policies.authority.energy import EnergySettings
 from leasekit.policies.authority.energy_forecast import EwmaSettings
 from leasekit.policies.authority.energy_plan import EnergyPowerSettings
@@ -199,10 +200,25 @@ def _commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[t
             yield from _commands(member, (*path, name))
 
 
+# -- the HTTP API ------------------------------------------------------------------------------------------------------
+
+
+def route_table() -> str:
+    """Every route of a gateway: what it does, what goes in and what comes out."""
+    lines = ["| | path | in | what it does |", "| --- | --- | --- | --- |"]
+    for route in sorted(routes(), key=lambda one: (one.path, one.method)):
+        given = [] if route.params is None else [f"`?{name}`" for name in route.params.__struct_encode_fields__]
+        given += [] if route.body is None else [f"`{name}`" for name in route.body.__struct_encode_fields__]
+        words = " ".join(route.words.split()).replace("``", "`").replace("|", "\\|")
+        lines.append(f"| {route.method} | `{route.path}` | {' '.join(given)} | {words} |")
+    return "\n".join(lines)
+
+
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 REGIONS: Final[Mapping[str, Callable[[], str]]] = {
     "diagrams": diagrams,
+    "routes": route_table,
     **{name: (lambda cls=cls: settings(cls)) for name, cls in SETTINGS.items()},  # type: ignore[misc]
 }
 

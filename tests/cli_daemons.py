@@ -68,7 +68,7 @@ def running(file: Path, env: Mapping[str, str], state: Path | None = None) -> It
 
     It must end without an error, on SIGTERM if nothing has ended it before.
     """
-    names = list(load(file, state).actors)
+    names = list(load(file, state).daemons)
     reader, writer = os.pipe()
     line = [sys.executable, "-m", "leasekit.cli.main", "up", str(file), "--ready-fd", str(writer)]
     log = file.with_suffix(".log") if state is None else state.with_suffix(".log")

@@ -42,6 +42,7 @@ ROOMS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "preemption": ("leasekit/policies/preempting/", "leasekit/emulation/preemption.py"),
         "machines": tuple(f"leasekit/drivers/{name}/" for name in ("baremetal", "directory", "libvirt", "link", "xen")),
         "mapper kit": ("leasekit/emulation/compare/", "leasekit/emulation/conformance/"),
+        "gateway": ("leasekit/gateway/", "leasekit/client/", "leasekit/config/gateway.py", "leasekit/cli/gateway.py"),
     },
     OUTSIDE: {
         "fault simulation": ("simulation/leasekit_simulation/",),

@@ -24,6 +24,8 @@ ANSWER_KEPT: Final[Duration] = DAY
 """How long a command's answer is kept for a repeat of it."""
 ANSWERS_MAX: Final = 100_000
 """So many answers are kept; then the oldest goes."""
+QUIET: Final = frozenset({"lease.keepalive", "gateway.present"})
+"""Commands that come over and over, and change nothing that a history tells."""
 _SUBJECTS: Final = ("lease", "unit", "slice", "topology", "window", "delegation", "peer", "source", "name")
 """The arguments that say what a command is about, where its answer has no id."""
 
@@ -98,7 +100,7 @@ class Commanded:
 
     def note(self, command: Command, subject: str) -> None:
         """Write down who commanded it, if that is known."""
-        if command.caller:
+        if command.caller and command.name not in QUIET:
             why = Reason(Code.COMMANDED, who=command.caller[:256], what=command.way[:256])
             self._kernel.note(subject, command.name, "", "", why)
 

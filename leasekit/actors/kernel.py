@@ -25,7 +25,7 @@ from leasekit.core.commands import NoArguments, check_arguments, read_arguments
 from leasekit.core.errors import CommandError
 from leasekit.core.leases.records import SentRecord
 from leasekit.core.protocol.messages import ErrorReply, Message
-from leasekit.core.reasons import Reason, mark, said, to_text, with_article, words
+from leasekit.core.reasons import Code, Reason, mark, said, to_text, with_article, words
 from leasekit.core.schema import COPIED, LOG, Change, Row
 from leasekit.core.steps import Action, Command, Outgoing, PeerChange, Ready, Reply
 from leasekit.core.time import INSTANT_MAX, Duration, Instant
@@ -465,7 +465,8 @@ def named(field: str, name: str, known: Mapping[str, V], are: str = "there are")
     """What an operator names. Raises ``CommandError`` that says which there are."""
     found = known.get(name)
     if found is None:
-        raise CommandError(f"{field}: found {name!r:.80}, {are} {', '.join(sorted(known)) or '(none)':.400}")
+        has = ", ".join(sorted(known)) or "(none)"
+        raise CommandError(f"{field}: found {name!r:.80}, {are} {has:.400}", Code.NOT_FOUND)
     return found
 
 

@@ -273,7 +273,7 @@ class Served(Generic[L]):
         """The one that an operator asks for. Raises ``CommandError``."""
         lease = self.leases.get(asked.lease)
         if lease is None:
-            raise CommandError(f"no lease {asked.lease!r} here")
+            raise CommandError(f"no lease {asked.lease!r} here", Code.NOT_FOUND)
         return lease
 
 

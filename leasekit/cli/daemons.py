@@ -25,7 +25,9 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.time import DAY, HOUR, Instant, format_duration
 
 if TYPE_CHECKING:
-    from leasekit.config.deployment import ActorSpec
+    from leasekit.config.deployment import Deployment
+    from leasekit.config.sockets import ControlAddress
+    from leasekit.runtime.daemon import Service
 
 UP_WITHIN: Final = 60.0
 LOOK_EVERY: Final = 0.1
@@ -55,7 +57,7 @@ def status(
     return answers, (STATUS, *problems), 0 if all(map(_running, answers)) else 1
 
 
-def _ask(name: str, role: str, path: Path) -> dict[str, Any]:
+def _ask(name: str, role: str, path: ControlAddress) -> dict[str, Any]:
     from leasekit.runtime.client import ControlClient, ControlError
 
     try:
@@ -211,14 +213,25 @@ def up(
     """
     from leasekit.runtime.daemon import run
 
+    deployment = place.deployment_with_actors()
     return run(
-        place.deployment(),
+        deployment,
         place.actors,
         ready_fd=ready_fd,
         data_dir=data,
         synthetic=synthetic,
         accept_clock=accept_clock,
+        services=partial(_gateways, deployment),
     )
+
+
+def _gateways(deployment: Deployment, names: Sequence[str]) -> Sequence[Service]:
+    """What runs the gateways of these names."""
+    if not names:
+        return []
+    from leasekit.cli.gateway import gateway_service
+
+    return [gateway_service(deployment, deployment.gateways[name]) for name in names]
 
 
 @command(None)
@@ -330,7 +343,7 @@ def restore(
 def _stores(place: DeployPlace) -> list[tuple[str, Path]]:
     """The stores of the actors that were named (none: all that keep one). Raises ``LeasekitError`` for one without."""
     deployment = place.deployment_with_actors()
-    specs: list[ActorSpec] = [deployment.actors[name] for name in place.actors or deployment.actors]
+    specs = [deployment.daemons[name] for name in place.actors or deployment.daemons]
     for spec in specs:
         if spec.store is None and place.actors:
             raise LeasekitError(f"{deployment.file}: {spec.name} keeps no store")

@@ -10,6 +10,7 @@ import click
 from leasekit.cli.options import Shown, argument, command, option
 from leasekit.cli.output import listing, note, print_lines
 from leasekit.cli.places import SITE, DeployPlace
+from leasekit.cli.times import Number
 from leasekit.core.errors import LeasekitError
 from leasekit.core.vectors import THOUSAND
 
@@ -24,6 +25,7 @@ HOSTS: Final = listing(
 )  # fmt: skip
 CAPACITY: Final = "What it has, such as cpu=16,memory=64GiB."
 LEAST_YIELD: Final = "Which share of the CPU that machines need they get at least."
+SHARE: Final = Number(min=0, max=1, min_open=True)
 ATTRIBUTE: Final = "What else filters may choose it by; may be repeated."
 
 
@@ -38,7 +40,7 @@ def add(
     name: str = argument("HOST"),
     type_: str = option("Its type, which must have hosts.", required=True, metavar="TYPE"),
     capacity: str = option(CAPACITY, required=True, metavar="RESOURCE=AMOUNT,..."),
-    least_yield: float | None = option(LEAST_YIELD, metavar="SHARE"),
+    least_yield: float | None = option(LEAST_YIELD, type=SHARE, metavar="SHARE"),
     attributes: tuple[tuple[str, str], ...] = option(ATTRIBUTE, "--attribute"),
 ) -> Shown:
     """Have a host in the inventory that the deploy file does not name. It stays, over restarts, until it is removed.
@@ -59,7 +61,7 @@ def change(
     place: DeployPlace,
     name: str = argument("HOST"),
     capacity: str = option(CAPACITY, metavar="RESOURCE=AMOUNT,..."),
-    least_yield: float | None = option(LEAST_YIELD, metavar="SHARE"),
+    least_yield: float | None = option(LEAST_YIELD, type=SHARE, metavar="SHARE"),
     attributes: tuple[tuple[str, str], ...] = option(f"{ATTRIBUTE} It then has these alone.", "--attribute"),
 ) -> Shown:
     """Say that a host has more, or less, or other attributes. What is not said stays as it is.

@@ -30,13 +30,12 @@ from leasekit.cli.times import (
 )
 from leasekit.cli.topology import request_topology
 from leasekit.cli.watching import ACTIVE, GRANTED, Following, WatchOutcome, followed
-from leasekit.config.instants import CALENDAR_END, dated, shown
+from leasekit.config.instants import CALENDAR_END, dated
 from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import Code, counted
-from leasekit.core.requests import NOTICE, REQUEUE, TERMINATE, TRUE
+from leasekit.core.requests import NOTICE, REQUEUE, TERMINATE, WantedError, WantedLease
 from leasekit.core.time import DAY, MINUTE, SECOND, Duration, Instant, format_duration, parse_duration
-from leasekit.core.vectors import NEEDS as PREFIX
-from leasekit.core.vectors import Vector, as_properties, read_amount
+from leasekit.core.vectors import Vector, read_amount
 
 if TYPE_CHECKING:
     from leasekit.runtime.client import ControlClient
@@ -335,69 +334,35 @@ def request(
         raise _missing(next(name for name, given in missing.items() if given is None))
     if tries is not None:
         raise click.UsageError("--tries goes with --topology")
-    requested = dict(properties)
-    if filter_ is not None:
-        requested["filter"] = filter_
-    requested |= as_properties(needs or (), PREFIX)
-    requested |= _preemptible(preemptible, on_preempt, bid, notice=notice, min_run=min_run, max_run=max_run)
-    if elastic is not None:
-        if elastic > units:
-            raise click.UsageError(f"--elastic: found {elastic}, expected at most the {counted(units)} asked for")
-        requested |= {"elastic": "true", "min_units": str(elastic)}
-    if group:
-        requested["group_id"] = group
-    if group_size is not None:
-        if not group:
-            raise click.UsageError("--group-size goes with --group")
-        requested["lease_count"] = str(group_size)
-    if timeout is not None:
-        requested["request_timeout"] = f"{timeout}ms"
-    if series is not None:
-        asked = {
-            "type": type_, "units": units, "slice": slice_, "name": name, "broker": broker, "site": site,
-            "properties": {"request_timeout": f"{ANSWER_WITHIN}ms", **requested}, "configuration": dict(configuration),
-        }  # fmt: skip
-        return request_series(place, series, asked, start=start, dry_run=dry_run)
-    latest, least = deferrable_until, now() if start is None else start
-    if latest is not None and latest < least:
-        raise click.UsageError(f"--deferrable-until: found {shown(latest)}, which is before the start, {shown(least)}")
-    begin = _now(place) if start is None else start
-    if start is None and latest is None:
-        latest = begin + (timeout or ANSWER_WITHIN)
-    if latest is not None:
-        requested |= {"deferrable": "true", "latest_start": str(latest)}
-    arguments = {
-        "type": type_,
-        "units": units,
-        "term": [begin, begin + span],
-        "slice": slice_,
-        "name": name,
-        "broker": broker,
-        "site": site,
-        "properties": requested,
-        "configuration": dict(configuration),
-        "redeem_predecessor": after,
-        "join_predecessor": join_after,
-        "if_predecessor_fails": "proceed" if proceed else "fail",
-    }
+    wanted = WantedLease(
+        type=type_, units=units, length=span, start=start, slice=slice_, name=name, site=site, broker=broker,
+        properties=dict(properties), configuration=dict(configuration), filter=filter_, needs=needs or (),
+        elastic=elastic, deferrable_until=deferrable_until, preemptible=preemptible, notice=notice, min_run=min_run,
+        max_run=max_run, on_preempt=on_preempt, bid=bid, timeout=timeout, after=after, join_after=join_after,
+        proceed=proceed, group=group, group_size=group_size,
+    )  # fmt: skip
+    try:
+        requested = wanted.request_properties()
+        if series is not None:
+            asked = {
+                "type": type_, "units": units, "slice": slice_, "name": name, "broker": broker, "site": site,
+                "properties": {"request_timeout": f"{ANSWER_WITHIN}ms", **requested},
+                "configuration": dict(configuration),
+            }  # fmt: skip
+            return request_series(place, series, asked, start=start, dry_run=dry_run)
+        wanted.arguments(now(), ANSWER_WITHIN)  # what is wrong with it is said without a daemon
+        arguments = wanted.arguments(_now(place) if start is None else start, ANSWER_WITHIN)
+    except WantedError as error:
+        option_ = f"--{error.field.replace('_', '-')}"
+        text = f" goes with --{error.goes_with}" if error.goes_with else f": {dated(error.text)}"
+        raise click.UsageError(option_ + text) from None
+    latest = arguments["properties"].get("latest_start")
     if dry_run:
         if wait or wait_for or group:
             raise click.UsageError("--dry-run goes without --wait and --group")
         answer = place.command(GUEST, "lease.dry_run", **arguments)
-        return _answer(answer, latest=latest)
+        return _answer(answer, latest=None if latest is None else int(latest))
     return _change(place, "lease.request", arguments, wait=wait_for or wait)
-
-
-def _preemptible(
-    preemptible: bool, on_preempt: str | None, bid: int | None, **spans: Duration | None
-) -> dict[str, str]:
-    """The request properties of a lease that may be ended early."""
-    said = {name: f"{span}ms" for name, span in spans.items() if span is not None}
-    said |= {} if on_preempt is None else {"on_preempt": on_preempt}
-    said |= {} if bid is None else {"bid": str(bid)}
-    if said and not preemptible:
-        raise click.UsageError(f"--{next(iter(said)).replace('_', '-')} goes with --preemptible")
-    return {"preemptible": TRUE, **said} if preemptible else {}
 
 
 def _now(place: DeployPlace) -> Instant:

@@ -25,7 +25,7 @@ from leasekit.cli.output import (
     print_lines,
     print_table,
 )
-from leasekit.cli.places import GUEST, DeployPlace
+from leasekit.cli.places import GUEST, DeployPlace, is_there
 from leasekit.cli.times import Count, now, show_when, to_second
 from leasekit.config.instants import dated, shown
 from leasekit.core.errors import LeasekitError
@@ -34,6 +34,7 @@ from leasekit.core.reasons import counted
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 
 if TYPE_CHECKING:
+    from leasekit.config.sockets import ControlAddress
     from leasekit.runtime.client import ControlClient
 
 
@@ -152,9 +153,10 @@ def transition_line(event: Mapping[str, Any]) -> str:
     """One transition as a line of a stream."""
     if "missed" in event:
         return f"... {event['missed']} transitions were too many to show"
-    arrow = f"{event['from_state']} -> {event['to_state']}" if event["from_state"] else event["to_state"]
+    arrow = f" {event['from_state']} -> {event['to_state']}" if event["from_state"] else ""
+    change = arrow or (f" {event['to_state']}" if event["to_state"] else "")
     why = f": {event['why']}" if event["why"] else ""
-    return f"{shown(event['at'])} {event['lease']} {event['event']} {arrow}{dated(why)}"
+    return f"{shown(event['at'])} {event['lease']} {event['event']}{change}{dated(why)}"
 
 
 @command(None, name="list")
@@ -303,15 +305,15 @@ def logs(
             print_lines(f"{which} {each}: {line}" for line in text)
 
 
-def _site_socket(place: DeployPlace, found: Mapping[str, Any]) -> dict[str, Path]:
+def _site_socket(place: DeployPlace, found: Mapping[str, Any]) -> dict[str, ControlAddress]:
     """The control socket of the lease's site, if the deploy file has its daemon and that runs here."""
-    if place.control is not None or not found.get("site"):
+    if place.control is not None or place.gateway or not found.get("site"):
         return {}
     door = next((door for door in place.doors() if door.name == found["site"]), None)
-    return {"site": door.control} if door is not None and door.control.exists() else {}
+    return {"site": door.control} if door is not None and is_there(door.control) else {}
 
 
-def _log_lines(path: Path, unit: str, lines: int) -> list[str]:
+def _log_lines(path: ControlAddress, unit: str, lines: int) -> list[str]:
     from leasekit.runtime.client import ControlClient
 
     with ControlClient(path) as client:

@@ -93,6 +93,8 @@ class CommandLine(LazyGroup):
         "topology": "slice",
         "site": "site",
         "broker": "broker",
+        "gateway": "token",
+        "running": "run",
         "peer": "peer",
         "ticket": "ticket evidence",
         "keys": "keys config",

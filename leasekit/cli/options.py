@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import click
 
 from leasekit.cli.output import Told, report
-from leasekit.cli.places import DEFAULT_FILE, FILE_VARIABLE, DeployPlace
+from leasekit.cli.places import DEFAULT_FILE, FILE_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, DeployPlace
 from leasekit.cli.times import PAIR, SPAN, WHEN, Number, zone_option
 from leasekit.core.errors import LeasekitError
 
@@ -120,11 +120,12 @@ _FILES: Final = {
     "state": option("State folder, where it is not the file's.", type=_PATH, metavar="DIR"),
 }
 _ACTOR: Final = option("Actor, where the file has several.", "--actor", "-a", default="", metavar="NAME")
+_URL: Final = option(f"Through this gateway [{URL_VARIABLE}; token: {TOKEN_VARIABLE}].", metavar="URL", default="")
 _CONTROL: Final = option("Control socket, without a deploy file.", type=_PATH, metavar="PATH")
 
-DAEMON: Any = gathered(_place, **_FILES, actor=_ACTOR, control=_CONTROL)
+DAEMON: Any = gathered(_place, **_FILES, actor=_ACTOR, control=_CONTROL, url=_URL)
 """The place of commands that talk to one daemon."""
-DAEMONS: Any = gathered(_place, words=argument("[ACTOR]...", nargs=-1), **_FILES, control=_CONTROL)
+DAEMONS: Any = gathered(_place, words=argument("[ACTOR]...", nargs=-1), **_FILES, control=_CONTROL, url=_URL)
 """Of those that talk to all daemons of a deploy file, or to some."""
 FILES: Any = gathered(_place, **_FILES)
 """Of those that need a deploy file."""

@@ -12,7 +12,8 @@ from leasekit.core.errors import LeasekitError
 
 if TYPE_CHECKING:
     from leasekit.config.deployment import ActorSpec, Deployment
-    from leasekit.config.sockets import Door
+    from leasekit.config.gateway import GatewaySpec
+    from leasekit.config.sockets import ControlAddress, Door
     from leasekit.runtime.client import ControlClient
 
 GUEST: Final = "guest"
@@ -20,6 +21,10 @@ BROKER: Final = "broker"
 SITE: Final = "authority"
 DEFAULT_FILE: Final = "leasekit.toml"
 FILE_VARIABLE: Final = "LEASEKIT_FILE"
+URL_VARIABLE: Final = "LEASEKIT_URL"
+TOKEN_VARIABLE: Final = "LEASEKIT_TOKEN"
+URL_WITHIN: Final = 30.0
+"""How long a gateway's answer is waited for, in seconds."""
 PLURALS: Final = {"guest": "guests", "broker": "brokers", "authority": "site authorities"}
 
 A = TypeVar("A", "ActorSpec", "Door")
@@ -45,6 +50,14 @@ class DeployPlace(NamedTuple):
     control: Path | None = None
     actors: tuple[str, ...] = ()
     """Those that were named beside the file; none: all of it."""
+    url: str = ""
+
+    @property
+    def gateway(self) -> str:
+        """The gateway through which daemons are reached: the option's, else, where nothing else says where they are,
+        the environment's; empty: none.
+        """
+        return self.url or ("" if self.file or self.control else os.environ.get(URL_VARIABLE, ""))
 
     def deployment(self) -> Deployment:
         """The deploy file: the option's, the environment's, or the one in this folder."""
@@ -56,30 +69,46 @@ class DeployPlace(NamedTuple):
         """The same, where it has the actors that were named. Raises ``LeasekitError`` for one that it has not."""
         deployment = self.deployment()
         for name in self.actors:
-            if name not in deployment.actors:
-                raise LeasekitError(f"{deployment.file}: no actor {name!r}; it has {', '.join(deployment.actors)}")
+            if name not in deployment.daemons:
+                raise LeasekitError(f"{deployment.file}: no actor {name!r}; it has {', '.join(deployment.daemons)}")
         return deployment
 
-    def doors(self, actors: Collection[str] = ()) -> Sequence[ActorSpec | Door]:
+    def doors(self, actors: Collection[str] = ()) -> Sequence[ActorSpec | GatewaySpec | Door]:
         """Where these actors of the file (none: all) take commands, or the one daemon that was named by its socket
         (name and role are empty then). Where one of them runs the rest of the file may be wrong; else, as in
         ``deployment``, it raises ``LeasekitError``, and so for an actor that the file has not.
         """
         from leasekit.config.sockets import Door, doors
 
+        if self.gateway:
+            behind = self._behind()
+            for name in actors:
+                if name not in behind:
+                    raise LeasekitError(f"{self.gateway}: no actor {name!r}; it has {_listed(behind.values())}")
+            return [behind[name] for name in actors or behind]
         if self.control is not None:
             return [Door("", "", self.control)]
         file = self.deploy_file()
-        found: Mapping[str, ActorSpec | Door] = doors(file, self.state)
-        if not any(os.path.exists(door.control) for door in found.values()):  # noqa: PTH110 - as in `socket`
-            found = self.deployment().actors
+        found: Mapping[str, ActorSpec | GatewaySpec | Door] = doors(file, self.state)
+        if not any(is_there(door.control) for door in found.values()):
+            found = self.deployment().daemons
         for name in actors:
             if name not in found:
                 raise LeasekitError(f"{file}: no actor {name!r}; it has {', '.join(found)}")
         return [found[name] for name in actors or found]
 
+    def _behind(self) -> dict[str, Door]:
+        """The actors behind the gateway. Raises ``LeasekitError``."""
+        from leasekit.config.sockets import Door, RemoteDoor
+        from leasekit.runtime.remote import actors
+
+        url, token = self.gateway, os.environ.get(TOKEN_VARIABLE, "")
+        return {name: Door(name, role, RemoteDoor(url, token, name)) for name, role in actors(url, token, URL_WITHIN)}
+
     def deploy_file(self) -> Path:
         """Which deploy file it is."""
+        if self.url:
+            raise LeasekitError("--url: found a gateway, this command needs the deploy file itself (--file)")
         if self.file is not None:
             return self.file
         named = os.environ.get(FILE_VARIABLE)
@@ -100,28 +129,30 @@ class DeployPlace(NamedTuple):
 
     def stored(self, role: str) -> Stored:
         """The actor meant, and its store; of one that was named by its control socket its daemon says it."""
-        if self.control is None:
+        if self.control is None and not self.gateway:
             spec = self.spec(role)
             return Stored(spec.name, spec.role, spec.store)
         found = self.query(role, "status")
         return Stored(found["name"], found["role"], Path(found["store"]) if found["store"] else None)
 
-    def socket(self, role: str, *, or_only: bool = False) -> Path:
+    def socket(self, role: str, *, or_only: bool = False) -> ControlAddress:
         """The control socket of the daemon meant. Where a daemon has made it, the rest of the deploy file is not looked
         at: to check all of it takes longer than most commands do.
         """
         from leasekit.config.sockets import doors
 
+        if self.gateway:
+            return self._meant(self.gateway, self._behind(), role, or_only).control
         if self.control is not None:
             return self.control
         with suppress(LeasekitError):
             file = self.deploy_file()
             control = self._meant(file, doors(file, self.state), role, or_only).control
-            if os.path.exists(control):  # noqa: PTH110 - False as well where the path is none that a file can have
+            if is_there(control):
                 return control
         return self.spec(role, or_only=or_only).control
 
-    def _meant(self, file: Path, actors: Mapping[str, A], role: str, or_only: bool) -> A:
+    def _meant(self, file: Path | str, actors: Mapping[str, A], role: str, or_only: bool) -> A:
         if self.actor:
             if self.actor not in actors:
                 raise LeasekitError(f"{file}: no actor {self.actor!r}; it has {_listed(actors.values())}")
@@ -157,9 +188,15 @@ class DeployPlace(NamedTuple):
         if self.control is None and not self.actor:
             actors = self.doors()
             if len(actors) != 1:
-                raise LeasekitError(f"{self.deploy_file()} has {_listed(actors)}; say which with --actor")
+                where = self.gateway or self.deploy_file()
+                raise LeasekitError(f"{where} has {_listed(actors)}; say which with --actor")
         return self.connect("", or_only=True)
 
 
-def _listed(actors: Iterable[ActorSpec | Door]) -> str:
+def is_there(control: ControlAddress) -> bool:
+    """Whether a daemon has made its control socket; False as well where the path is none that a file can have."""
+    return isinstance(control, tuple) or os.path.exists(control)  # noqa: PTH110
+
+
+def _listed(actors: Iterable[ActorSpec | GatewaySpec | Door]) -> str:
     return ", ".join(f"{actor.name} ({actor.role})" for actor in actors) or "none"

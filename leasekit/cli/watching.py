@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -21,6 +20,7 @@ from leasekit.core.leases.machine import NONE
 from leasekit.core.reasons import counted
 
 if TYPE_CHECKING:
+    from leasekit.config.sockets import ControlAddress
     from leasekit.runtime.client import ControlClient
 
 _OVER: Final = (sm.CLOSED, sm.FAILED)
@@ -43,7 +43,7 @@ class WatchOutcome:
 class Following:
     """Follows one lease over two connections: one hears of transitions, one asks."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: ControlAddress) -> None:
         """Raises ``ControlError``."""
         from leasekit.runtime.client import ControlClient
 
@@ -155,7 +155,7 @@ class Following:
 
 
 @contextmanager
-def followed(socket: Path, wait: bool) -> Iterator[tuple[ControlClient, Following | None]]:
+def followed(socket: ControlAddress, wait: bool) -> Iterator[tuple[ControlClient, Following | None]]:
     """A connection to a daemon for a command, and with ``wait`` who follows what comes of it, connected before."""
     from leasekit.runtime.client import ControlClient
 

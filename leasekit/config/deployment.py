@@ -11,6 +11,7 @@ import attrs
 
 from leasekit.actors.settings import ActorSettings, AuthoritySettings, BrokerSettings, GuestSettings
 from leasekit.config.emulation import EmulationSpec, RunSpec
+from leasekit.config.gateway import GatewaySpec
 from leasekit.config.shell import ShellSettings, TransportSettings
 from leasekit.config.sockets import can_be_dialled
 from leasekit.config.tables import DriverSpec, PeerSpec, Permission, Role
@@ -75,6 +76,7 @@ class Deployment:
     signatures: bool
     actors: Mapping[str, ActorSpec]
     peers: Mapping[str, PeerSpec]
+    gateways: Mapping[str, GatewaySpec]
     emulation: EmulationSpec | None
     document: Mapping[str, Any] = attrs.field(repr=False)
     remake: Callable[[Mapping[str, Any]], Deployment] = attrs.field(repr=False, eq=False)
@@ -90,6 +92,11 @@ class Deployment:
     def with_run(self, run: RunSpec) -> Deployment:
         """The deployment of one run of its emulation."""
         return self.with_overrides(run.changes)
+
+    @property
+    def daemons(self) -> Mapping[str, ActorSpec | GatewaySpec]:
+        """All that run as daemons: actors, and then gateways, which have their control sockets as well."""
+        return {**self.actors, **self.gateways}
 
     def of_role(self, role: Role) -> Sequence[ActorSpec]:
         """The file's actors of a role, in its order."""

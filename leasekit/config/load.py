@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import attrs
 
@@ -17,6 +17,7 @@ from leasekit.config import tables
 from leasekit.config.deployment import ActorSpec, Deployment, MapperSpec, for_daemons, out_of_reach
 from leasekit.config.emulation import EmulationSpec, apply_changes, resolve_emulation
 from leasekit.config.errors import ConfigError, ConfigErrors, Faults, one_of
+from leasekit.config.gateway import GATEWAY, GatewaySpec, GatewayTable, resolve_listen
 from leasekit.config.identities import key_faults
 from leasekit.config.keys import KeyFileMissing, check_key, load_public, looks_like_key
 from leasekit.config.resources import Context, check_switched, check_units, resolve_drivers, resolve_given, resolve_site
@@ -44,6 +45,11 @@ MAPPERS: Final[Mapping[str, str]] = {"guest": "manual", "broker": "fcfs", "autho
 _TABLES: Final = ("deployment", "actor", "peer", "emulation")
 
 
+def is_gateway(table: Any) -> bool:
+    """Whether a table of ``[actor.NAME]`` is that of a gateway."""
+    return isinstance(table, Mapping) and table.get("role") == GATEWAY
+
+
 class Resolver:
     """Resolves one document; what is wrong with it goes to ``faults``."""
 
@@ -65,10 +71,16 @@ class Resolver:
             if key not in _TABLES:
                 self.faults.add(key, "an unknown key", one_of(key, _TABLES))
         context = self.context
+        gateways = self._gateway_tables()
         context.actors = self._actor_tables()
         context.peers = self._peer_tables()
         named = {*self._named("actor", "actor"), *self._named("peer", "peer")}
-        context.unreadable = named - set(context.actors) - set(context.peers)
+        context.unreadable = named - set(context.actors) - set(context.peers) - set(gateways)
+        if gateways and not named - set(gateways):
+            for name in gateways:
+                self.faults.add(
+                    f"actor.{name}", "no actor beside it", "the actors that it is the door of in the same file"
+                )
         context.emulation = self._emulation()
         self._check_names()
         return Deployment(
@@ -78,6 +90,7 @@ class Resolver:
             create_keys=self.head.create_keys,
             signatures=self.head.signatures,
             actors={name: self._actor(name, table) for name, table in self.context.actors.items()},
+            gateways={name: self._gateway(name, table) for name, table in gateways.items() if table is not None},
             peers={name: self._peer(name, table) for name, table in self.context.peers.items()},
             emulation=context.emulation,
             document=self.document,
@@ -102,6 +115,8 @@ class Resolver:
         if self.document.get("actor", {}) == {}:
             self.faults.add("actor", "nothing", "at least one actor: [actor.NAME]")
         for name, table in found.items():
+            if is_gateway(table):
+                continue
             where = f"actor.{name}"
             role = table.get("role") if isinstance(table, Mapping) else None
             cls = tables.ACTORS.get(role, tables.ActorTable) if isinstance(role, str) else tables.ActorTable
@@ -112,6 +127,12 @@ class Resolver:
             if actor is not None:
                 made[name] = actor
         return made
+
+    def _gateway_tables(self) -> dict[str, GatewayTable | None]:
+        found = self._named("actor", "actor").items()
+        return {
+            name: self._structured(GatewayTable, table, f"actor.{name}") for name, table in found if is_gateway(table)
+        }
 
     def _peer_tables(self) -> dict[str, tables.PeerSpec]:
         made = {}
@@ -169,7 +190,7 @@ class Resolver:
             check_units(self.context, settings.inventory, drivers, driver_of)
         return ActorSpec(
             name=name,
-            role=table.role,
+            role=cast(tables.Role, table.role),
             key=self._key(f"{where}.key", key.file or f"keys/{name}.key"),
             listen=self._listen(where, table),
             control=self._control(where, name, table),
@@ -252,7 +273,20 @@ class Resolver:
                 found = f"{peer!r}, which is no actor here"
                 self.faults.add(f"{where}.permissions.{peer}", found, one_of(peer, others))
 
-    def _control(self, where: str, name: str, table: tables.ActorTable) -> Path:
+    def _gateway(self, name: str, table: GatewayTable) -> GatewaySpec:
+        where = f"actor.{name}"
+        return GatewaySpec(
+            name=name,
+            listen=resolve_listen(where, table, self.state, self.faults),
+            control=self._control(where, name, table),
+            store=self._store(f"{where}.store", table.store or f"sqlite:{name}.db"),
+            log=table.log,
+            log_level=table.log_level,
+            without_login=table.without_login,
+            base=table.base,
+        )
+
+    def _control(self, where: str, name: str, table: tables.ActorTable | GatewayTable) -> Path:
         try:
             path = control_socket(name, table.control, self.state)
         except ValueError:

@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 UNIX_PATH_MAX: Final = 107
 """The longest path of a Unix socket on Linux, in bytes."""
@@ -68,12 +68,27 @@ FILE_MAX: Final = 4 * 2**20
 STATE_ENVIRONMENT: Final = "LEASEKIT_STATE"
 
 
+class RemoteDoor(NamedTuple):
+    """The control socket of an ``actor`` behind the gateway at ``url``; ``token`` says who asks."""
+
+    url: str
+    token: str
+    actor: str
+
+    def __str__(self) -> str:
+        return f"{self.url} ({self.actor})"
+
+
+ControlAddress: TypeAlias = Path | RemoteDoor
+"""Where a daemon takes commands."""
+
+
 class Door(NamedTuple):
     """An actor and its control socket."""
 
     name: str
     role: str
-    control: Path
+    control: ControlAddress
 
 
 def state_folder(file: Path, given: Path | None, name: str, state: str) -> Path:

@@ -25,6 +25,7 @@ from leasekit.drivers.null import NullSettings
 from leasekit.drivers.registry import TIMEOUT
 
 Role = Literal["guest", "broker", "authority"]
+AnyRole = Literal["guest", "broker", "authority", "gateway"]
 LogFormat = Literal["human", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -121,9 +122,9 @@ class Permission:
 
 @attrs.frozen(kw_only=True)
 class ActorTable:
-    """``[actor.NAME]``: what all roles have. Who knows ``settings``, ``mapper`` and ``driver`` looks at them."""
+    """``[actor.NAME]``: what all actors have. Who knows ``settings``, ``mapper`` and ``driver`` looks at them."""
 
-    role: Role
+    role: AnyRole
     key: str | KeyTable = ""
     listen: tuple[str | ListenTable, ...] = ()
     control: str = ""

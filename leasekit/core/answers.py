@@ -295,6 +295,20 @@ class GuestLeaseDetails(Answer, frozen=True):
     resumes: ResumedDetails | None
 
 
+class KeptAlive(Answer, frozen=True):
+    """A lease that is closed ``at`` then, if its holder is not heard of before; it may be silent for ``length``."""
+
+    id: str
+    length: int
+    at: Instant
+
+
+class Present(Answer, frozen=True):
+    """A gateway is taken to be there until then."""
+
+    until: Instant
+
+
 class SliceDetails(Answer, frozen=True):
     """A slice: how many leases it holds its redeems for, whether it holds them no more, and why it was closed (None:
     it was not).

@@ -13,6 +13,7 @@ import attrs
 
 from leasekit.core.errors import CommandError
 from leasekit.core.properties import is_text
+from leasekit.core.reasons import Code
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import INSTANT_MAX, Instant
 
@@ -24,7 +25,7 @@ def read_arguments(kind: type[C], arguments: Mapping[str, Any]) -> C:
     try:
         return structure(kind, {name: value for name, value in arguments.items() if value is not None}, "")
     except SettingsError as error:
-        raise CommandError("; ".join(line.lstrip(".") for line in error.errors)) from None
+        raise CommandError("; ".join(line.lstrip(".") for line in error.errors), Code.BAD_ARGUMENT) from None
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
@@ -301,6 +302,34 @@ class ListLeases:
 
     all: bool = False
     slice: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class KeepAlive:
+    """The holder of a lease is there; it may be silent for ``length`` ms from now on (None: as long as was said)."""
+
+    lease: str = ""
+    length: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(1_000)))
+
+
+@attrs.frozen(kw_only=True)
+class SayPresent:
+    """A gateway is there, and will say so again within ``length`` ms."""
+
+    length: int = attrs.field(validator=[attrs.validators.ge(1), attrs.validators.le(600_000)])
+
+
+@attrs.frozen(kw_only=True)
+class ListGuestLeases(ListLeases):
+    """A guest's: those of a ``type``, in a ``state``, at a ``site``; at most ``limit`` of them (0: all), in the order
+    of request, that come after the one with the id ``after``.
+    """
+
+    type: str = ""
+    state: str = ""
+    site: str = ""
+    after: str = ""
+    limit: int = attrs.field(default=0, validator=attrs.validators.ge(0))
 
 
 @attrs.frozen(kw_only=True)

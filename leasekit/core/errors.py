@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from leasekit.core.reasons import DETAIL_MAX, Code, Reason, clip, said, words
+from leasekit.core.reasons import DETAIL_MAX, Code, Reason, clip, words
 
 
 class LeasekitError(Exception):
@@ -48,8 +48,10 @@ class ProtocolError(RemoteError):
 
 
 class CommandError(LeasekitError):
-    """A command of the local operator, or a decision of a mapper, that can't be carried out, for ``reason``."""
+    """A command of the local operator, or a decision of a mapper, that can't be carried out, for ``reason``: words
+    under a ``code``, or all of it.
+    """
 
-    def __init__(self, why: str | Reason) -> None:
-        self.reason = why if isinstance(why, Reason) else said(why)
+    def __init__(self, why: str | Reason, code: str = Code.SAID) -> None:
+        self.reason = why if isinstance(why, Reason) else Reason(code, detail=clip(why, DETAIL_MAX))
         super().__init__(words(self.reason))

@@ -35,10 +35,13 @@ class Code(StrEnum):
     SAID = "said"
     COMMANDED = "commanded"
     KEY_USED = "key_used"
+    NOT_FOUND = "not_found"
+    BAD_ARGUMENT = "bad_argument"
     CLOSED_BY_GUEST = "closed_by_guest"
     CLOSED_BEFORE_NOTICE = "closed_before_notice"
     CLOSED_UNREDEEMED = "closed_unredeemed"
     SLICE_CLOSED = "slice_closed"
+    NOT_HEARD = "not_heard"
     WITHDRAWN = "withdrawn"
     REQUEST_REPLACED = "request_replaced"
     GIVEN_BACK = "given_back"
@@ -326,6 +329,11 @@ def to_text(reason: Reason | None) -> str:
     return "" if reason is None else reason.text()
 
 
+def with_code(code: str) -> str:
+    """How the text of every reason with a ``code`` begins."""
+    return Reason(code or Code.SAID).text().removesuffix("}")
+
+
 def read(text: str) -> Reason | None:
     """The reason in a column of a store or a line of the log."""
     return _decode(text) if text else None
@@ -410,6 +418,7 @@ WORDS: Final[Mapping[str, str]] = {
     Code.CLOSED_BEFORE_NOTICE: "closed by its guest, before it was to end at {at}",
     Code.CLOSED_UNREDEEMED: "closed before it was redeemed",
     Code.SLICE_CLOSED: "its slice was closed",
+    Code.NOT_HEARD: "its holder was not heard of for {detail}",
     Code.WITHDRAWN: "its guest gave the request up",
     Code.REQUEST_REPLACED: "a later request was made",
     Code.GIVEN_BACK: "its claim was given back",

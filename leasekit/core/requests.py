@@ -25,6 +25,7 @@ hold               ``PLAN/PART``: a part of a planned topology, of what the brok
 filter             which units will do, by their attributes and their site (:mod:`leasekit.core.filters`)
 keep               of a lease that names its victims, and has units of several classes: which it goes on with, as
                    ``CLASS:UNITS``, the class in hex, separated by commas
+keepalive          the lease is closed when its holder was not heard of for so long, through a gateway
 exclude_sites      names of sites that won't do, separated by commas
 needs.RESOURCE     what each machine needs of a host (:mod:`leasekit.core.vectors`); without, whole units are meant
 =================  =====================================================================================
@@ -34,12 +35,16 @@ Anything else passes through untouched.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import attrs
 
 from leasekit.core.errors import CommandError
 from leasekit.core.properties import NO_UNITS, Counts, Properties, counts
+from leasekit.core.reasons import counted, mark
 from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant, Term, parse_duration
-from leasekit.core.vectors import WHOLE, Vector, needs_of
+from leasekit.core.vectors import NEEDS, WHOLE, Vector, as_properties, needs_of
 
 TRUE, FALSE = "true", "false"
 KEEP: Final = "keep"
@@ -125,6 +130,114 @@ def parse_options(properties: Properties, term: Term) -> Options:
         on_preempt=_on_preempt(properties),
         bid=_number(properties, "bid", 0) if "bid" in properties else None,
     )
+
+
+class WantedError(CommandError):
+    """A ``field`` of :class:`WantedLease` that can't be as it is, or not without another."""
+
+    def __init__(self, field: str, text: str = "", *, goes_with: str = "") -> None:
+        super().__init__(f"{field}: {text or f'goes with {goes_with}'}")
+        self.field, self.text, self.goes_with = field, text, goes_with
+
+
+@attrs.frozen(kw_only=True)
+class WantedLease:
+    """A lease as a person, or a program, wants it. Without ``start`` it begins as soon as it can while an answer is of
+    use (``timeout``), so that a small delay doesn't refuse it; ``elastic`` is with how few units it would do.
+    """
+
+    type: str
+    units: int
+    length: Duration | None = None
+    start: Instant | None = None
+    end: Instant | None = None
+    slice: str = ""
+    name: str = ""
+    site: str = ""
+    broker: str = ""
+    properties: Mapping[str, str] = attrs.Factory(dict)
+    configuration: Mapping[str, str] = attrs.Factory(dict)
+    filter: str | None = None
+    needs: Vector = WHOLE
+    elastic: int | None = None
+    deferrable_until: Instant | None = None
+    preemptible: bool = False
+    notice: Duration | None = None
+    min_run: Duration | None = None
+    max_run: Duration | None = None
+    on_preempt: str | None = None
+    bid: int | None = None
+    timeout: Duration | None = None
+    after: str = ""
+    join_after: str = ""
+    proceed: bool = False
+    group: str = ""
+    group_size: int | None = None
+    keepalive: Duration | None = None
+
+    def request_properties(self) -> dict[str, str]:
+        """The request properties, but for those of its start. Raises :class:`WantedError`."""
+        requested = dict(self.properties)
+        if self.filter is not None:
+            requested["filter"] = self.filter
+        requested |= as_properties(self.needs, NEEDS)
+        spans = ("notice", "min_run", "max_run")
+        said = {name: f"{span}ms" for name in spans if (span := getattr(self, name)) is not None}
+        said |= {name: str(value) for name in ("on_preempt", "bid") if (value := getattr(self, name)) is not None}
+        for name in said if not self.preemptible else ():
+            raise WantedError(name, goes_with="preemptible")
+        requested |= {"preemptible": TRUE, **said} if self.preemptible else {}
+        if self.elastic is not None:
+            if self.elastic > self.units:
+                found = f"found {self.elastic}, expected at most the {counted(self.units)} asked for"
+                raise WantedError("elastic", found)
+            requested |= {"elastic": TRUE, "min_units": str(self.elastic)}
+        if self.group:
+            requested["group_id"] = self.group
+        if self.group_size is not None:
+            if not self.group:
+                raise WantedError("group_size", goes_with="group")
+            requested["lease_count"] = str(self.group_size)
+        if self.keepalive is not None:
+            requested[KEEPALIVE] = f"{self.keepalive}ms"
+        if self.timeout is not None:
+            requested["request_timeout"] = f"{self.timeout}ms"
+        return requested
+
+    def arguments(self, now: Instant, answer_within: Duration) -> dict[str, Any]:
+        """The arguments of the command ``lease.request`` at an instant: ``now`` at the guest, who waits for an answer
+        for ``answer_within`` if nothing is said. Raises :class:`WantedError`.
+        """
+        requested, latest = self.request_properties(), self.deferrable_until
+        begin = now if self.start is None else self.start
+        if latest is not None and latest < begin:
+            raise WantedError("deferrable_until", f"found {mark(latest)}, which is before the start, {mark(begin)}")
+        if (self.length is None) == (self.end is None):
+            raise WantedError("length", "either length or end is to be said")
+        end = self.end if self.end is not None else begin + (self.length or 0)
+        if end <= begin:
+            raise WantedError("end", f"found {mark(end)}, which is not after the start, {mark(begin)}")
+        if self.start is None and latest is None:
+            latest = begin + (self.timeout or answer_within)
+        if latest is not None:
+            requested |= {"deferrable": TRUE, "latest_start": str(latest)}
+        return {
+            "type": self.type, "units": self.units, "term": [begin, end], "slice": self.slice, "name": self.name,
+            "broker": self.broker, "site": self.site, "properties": requested,
+            "configuration": dict(self.configuration), "redeem_predecessor": self.after,
+            "join_predecessor": self.join_after, "if_predecessor_fails": "proceed" if self.proceed else "fail",
+        }  # fmt: skip
+
+
+KEEPALIVE: Final = "keepalive"
+
+
+def keepalive_of(properties: Properties) -> Duration:
+    """For how long the holder of a lease may be silent; 0: for ever. Raises ``CommandError``."""
+    length = _duration(properties, KEEPALIVE)
+    if KEEPALIVE in properties and length < SECOND:
+        raise CommandError(f"properties.keepalive: found {properties[KEEPALIVE]!r:.80}, expected at least 1s")
+    return length
 
 
 def _flag(properties: Properties, name: str) -> bool:

@@ -65,7 +65,11 @@ TABLES: Final[Mapping[str, Table]] = {
     "usage": Table({"id": str, "holder": str, "type": str, "until": int, "body": bytes}),
     "evidence": Table({"id": str, "at": int, "kind": str, "guilty": str, "words": str, "body": bytes}),
     "overrides": Table({"id": str, "peer": str, "type": str, "units": int, "until": int, "body": bytes}),
+    "keepalives": Table({"id": str, "length": int}),
     "answers": Table({"id": str, "until": int, "asked": bytes, "body": bytes}),
+    "tokens": Table(
+        {"id": str, "name": str, "caller": str, "digest": bytes, "created": int, "body": bytes}
+    ),
     "reports": Table({"id": str, "at": int, "peer": str, "code": str, "reason": str, "body": bytes}),
 }  # fmt: skip
 """Every table but the log, by name."""
@@ -128,8 +132,12 @@ class Store(Protocol):
         """The transitions of one lease, in order."""
         ...
 
-    def log(self, after: int = 0, limit: int | None = None) -> list[LogRow]:
-        """Transitions with ``seq > after``, in order."""
+    def log(self, after: int = 0, limit: int | None = None, code: str = "") -> list[LogRow]:
+        """Transitions with ``seq > after``, in order; with a ``code`` those whose reason has it."""
+        ...
+
+    def log_end(self) -> int:
+        """The ``seq`` of the last transition; 0 if there is none."""
         ...
 
     def archived(self, table: str, limit: int | None = None) -> list[Row]:

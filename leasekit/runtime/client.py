@@ -17,12 +17,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from leasekit.config.instants import dated
 from leasekit.core.errors import LeasekitError
 from leasekit.core.frames import ANSWER_MAX, LENGTH, FrameError, length, pack, unpack
 from leasekit.core.time import Instant
+
+if TYPE_CHECKING:
+    from leasekit.config.sockets import ControlAddress, RemoteDoor
+    from leasekit.runtime.remote import GatewayTunnel
 
 TIMEOUT: Final = 30.0
 """How long an answer is waited for by default, in seconds."""
@@ -53,29 +57,38 @@ def warn(text: str) -> None:
 
 
 class ControlClient:
-    """A connection to the daemon whose control socket is at ``path``. ``timeout`` is in seconds; ``warn`` is called
-    with what the daemon has its operator warned of.
+    """A connection to the daemon whose control socket is at ``path``, or behind a gateway. ``timeout`` is in seconds;
+    ``warn`` is called with what the daemon has its operator warned of.
 
     Raises :class:`ControlError` where no daemon answers, where the socket is another user's, and when an answer
     takes too long. Every request raises that, and :class:`RequestError` if it is refused.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, timeout: float = TIMEOUT, warn: Callable[[str], None] = warn
+        self,
+        path: str | os.PathLike[str] | ControlAddress,
+        *,
+        timeout: float = TIMEOUT,
+        warn: Callable[[str], None] = warn,
     ) -> None:
-        self.path = Path(path)
+        self.path = path if isinstance(path, tuple) else Path(path)
         self.timeout = timeout
         self._warn = warn
         self._next_id = 0
         self._buffer = bytearray()
         self._early: dict[int, Any] = {}
-        self._socket = self._connect()
+        self._socket = self._connect() if isinstance(self.path, Path) else self._tunnel(self.path)
+
+    def _tunnel(self, door: RemoteDoor) -> GatewayTunnel:
+        from leasekit.runtime.remote import GatewayTunnel
+
+        return GatewayTunnel(door, self.timeout)
 
     def _connect(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(self.timeout)
         try:
-            sock.connect(os.fspath(self.path))
+            sock.connect(str(self.path))
         except OSError as error:
             sock.close()
             if isinstance(error, FileNotFoundError | ConnectionRefusedError | NotADirectoryError):

@@ -173,6 +173,7 @@ class ActorDoor:
             "query": self._query,
             "history": self._history,
             "log": self._log,
+            "log_end": self._log_end,
             "archived": self._archived,
             "past": self._past,
             "usage": self._usage,
@@ -200,7 +201,10 @@ class ActorDoor:
     async def _log(self, asked: ControlRequest) -> list[dict[str, Any]]:
         after = _whole(asked.arguments, "after", 0, 2**63 - 1)
         limit = _whole(asked.arguments, "limit", 1_000, LOG_LIMIT_MAX)
-        return [_transition(row) for row in await self._shell.log(after, limit)]
+        return [_transition(row) for row in await self._shell.log(after, limit, asked.name)]
+
+    async def _log_end(self, asked: ControlRequest) -> dict[str, Any]:
+        return {"seq": await self._shell.log_end()}
 
     async def _archived(self, asked: ControlRequest) -> list[dict[str, Any]]:
         table = asked.name
@@ -213,7 +217,8 @@ class ActorDoor:
         ended, id_ = _whole(arguments, "ended", 0, INSTANT_MAX), arguments.get("id", "")
         if not isinstance(id_, str):
             raise CommandError(f"id: found {id_!r:.60}, expected text")
-        found = await self._shell.past(_period(arguments), (ended, id_), PAST_PAGE)
+        limit = max(1, _whole(arguments, "limit", PAST_PAGE, PAST_PAGE))
+        found = await self._shell.past(_period(arguments), (ended, id_), limit)
         last = found[-1] if found else None
         after = {} if last is None else {"ended": last[0], "id": last[1]["id"]}
         return {"leases": [lease for _, lease in found], "after": after}

@@ -32,7 +32,7 @@ from functools import partial
 from getpass import getpass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import attrs
 import trio
@@ -46,14 +46,14 @@ from leasekit.config.shell import ShellSettings, TransportSettings
 from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.drivers import Closable
 from leasekit.core.errors import CommandError, LeasekitError
-from leasekit.core.reasons import said
+from leasekit.core.reasons import said, with_article
 from leasekit.core.schema import Store
 from leasekit.core.steps import ActorLike, PeerChange
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, format_duration
 from leasekit.drivers.files import make_private, narrow
 from leasekit.runtime import logs
 from leasekit.runtime.clock import RealClock
-from leasekit.runtime.control import ActorDoor, Control
+from leasekit.runtime.control import ActorDoor, Answering, Control, ControlRequest
 from leasekit.runtime.logs import UnitLogs
 from leasekit.runtime.mapper_turns import apart
 from leasekit.runtime.peers import PeerAddress
@@ -65,6 +65,8 @@ from leasekit.runtime.transport import Transport
 EXIT_START: Final = 1
 """Exit status: an actor could not be started."""
 NO_CHANGE: Final = "no key has another value"
+SERVICE_END: Final = 5.0
+"""How long a service may take to end, in seconds."""
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 logger = logging.getLogger(__name__)
@@ -107,6 +109,52 @@ class Job:
     reread: Callable[[], tuple[Job, Sequence[ChangedKey]]] | None = None
     """The same job as its deploy file has it by now, and what is otherwise; None: there is no file. Raises what reading
     and building it raise."""
+
+
+class Serving(Protocol):
+    """Serves until ``stopping``; says where it listens as soon as it does."""
+
+    async def __call__(self, stopping: trio.Event, *, task_status: trio.TaskStatus[str]) -> None: ...
+
+
+@attrs.frozen(kw_only=True)
+class Service:
+    """What a daemon runs that is no actor, and has no lease: on its control socket it answers ``status``, ``stop`` and
+    ``commands``. ``describe`` is what it says of itself.
+    """
+
+    name: str
+    role: str
+    serve: Serving
+    control: Path
+    state: Path
+    describe: Callable[[], Mapping[str, Any]] = dict
+    commands: Mapping[str, Answering] = attrs.Factory(dict)
+    log: str = "human"
+    log_level: str = "info"
+    log_file: bool = True
+
+    def kinds(self, stop: Callable[[], None]) -> dict[str, Answering]:
+        """What it answers on its control socket."""
+
+        async def query(asked: ControlRequest) -> Any:
+            if asked.name != "status":
+                raise CommandError(f"{with_article(self.role)} has no query {asked.name!r}; it has status")
+            shell = {"state": "running", "problem": ""}
+            return {"name": self.name, "role": self.role, "pid": os.getpid(), "shell": shell, **self.describe()}
+
+        async def command(asked: ControlRequest) -> Any:
+            if asked.name not in self.commands:
+                has = ", ".join(sorted(self.commands)) or "none"
+                raise CommandError(f"{with_article(self.role)} has no command {asked.name!r}; it has {has}")
+            return await self.commands[asked.name](asked)
+
+        async def end(asked: ControlRequest) -> Any:
+            logger.info("stop: asked for on the control socket by %s", asked.caller)
+            stop()
+            return {"stopping": True}
+
+        return {"command": command, "query": query, "stop": end}
 
 
 @attrs.define(eq=False)
@@ -163,11 +211,14 @@ class Reloading:
 
 @attrs.define(eq=False)
 class Daemon:
-    """Runs ``jobs`` in one process. ``on_ready`` is called for each actor that listens, with a line that says where."""
+    """Runs ``jobs`` in one process, and ``services`` once these are there. ``on_ready`` is called for each that
+    listens, with a line that says where.
+    """
 
     _jobs: Sequence[Job]
     _on_ready: Callable[[str], None]
-    _shells: list[ActorShell] = attrs.field(init=False, factory=list)
+    _services: Sequence[Service] = ()
+    _stops: list[Callable[[], None]] = attrs.field(init=False, factory=list)
     _reloadings: list[Reloading] = attrs.field(init=False, factory=list)
     _stopping: bool = attrs.field(init=False, default=False)
     _failures: list[tuple[str, BaseException]] = attrs.field(init=False, factory=list)
@@ -177,7 +228,8 @@ class Daemon:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._obey_signals, nursery)
             async with trio.open_nursery() as actors:
-                for job in self._jobs:
+                both: list[Job | Service] = [*self._jobs, *self._services]
+                for job in both:
                     if not self._stopping:
                         begun = trio.Event()
                         actors.start_soon(self._guard, job, begun)
@@ -188,14 +240,15 @@ class Daemon:
     def stop(self) -> None:
         """Bring all actors to a graceful end."""
         self._stopping = True
-        for shell in self._shells:
-            shell.stop()
+        for stop in self._stops:
+            stop()
 
-    async def _guard(self, job: Job, begun: trio.Event) -> None:
-        """Run one actor; its failure ends the daemon, but not by tearing the others down."""
+    async def _guard(self, job: Job | Service, begun: trio.Event) -> None:
+        """Run one actor or service; its failure ends the daemon, but not by tearing the others down."""
         logs.ACTOR.set(job.name)
         try:
-            await self._run_actor(job, begun)
+            with _own_folder(job):
+                await (self._run_actor(job, begun) if isinstance(job, Job) else self._run_service(job, begun))
         except Exception as error:  # noqa: BLE001 - whatever it is, the other actors are stopped in good order
             self._failures.append((job.name, only_leaf(error)))
             self.stop()
@@ -228,21 +281,33 @@ class Daemon:
                 logger.critical("bug: nothing of %s is reloaded", reloading.job.name, exc_info=error)
 
     async def _run_actor(self, job: Job, begun: trio.Event) -> None:
-        with ExitStack() as stack:
-            stack.enter_context(_lock(job.state, job.name))
-            files = job.state / "logs"
-            if said := narrow([job.state / f"{job.name}.lock", files, *_logs_of(files, job.name)]):
-                logger.warning("%s", said)
-            if job.log_file:
-                stack.callback(
-                    logs.log_to_file(job.state / "logs" / f"{job.name}.log", job.name, job.log, job.log_level)
-                )
-            store = await trio.to_thread.run_sync(job.open_store)
-            try:
-                await self._serve(job, store, begun)
-            finally:
-                with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(store.close)
+        store = await trio.to_thread.run_sync(job.open_store)
+        try:
+            await self._serve(job, store, begun)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(store.close)
+
+    async def _run_service(self, service: Service, begun: trio.Event) -> None:
+        stopping = trio.Event()
+        self._stops.append(stopping.set)
+        control = Control(service.kinds(self.stop))
+
+        async def serve(task_status: trio.TaskStatus[str]) -> None:
+            await service.serve(stopping, task_status=task_status)
+            nursery.cancel_scope.cancel()
+
+        with Sockets() as sockets:
+            listener = await _listen_control(sockets, service)
+            async with trio.open_nursery() as nursery:
+                where = await nursery.start(serve)
+                nursery.start_soon(control.serve, listener)
+                logger.info("%s: listens on %s", service.role, where)
+                self._on_ready(f"ready {service.name} control={service.control} listen={where}")
+                begun.set()
+                await stopping.wait()
+                nursery.cancel_scope.deadline = trio.current_time() + SERVICE_END
+        logger.info("stopped")
 
     async def _serve(self, job: Job, store: Store, begun: trio.Event) -> None:
         shell = _make_shell(job, store)
@@ -288,11 +353,24 @@ class Daemon:
     async def _until_stopped(
         self, shell: ActorShell, scope: trio.CancelScope, task_status: trio.TaskStatus[None]
     ) -> None:
-        self._shells.append(shell)
+        self._stops.append(shell.stop)
         if self._stopping:
             shell.stop()
         await shell.run(task_status=task_status)
         scope.cancel()
+
+
+@contextmanager
+def _own_folder(job: Job | Service) -> Iterator[None]:
+    """Be the only daemon of that name in its state folder, with its files for its user alone, and its log in one."""
+    with ExitStack() as stack:
+        stack.enter_context(_lock(job.state, job.name))
+        files = job.state / "logs"
+        if said := narrow([job.state / f"{job.name}.lock", files, *_logs_of(files, job.name)]):
+            logger.warning("%s", said)
+        if job.log_file:
+            stack.callback(logs.log_to_file(files / f"{job.name}.log", job.name, job.log, job.log_level))
+        yield
 
 
 def _tended(job: Job) -> Sequence[BoundDriver]:
@@ -345,7 +423,7 @@ def _logs_of(folder: Path, name: str) -> list[Path]:
     return [*folder.glob(f"{name}.log*"), units.parent, units, *units.glob("*.log*")]
 
 
-async def _listen_control(sockets: Sockets, job: Job) -> trio.SocketListener:
+async def _listen_control(sockets: Sockets, job: Job | Service) -> trio.SocketListener:
     try:
         make_private(job.control.parent)
     except OSError as error:
@@ -404,13 +482,14 @@ def _lock(folder: Path, name: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def run_jobs(jobs: Sequence[Job], *, ready_fd: int | None = None) -> int:
-    """Run ``jobs`` until they are stopped; returns the exit status. Errors go to standard error, in one line each.
+def run_jobs(jobs: Sequence[Job], services: Sequence[Service] = (), *, ready_fd: int | None = None) -> int:
+    """Run ``jobs`` and ``services`` until they are stopped; returns the exit status. Errors go to standard error, in
+    one line each.
 
     When an actor listens, a line ``ready NAME control=PATH listen=ADDRESS...`` goes to standard output, and to the
     descriptor ``ready_fd``, which is closed after the last.
     """
-    left = len(jobs)
+    left = len(jobs) + len(services)
     # Records are not garbage: looking for cycles among them at every few hundred allocations is wasted time.
     gc.set_threshold(50_000, 50, 100)
 
@@ -426,9 +505,10 @@ def run_jobs(jobs: Sequence[Job], *, ready_fd: int | None = None) -> int:
                     os.close(ready_fd)
 
     with ExitStack() as stack:
-        if jobs:
-            stack.callback(logs.log_to_stream(jobs[0].log, jobs[0].log_level, jobs[0].name))
-        failures = trio.run(Daemon(jobs, on_ready).run)
+        both: list[Job | Service] = [*jobs, *services]
+        for first in both[:1]:
+            stack.callback(logs.log_to_stream(first.log, first.log_level, first.name))
+        failures = trio.run(Daemon(jobs, on_ready, services).run)
     return max((_report(name, error) for name, error in failures), default=0)
 
 
@@ -454,26 +534,30 @@ def run(
     data_dir: Path | None = None,
     synthetic: bool = False,
     accept_clock: bool = False,
+    services: Callable[[Sequence[str]], Sequence[Service]] | None = None,
 ) -> int:
-    """Run the actors ``names`` of a deployment (none: all) in this process until they are stopped.
+    """Run the actors ``names`` of a deployment (none: all) in this process until they are stopped; ``services`` makes
+    what runs beside them, for names of the deployment's gateways.
 
     Returns the exit status (see :mod:`leasekit.runtime.daemon`); what goes wrong is said on standard error, one
     line for each error. ``ready_fd`` is as in :func:`~leasekit.runtime.daemon.run_jobs`, ``data_dir`` and
     ``synthetic`` as in :func:`leasekit.config.build.build`, ``accept_clock`` as in
     :class:`~leasekit.runtime.daemon.Job`.
     """
-    wanted = list(names) or list(deployment.actors)
+    everything = list(names) or list(deployment.daemons)
+    wanted = [name for name in everything if name in deployment.actors]
     for line in out_of_reach(deployment, wanted):
         print(f"leasekit: warning: {deployment.file}: {line}", file=sys.stderr)
     try:
         keys = prepare(deployment, wanted, _ask if sys.stdin is not None and sys.stdin.isatty() else None)
         made = partial(make_job, deployment, keys=keys, data_dir=data_dir, synthetic=synthetic)
         jobs = [attrs.evolve(made(name), accept_clock=accept_clock) for name in wanted]
+        beside = services([name for name in everything if name not in deployment.actors]) if services else ()
     except LeasekitError as error:
         for line in str(error).splitlines():
             print(f"leasekit: {line}", file=sys.stderr)
         return EXIT_START
-    return run_jobs(jobs, ready_fd=ready_fd)
+    return run_jobs(jobs, beside, ready_fd=ready_fd)
 
 
 def make_job(

@@ -282,9 +282,16 @@ class ActorShell:
         """The transitions of one lease. Raises ``StoreError``."""
         return await self._read(lambda: self._store.history(lease))
 
-    async def log(self, after: int, limit: int) -> list[LogRow]:
-        """Up to ``limit`` transitions with ``seq > after``. Raises ``StoreError``."""
-        return await self._read(lambda: self._store.log(after, limit))
+    async def log(self, after: int, limit: int, code: str = "") -> list[LogRow]:
+        """Up to ``limit`` transitions with ``seq > after``, whose reason has a ``code``, if one is given. Raises
+        ``StoreError``.
+        """
+        return await self._read(lambda: self._store.log(after, limit, code))
+
+    async def log_end(self) -> int:
+        """The ``seq`` of the last transition. Raises ``StoreError``."""
+        (last,) = await self._read(lambda: [self._store.log_end()])
+        return int(last)
 
     async def archived(self, table: str, limit: int) -> list[Row]:
         """Up to ``limit`` rows of the past, newest first. Raises ``StoreError``."""

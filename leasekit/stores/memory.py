@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
+from leasekit.core.reasons import with_code
 from leasekit.core.schema import TABLES, Change, LogRow, Row, StoreError
 from leasekit.core.time import Instant, Term
 from leasekit.stores.batch import COLUMNS, LIVE, archived_table, make_batch, plain_table
@@ -53,12 +54,17 @@ class MemoryStore:
         self._check_open()
         return [LogRow(seq, *row) for seq, row in enumerate(self._log, start=1) if row[1] == lease]
 
-    def log(self, after: int = 0, limit: int | None = None) -> list[LogRow]:
+    def log(self, after: int = 0, limit: int | None = None, code: str = "") -> list[LogRow]:
         """As :meth:`leasekit.core.schema.Store.log`."""
         self._check_open()
-        first = max(after, 0)
-        last = None if limit is None else first + limit
-        return [LogRow(seq, *row) for seq, row in enumerate(self._log[first:last], start=first + 1)]
+        first, begin = max(after, 0), with_code(code)
+        rows = (LogRow(seq, *row) for seq, row in enumerate(islice(self._log, first, None), start=first + 1))
+        return list(islice((row for row in rows if not code or row.why.startswith(begin)), limit))
+
+    def log_end(self) -> int:
+        """As :meth:`leasekit.core.schema.Store.log_end`."""
+        self._check_open()
+        return len(self._log)
 
     def archived(self, table: str, limit: int | None = None) -> list[Row]:
         """As :meth:`leasekit.core.schema.Store.archived`; the newest is the one that was first written last."""

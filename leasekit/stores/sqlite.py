@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from leasekit.core.reasons import with_code
 from leasekit.core.schema import COPIED, LOG, LOG_COLUMNS, TABLES, Change, History, LogRow, Row, StoreError
 from leasekit.core.time import SECOND, Duration, Instant, Term
 from leasekit.stores.batch import COLUMNS, LIVE, Batch, archived_table, make_batch, plain_table
@@ -127,10 +128,18 @@ class SqliteStore:
         """As :meth:`leasekit.core.schema.Store.history`."""
         return [LogRow(*row) for row in self._query(f"{_LOG} WHERE lease = ? ORDER BY seq", lease)]
 
-    def log(self, after: int = 0, limit: int | None = None) -> list[LogRow]:
+    def log(self, after: int = 0, limit: int | None = None, code: str = "") -> list[LogRow]:
         """As :meth:`leasekit.core.schema.Store.log`."""
-        rows = self._query(f"{_LOG} WHERE seq > ? ORDER BY seq LIMIT ?", after, -1 if limit is None else limit)
+        begin = with_code(code)
+        of_code, given = (" AND substr(why, 1, ?) = ?", (len(begin), begin)) if code else ("", ())
+        sql = f"{_LOG} WHERE seq > ?{of_code} ORDER BY seq LIMIT ?"
+        rows = self._query(sql, after, *given, -1 if limit is None else limit)
         return [LogRow(*row) for row in rows]
+
+    def log_end(self) -> int:
+        """As :meth:`leasekit.core.schema.Store.log_end`."""
+        ((last,),) = self._query(f"SELECT max(seq) FROM {LOG}")
+        return last or 0
 
     def archived(self, table: str, limit: int | None = None) -> list[Row]:
         """As :meth:`leasekit.core.schema.Store.archived`; the newest is the one that was first written last."""

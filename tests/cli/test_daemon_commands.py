@@ -362,7 +362,7 @@ def test_reasons_are_read_by_people(cli: Cli) -> None:
     cli("lease request vm 8 --for 2h --name all --wait")
     id_ = cli.json("lease request vm 3 --for 1h --start +1h --name more --wait", 1)["id"]
     because = cli.json(f"lease show {id_}")["because"]
-    assert (because["code"], len(str(because["at"]))) == ("mapper", 13)
+    assert (because["code"], len(str(because["at"]))) == ("mapper:insufficient", 13)
     for line in (f"lease show {id_}", "lease show all", "lease list --all", "lease history all", "broker requests"):
         out, err = cli(line)
         assert re.search(r"(?<![\w-])\d{13}", out + err) is None, line

@@ -12,7 +12,15 @@ from click.testing import CliRunner
 
 from leasekit.cli.main import cli
 
-PRINT_NO_DATA = {("up",), ("down",), ("completion",), ("mapper", "new"), ("mapper", "workload"), ("lease", "ssh")}
+PRINT_NO_DATA = {
+    ("up",),
+    ("down",),
+    ("run",),
+    ("completion",),
+    ("mapper", "new"),
+    ("mapper", "workload"),
+    ("lease", "ssh"),
+}
 
 
 def _commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:

@@ -204,7 +204,7 @@ def test_all_faults_at_once(tmp_path: Path) -> None:
     }
     assert "did you mean actor?" in found["actors"]
     assert "did you mean name?" in found["deployment.nmae"]
-    assert found["actor.guest.role"] == "found 'gest', expected one of: 'guest', 'broker', 'authority'"
+    assert found["actor.guest.role"] == "found 'gest', expected one of: 'guest', 'broker', 'authority', 'gateway'"
     assert "such as 90s or 1h30m" in found["actor.site.delegation[0].length"]
 
 

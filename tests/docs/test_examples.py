@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -86,6 +87,27 @@ def test_operator(folder: Path) -> None:
         assert daemons.wait(timeout=30) == 0
     assert "joined" in printed
     assert "12 units, at most" in printed
+
+
+def test_the_http_api(folder: Path) -> None:
+    """docs/api.md: what is typed by curl, by a program and by the command line leases, looks, tries and closes."""
+    files = _files("docs/api.md", folder)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    quickstart = folder / "all.toml"
+    for path, text in [(quickstart, (ROOT / "deploy" / "quickstart" / "all.toml").read_text())] + [
+        (path, path.read_text()) for path in files
+    ]:
+        path.write_text(text.replace("8770", port))
+    lines = [line.replace("8770", port) for line in _typed("docs/api.md", "Ten examples")]
+    with running(quickstart, _environment(folder), folder / "s"):
+        printed = _type([f"{line}; echo" for line in lines], folder)
+    answers = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    assert [answer["status"] for answer in answers if "status" in answer] == ["refused"]
+    assert [answer["name"] for answer in answers if "id" in answer] == ["web"] * 4
+    assert re.search(r"^vm-\d+,vm-\d+$", printed, re.MULTILINE)
+    assert "127.0.0.1 2" in printed
 
 
 def test_researcher(folder: Path) -> None:

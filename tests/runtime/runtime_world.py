@@ -85,7 +85,9 @@ def peers_of(name: str) -> list[Peer]:
     return [Peer(name=other, key=KEYS[other].public, role=role) for other, role in ROLES.items() if other != name]
 
 
-def make_actor(name: str, *, mapper: Any = None, units: tuple[str, ...] = UNITS, **settings: Any) -> Actor:
+def make_actor(
+    name: str, *, mapper: Any = None, units: tuple[str, ...] = UNITS, type_: str = "vm", **settings: Any
+) -> Actor:
     """The actor called ``name``, without state."""
     common = (name, KEYS[name], ED25519, peers_of(name))
     if name == "site":
@@ -93,8 +95,8 @@ def make_actor(name: str, *, mapper: Any = None, units: tuple[str, ...] = UNITS,
             *common,
             mapper or TakeFirst(),
             AuthoritySettings(
-                inventory=(UnitGroup(type="vm", names=units),),
-                delegations=(DelegationSpec(broker="broker", type="vm", units=len(units)),),
+                inventory=(UnitGroup(type=type_, names=units),),
+                delegations=(DelegationSpec(broker="broker", type=type_, units=len(units)),),
                 **settings,
             ),
         )

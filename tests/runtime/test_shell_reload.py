@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,8 @@ async def test_what_cannot_be_made_changes_nothing(tmp_path: Path) -> None:
         await delegated(site)
         before = site.actor
 
-        def make() -> Any:
-            actor = make_actor("site", units=("vm-0",))
-            actor.units.inventory.settled = (actor.units.inventory.settled[0].__class__(type="pc", names=("vm-0",)),)
-            return actor
-
         with pytest.raises(LeasekitError, match="unit 'vm-0' is of type 'vm' and of type 'pc'"):
+            make = partial(make_actor, "site", units=("vm-0",), type_="pc")
             await site.reload(make, site.executor.driver_of, inline=True, mapper="", why=said("x"))
         assert site.actor is before
         assert [unit["state"] for unit in await site.query("units", {})] == ["free"] * len(UNITS)

@@ -52,7 +52,7 @@ class Preemption:
     def _evict(self, asked: EvictLease) -> EvictedLease:
         lease = self._granted.leases.get(asked.lease)
         if lease is None or lease.ended >= 0:
-            raise CommandError(f"lease: found {asked.lease!r:.80}, which is no lease here that goes on")
+            raise CommandError(f"lease: found {asked.lease!r:.80}, which is no lease here that goes on", Code.NOT_FOUND)
         why = Reason(Code.EVICTED, detail=clip(asked.reason or "no reason given"))
         at = max(asked.at, self._kernel.now)
         if not lease.is_ticketed:

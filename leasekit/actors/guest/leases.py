@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 import attrs
@@ -29,7 +30,7 @@ from leasekit.core.answers import (
 )
 from leasekit.core.claims.claim import decode_ticket, split_tickets
 from leasekit.core.claims.signed import RELINQUISHMENT, state
-from leasekit.core.commands import ListLeases, ShowLease
+from leasekit.core.commands import ListGuestLeases, ShowLease
 from leasekit.core.errors import CommandError, TicketError
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import returns
@@ -189,7 +190,7 @@ class Leases:
             return self.by_id[matches[0]]
         if matches:
             raise CommandError(f"lease name {name!r} is used in {len(matches)} slices: write SLICE/{name}, or the id")
-        raise CommandError(f"no lease {name!r} here; `leasekit lease list` shows those there are")
+        raise CommandError(f"no lease {name!r} here; `leasekit lease list` shows those there are", Code.NOT_FOUND)
 
     # -- views -------------------------------------------------------------------------------------------------
 
@@ -246,12 +247,17 @@ class Leases:
         )
 
     @query("leases")
-    def _query_leases(self, asked: ListLeases) -> list[GuestLeaseSummary]:
-        return [
+    def _query_leases(self, asked: ListGuestLeases) -> list[GuestLeaseSummary]:
+        among = self.by_id if asked.all else self.open
+        wanted = [(name, value) for name in ("slice", "type", "state", "site") if (value := getattr(asked, name))]
+        after = _order(asked.after)
+        found = (
             _summary(lease)
-            for lease in self.by_id.values()
-            if (not asked.slice or lease.slice == asked.slice) and (asked.all or lease.is_open)
-        ]
+            for lease in among.values()
+            if all(getattr(lease, name) == value for name, value in wanted)
+            and (not asked.after or _order(lease.id) > after)
+        )
+        return list(islice(found, asked.limit or None))
 
     @query("lease")
     def _query_lease(self, asked: ShowLease) -> GuestLeaseDetails:

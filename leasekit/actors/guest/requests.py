@@ -49,7 +49,7 @@ from leasekit.core.mappers import ExtendLease, ModifyLease, RequestLease
 from leasekit.core.properties import Properties, counts, first_of, minus
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, DryRun, DryRunAnswer
 from leasekit.core.reasons import Code, Reason, mark, said, view, words
-from leasekit.core.requests import KEEP, REQUEUE, TRUE, Options, kept_words, parse_options
+from leasekit.core.requests import KEEP, REQUEUE, TRUE, Options, keepalive_of, kept_words, parse_options
 from leasekit.core.steps import Command, Reply
 from leasekit.core.time import SECOND, Duration, Instant, Term
 
@@ -67,6 +67,8 @@ class LeaseRequests:
         self._settings = settings
         self._records = records
         self._operations = operations
+        self.begun: list[Callable[[GuestLease], None]] = []
+        """Who hears of each lease that is asked for."""
         self.timeout = settings.request_timeout
         """How long an answer to a request that can't be deferred is waited for."""
 
@@ -78,6 +80,7 @@ class LeaseRequests:
         """Ask for a new lease. Raises ``CommandError`` that names the field."""
         self.check(request)
         options = parse_options(request.properties, request.term)
+        keepalive_of(request.properties)
         slice_ = request.slice or "default"
         if request.name and (slice_, request.name) in self._records.named:
             other = self._records.by_id[self._records.named[slice_, request.name]]
@@ -113,6 +116,8 @@ class LeaseRequests:
             lease.origin = Origin(after, lease.asked)
         self._records.adopt(lease)
         self._operations.ask(lease, "ask", deadline)
+        for tell in self.begun:
+            tell(lease)
         return lease
 
     def free_name(self, slice_: str, name: str) -> str:

@@ -22,6 +22,7 @@ from leasekit.actors.guest.answers import (
     SiteUpdates,
     Tickets,
 )
+from leasekit.actors.guest.keepalives import Keepalives
 from leasekit.actors.guest.leases import GuestOperations, Leases, Limits, Returns
 from leasekit.actors.guest.lifecycle import (
     Endings,
@@ -153,6 +154,8 @@ class ServiceManager(Actor):
         timeouts = LeaseTimeouts(limits, endings, redeems, membership, broker)
         dry_runs = DryRunRequests(kernel, keyring, self.commanded.calls, requests, changes)
         trials = PlanTrials(kernel, keyring, self.commanded.calls, requests, topologies)
+        self.keepalives = Keepalives(kernel, records, endings)
+        requests.begun.append(self.keepalives.begun)
         self.turns.declare(
             {
                 RequestLease: requests.request,
@@ -168,6 +171,7 @@ class ServiceManager(Actor):
             self.dispatch.add(part)
         self.dispatch.add(dry_runs)
         self.dispatch.add(trials)
+        self.dispatch.add(self.keepalives)
         self.peering.changed.append(sites.changed)
         self.dispatch.connected.append(topologies.connected)
         self.dispatch.refused.insert(0, topologies.refused)
@@ -196,6 +200,7 @@ class ServiceManager(Actor):
         self.returns.restore(tables.get("returns", ()))
         self.membership.resume(self.records.open.values())
         self.topologies.restore(tables.get("plans", ()))
+        self.keepalives.restore(tables.get("keepalives", ()))
 
     def _deals_with(self, peer: str) -> bool:
         return any(lease.site == peer and lease.ended < 0 for lease in self.leases.values()) or any(

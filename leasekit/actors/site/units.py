@@ -676,7 +676,7 @@ class Units:
         """The unit of that name. Raises ``CommandError``."""
         unit = self._units.get(name)
         if unit is None:
-            raise CommandError(f"no unit {name!r} here; `leasekit site units` shows those there are")
+            raise CommandError(f"no unit {name!r} here; `leasekit site units` shows those there are", Code.NOT_FOUND)
         return unit
 
     def describe(self, unit: SiteUnit, why: Reason | None = None) -> UnitDetails:

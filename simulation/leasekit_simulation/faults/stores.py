@@ -49,9 +49,13 @@ class FaultyStore:
         """As the store's."""
         return self.inner.history(lease)
 
-    def log(self, after: int = 0, limit: int | None = None) -> list[LogRow]:
+    def log(self, after: int = 0, limit: int | None = None, code: str = "") -> list[LogRow]:
         """As the store's."""
-        return self.inner.log(after, limit)
+        return self.inner.log(after, limit, code)
+
+    def log_end(self) -> int:
+        """As the store's."""
+        return self.inner.log_end()
 
     def archived(self, table: str, limit: int | None = None) -> list[Row]:
         """As the store's."""

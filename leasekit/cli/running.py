@@ -1,0 +1,154 @@
+"""``leasekit run``: a command that has a lease as long as it runs, and no longer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from leasekit.actors.settings import GuestSettings
+from leasekit.cli.options import DAEMON, argument, command, option
+from leasekit.cli.output import note
+from leasekit.cli.places import GUEST, DeployPlace
+from leasekit.cli.times import Count
+from leasekit.cli.watching import followed
+from leasekit.config.instants import dated
+from leasekit.core.errors import LeasekitError
+from leasekit.core.reasons import counted
+from leasekit.core.requests import WantedError, WantedLease
+from leasekit.core.time import MINUTE, SECOND, Duration, format_duration
+
+if TYPE_CHECKING:
+    from leasekit.config.sockets import ControlAddress
+
+KEEPALIVE: Final[Duration] = MINUTE
+"""After so long without a word of this process the lease is closed, where a gateway runs beside its guest."""
+WORDS: Final = 3
+"""How often this process says that it is there within that time."""
+FORWARDED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+EXIT_SIGNAL: Final = 128
+
+
+@command(None, context_settings={"ignore_unknown_options": True})
+def run(
+    place: DeployPlace = DAEMON,
+    type_: str = argument("TYPE"),
+    units: int = argument("UNITS", type=Count(min=1)),
+    words: Sequence[str] = argument("-- COMMAND...", required=True, type=click.UNPROCESSED),
+    span: Duration = option("How long the lease is, at most.", "--for", required=True),
+    name: str = option("A name for the lease."),
+    site: str = option("Only at this site."),
+    filter_: str | None = option("Only units with such attributes: `rack == b`.", metavar="EXPRESSION"),
+    keepalive: Duration | None = option(
+        f"Close the lease when this process was silent for so long [{format_duration(KEEPALIVE)}]."
+    ),
+    timeout: Duration | None = option("How long an answer is waited for [1m]."),
+) -> int:
+    """Run a COMMAND with UNITS units of a TYPE, for as long as it runs.
+
+    The command finds the lease's id in LEASEKIT_LEASE, the names of its units in LEASEKIT_UNITS, with commas between
+    them, their hosts in LEASEKIT_HOSTS, and in LEASEKIT_UNITS_FILE a JSON file with all that is known of each. The
+    lease ends when the command ends or is killed; and, where a gateway runs beside the guest, when its machine dies.
+
+    Exits as the command does; with 1 if there is no lease.
+
+    Example:
+      leasekit run vm 4 --for 30m -- make test
+      leasekit run board 1 --for 1h --filter 'soc == imx8' -- ./flash.sh image.bin
+    """
+    silence = KEEPALIVE if keepalive is None else keepalive
+    wanted = WantedLease(
+        type=type_, units=units, length=span, name=name, site=site, filter=filter_, keepalive=silence, timeout=timeout
+    )
+    try:
+        arguments = wanted.arguments(int(place.query(GUEST, "clock")["now"]), GuestSettings().request_timeout)
+    except WantedError as error:
+        raise click.UsageError(f"--{error.field}: {dated(error.text)}") from None
+    socket = place.socket(GUEST)
+    with followed(socket, wait=True) as (client, following):
+        assert following is not None, "it was to wait"
+        lease = client.request("command", "lease.request", arguments)["id"]
+        try:
+            with _kept_alive(socket, lease, silence):
+                outcome = following.until_active(lease)
+                if not outcome.ok:
+                    raise LeasekitError(f"lease {lease}: {outcome.reason}")
+                shown = client.query("lease", lease=lease)
+                note(f"lease {lease}: {counted(len(shown['units']))} at {shown['site']}")
+                return _run(words, shown)
+        finally:
+            _close(socket, lease)
+
+
+def _close(socket: ControlAddress, lease: str) -> None:
+    """End the lease, if it is not over; where its guest is away that is said, and it ends by itself."""
+    from leasekit.runtime.client import ControlClient, ControlError, RequestError
+
+    try:
+        with ControlClient(socket) as client, suppress(RequestError):  # it is over, or being closed
+            client.command("lease.close", lease=lease, reason="its command has ended")
+    except ControlError as error:
+        note(f"lease {lease} could not be closed: {error}")
+
+
+def _run(words: Sequence[str], lease: Mapping[str, Any]) -> int:
+    """Run the command; its exit status, as a shell has it."""
+    units = [{"name": unit["unit"], "state": unit["state"], **unit["properties"]} for unit in lease["units"]]
+    with tempfile.TemporaryDirectory(prefix="leasekit-run-") as folder:
+        file = Path(folder) / "units.json"
+        file.write_text(json.dumps(units, indent=2))
+        environment = {
+            **os.environ,
+            "LEASEKIT_LEASE": lease["id"],
+            "LEASEKIT_UNITS": ",".join(unit["name"] for unit in units),
+            "LEASEKIT_HOSTS": ",".join(unit.get("host", "") for unit in units),
+            "LEASEKIT_UNITS_FILE": str(file),
+        }
+        try:
+            process = subprocess.Popen(words, env=environment)
+        except OSError as error:
+            raise LeasekitError(f"{words[0]}: can't be run: {error.strerror}") from None
+        with _forwarding(process):
+            status = process.wait()
+    return EXIT_SIGNAL - status if status < 0 else status
+
+
+@contextmanager
+def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Signals to this process go to the command, whose end is waited for."""
+    before = {number: signal.signal(number, lambda number, _: process.send_signal(number)) for number in FORWARDED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _kept_alive(socket: ControlAddress, lease: str, silence: Duration) -> Iterator[None]:
+    """Say, over and over, that this process is there; what can't be said is said again."""
+    from leasekit.runtime.client import ControlClient
+
+    ended = threading.Event()
+
+    def say() -> None:
+        while not ended.wait(silence / WORDS / SECOND):
+            with suppress(LeasekitError), ControlClient(socket) as client:
+                client.command("lease.keepalive", lease=lease)
+
+    thread = threading.Thread(target=say, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

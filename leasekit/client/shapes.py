@@ -1,0 +1,241 @@
+"""What goes over HTTP, a class for each: the gateway reads and writes them, its OpenAPI document describes them, and
+the Python client has them.
+
+Instants are datetimes, in JSON ISO 8601 in UTC; lengths of time are text such as ``90s``, ``2h`` or ``1d12h``.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+At: TypeAlias = Annotated[datetime, Meta(tz=True, description="an instant: ISO 8601 with its zone")]
+Span: TypeAlias = Annotated[str, Meta(max_length=64, description="a length of time: 90s, 2h, 1d12h")]
+Word: TypeAlias = Annotated[str, Meta(max_length=256)]
+Words: TypeAlias = Annotated[str, Meta(max_length=2_000)]
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000)]
+Properties: TypeAlias = Annotated[dict[Word, Words], Meta(max_length=256)]
+
+
+class RequestBody(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What every body is: a map in which nothing unknown may stand."""
+
+
+class ProblemDetails(Struct, kw_only=True, omit_defaults=True):
+    """Why a request came to nothing (RFC 9457). ``code`` is one of the core's, or the gateway's own; ``values`` are the
+    code's.
+    """
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str = ""
+    code: str = ""
+    values: dict[str, Any] = {}
+
+
+class LeaseUnit(Struct, kw_only=True):
+    """A unit of a lease: its state, what is wrong with it, and how it is reached (host, port and the like)."""
+
+    unit: str
+    state: str
+    reason: str = ""
+    properties: dict[str, str] = {}
+
+
+class Lease(Struct, kw_only=True):
+    """A lease of a project. ``members`` are its units, where one lease is asked for; ``start`` and ``end`` are those of
+    what was granted, else of what was asked for. ``reason`` says why it is as it is, ``code`` the same for programs.
+    """
+
+    id: str
+    name: str = ""
+    project: str
+    slice: str
+    type: str
+    site: str = ""
+    state: str
+    pending: str = ""
+    join: str = ""
+    units: int
+    start: At
+    end: At
+    reason: str = ""
+    code: str = ""
+    values: dict[str, Any] = {}
+    broker: str = ""
+    keepalive: str = ""
+    members: list[LeaseUnit] = []
+    configuration: dict[str, str] = {}
+    properties: dict[str, str] = {}
+
+
+class LeasePage(Struct, kw_only=True):
+    """A page of leases; ``next`` is the cursor of the page after it, if there is one."""
+
+    items: list[Lease]
+    next: str | None = None
+
+
+class LeaseRequest(RequestBody):
+    """What is asked for. Without ``start`` it begins as soon as it can within ``timeout``; it ends ``length`` after its
+    start, or at ``end``. ``elastic`` is with how few units it would do; ``needs`` makes its units machines on hosts.
+    ``keepalive``: the lease is closed when its holder was not heard of for so long.
+    """
+
+    type: Word
+    units: Count = 1
+    length: Span | None = None
+    start: At | None = None
+    end: At | None = None
+    name: Word = ""
+    slice: Word = ""
+    site: Word = ""
+    broker: Word = ""
+    filter: Words = ""
+    needs: dict[Word, Word | int] = {}
+    elastic: Count | None = None
+    deferrable_until: At | None = None
+    preemptible: bool = False
+    notice: Span | None = None
+    min_run: Span | None = None
+    max_run: Span | None = None
+    on_preempt: Word | None = None
+    bid: int | None = None
+    timeout: Span | None = None
+    after: Word = ""
+    join_after: Word = ""
+    proceed: bool = False
+    group: Word = ""
+    group_size: Count | None = None
+    keepalive: Span | None = None
+    properties: Properties = {}
+    configuration: Properties = {}
+
+
+class LeaseExtend(RequestBody):
+    """A renewal: until ``end``, or for ``length`` more; with as many units as now, unless ``units`` says."""
+
+    end: At | None = None
+    length: Span | None = None
+    units: Count | None = None
+    victims: list[Word] = []
+    properties: Properties = {}
+
+
+class LeaseModify(RequestBody):
+    """A change in mid-term; what is not given stays as it is."""
+
+    units: Count | None = None
+    end: At | None = None
+    configuration: Properties | UnsetType = UNSET
+    victims: list[Word] = []
+
+
+class Close(RequestBody):
+    """Why it is closed."""
+
+    reason: Words = ""
+
+
+class SayAlive(RequestBody):
+    """For how long its holder may be silent from now on; not said: as long as before."""
+
+    length: Span | None = None
+
+
+class KeptLease(Struct, kw_only=True):
+    """A lease that is closed ``at`` then, if its holder is not heard of before."""
+
+    id: str
+    keepalive: str
+    at: At
+
+
+class DryRunResult(Struct, kw_only=True):
+    """What a broker would answer: ``granted``, ``waits`` or ``refused``; ``earliest`` is when it would fit, where that
+    is known.
+    """
+
+    status: str
+    broker: str = ""
+    site: str = ""
+    units: int = 0
+    start: At | None = None
+    end: At | None = None
+    earliest: At | None = None
+    reason: str = ""
+    code: str = ""
+    values: dict[str, Any] = {}
+
+
+class Transition(Struct, kw_only=True):
+    """A line of an actor's history: who is ``actor``, what happened to ``lease`` and why."""
+
+    actor: str
+    seq: int
+    at: At
+    lease: str
+    event: str
+    before: str
+    after: str
+    reason: str = ""
+    code: str = ""
+    values: dict[str, Any] = {}
+
+
+class TransitionPage(Struct, kw_only=True):
+    """A page of them, oldest first."""
+
+    items: list[Transition]
+    next: str | None = None
+
+
+Role: TypeAlias = Literal["viewer", "user", "manager"]
+"""What somebody may do in a project: look; ask for leases as well; rule it."""
+Office: TypeAlias = Literal["operator", "auditor"]
+"""What somebody may do in all of the deployment: everything; look at everything."""
+
+
+class TokenRequest(RequestBody):
+    """A token for ``caller`` (not said: for who asks), of which more than their own rights can't be given."""
+
+    name: Word
+    caller: Word = ""
+    projects: dict[Word, Role] = {}
+    offices: list[Office] = []
+    length: Span | None = None
+
+
+class Token(Struct, kw_only=True):
+    """A token, without what it is: that is shown once, as ``secret``, when it is made."""
+
+    id: str
+    name: str
+    caller: str
+    projects: dict[str, Role]
+    offices: list[Office]
+    created: At
+    expires: At | None = None
+    used: At | None = None
+    secret: str = ""
+
+
+class Me(Struct, kw_only=True):
+    """Who calls, by which way, and what they may do."""
+
+    caller: str
+    way: str
+    projects: dict[str, Role]
+    offices: list[Office]
+
+
+class ActorState(Struct, kw_only=True):
+    """A daemon of the deployment: ``running``, or ``away`` and why."""
+
+    name: str
+    role: str
+    state: str
+    problem: str = ""

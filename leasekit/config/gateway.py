@@ -1,0 +1,92 @@
+"""``[actor.NAME]`` with ``role = "gateway"``: the HTTP door of a deployment, which is no actor.
+
+A gateway has no key, and nothing of leases: it talks to the control sockets of the actors of its file.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Final, Literal
+
+import attrs
+
+from leasekit.config.errors import Faults
+from leasekit.config.sockets import resolve_address, socket_path
+from leasekit.config.tables import LogFormat, LogLevel
+
+GATEWAY: Final = "gateway"
+LISTEN: Final = "http://127.0.0.1:8770"
+"""Where a gateway listens whose file doesn't say."""
+LISTEN_ALLOWED: Final = "http://HOST:PORT (an IPv6 host in brackets) or unix:PATH"
+_HTTP: Final = re.compile(r"http://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
+_BASE: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)*")
+
+
+def _base(_: object, __: object, value: str) -> None:
+    if not _BASE.fullmatch(value):
+        raise ValueError("expected nothing, or a path such as /leasekit without a slash at its end")
+
+
+@attrs.frozen(kw_only=True)
+class GatewayTable:
+    """The table. ``without_login`` lets anybody do everything who reaches an address of it: of this machine only.
+    ``base`` is the path before all others where a reverse proxy passes one on.
+    """
+
+    role: Literal["gateway"]
+    listen: tuple[str, ...] = (LISTEN,)
+    control: str = ""
+    store: str = ""
+    log: LogFormat = "human"
+    log_level: LogLevel = "info"
+    without_login: bool = False
+    base: str = attrs.field(default="", validator=_base)
+
+
+@attrs.frozen(kw_only=True)
+class GatewaySpec:
+    """One gateway. ``listen`` holds ``HOST:PORT`` and ``unix:/PATH``; ``store`` is its SQLite file, or None."""
+
+    name: str
+    role: Literal["gateway"] = "gateway"
+    listen: tuple[str, ...]
+    control: Path
+    store: Path | None
+    log: LogFormat
+    log_level: LogLevel
+    without_login: bool
+    base: str
+
+
+def resolve_listen(where: str, table: GatewayTable, state: Path, faults: Faults) -> tuple[str, ...]:
+    """Where a gateway listens: as Hypercorn has it. What is wrong goes to ``faults``."""
+    made = []
+    for index, text in enumerate(table.listen):
+        key = f"{where}.listen[{index}]"
+        if text.startswith("unix:"):
+            try:
+                made.append(f"unix:{socket_path(resolve_address(text, state))}")
+            except ValueError:
+                faults.add(key, repr(text), LISTEN_ALLOWED)
+            continue
+        match = _HTTP.fullmatch(text)
+        if match is None or int(match[2]) > 65_535:
+            faults.add(key, repr(text), LISTEN_ALLOWED)
+        elif table.without_login and not is_loopback(match[1]):
+            found = f"{text!r}, which others can reach"
+            faults.add(key, found, "a loopback address or unix:PATH where without_login is true")
+        else:
+            made.append(text.removeprefix("http://"))
+    if not table.listen:
+        faults.add(f"{where}.listen", "nothing", LISTEN_ALLOWED)
+    return tuple(made)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name is this machine's own, which nobody else can reach."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,184 @@
+"""Connections to the control sockets of actors, on trio: many requests share one, and their answers come as they are
+ready.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import trio
+
+from leasekit.core.errors import LeasekitError
+from leasekit.core.frames import ANSWER_MAX, LENGTH, FrameError, length, pack, unpack
+
+TIMEOUT: Final = 30.0
+"""How long an answer is waited for, in seconds."""
+READ_MAX: Final = 262_144
+
+
+class ActorAwayError(LeasekitError):
+    """An actor that does not answer: its daemon is down, ends, or takes too long."""
+
+    def __init__(self, actor: str, why: str) -> None:
+        super().__init__(f"{actor} is away: {why}")
+        self.actor = actor
+
+
+class RefusedError(LeasekitError):
+    """What an actor refuses, in its words; ``because`` is the code and its values, where there is one."""
+
+    def __init__(self, text: str, because: Mapping[str, Any] | None) -> None:
+        super().__init__(text)
+        self.because = because
+
+
+@attrs.define(eq=False)
+class WaitingAnswer:
+    """A request whose answer has not come."""
+
+    answered: trio.Event = attrs.field(factory=trio.Event)
+    answer: Mapping[str, Any] | None = None
+    """None with the event set: the connection is gone."""
+
+
+@attrs.define(eq=False)
+class FrameReader:
+    """The frames that come on a stream."""
+
+    _stream: trio.SocketStream
+    _buffer: bytearray = attrs.field(init=False, factory=bytearray)
+
+    async def read(self) -> dict[str, Any] | None:
+        """The next frame's map; None at the end. Raises ``FrameError``."""
+        head = await self._exactly(LENGTH.size)
+        body = None if head is None else await self._exactly(length(head, ANSWER_MAX))
+        return None if body is None else unpack(body)
+
+    async def _exactly(self, count: int) -> bytes | None:
+        while len(self._buffer) < count:
+            data = await self._stream.receive_some(READ_MAX)
+            if not data:
+                return None
+            self._buffer += data
+        taken = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return taken
+
+
+@attrs.define(eq=False)
+class ActorConnection:
+    """The way to one actor, by its control socket. It connects when it is asked, and again when that was lost.
+
+    ``nursery`` is where its reader runs; to be set before anything is asked.
+    """
+
+    name: str
+    role: str
+    path: Path
+    nursery: trio.Nursery | None = None
+    _stream: trio.SocketStream | None = attrs.field(init=False, default=None)
+    _waiting: dict[int, WaitingAnswer] = attrs.field(init=False, factory=dict)
+    _sending: trio.Lock = attrs.field(init=False, factory=trio.Lock)
+    _next_id: int = attrs.field(init=False, default=0)
+
+    async def command(self, name: str, arguments: Mapping[str, Any], **caller: str) -> Any:
+        """Have the actor do something; what is returned is durable. ``caller`` is who asks, by which ``way``, with
+        which ``key``. Raises ``ActorAwayError`` and ``RefusedError``.
+        """
+        return await self.request("command", name, arguments, **caller)
+
+    async def query(self, name: str, **arguments: Any) -> Any:
+        """Ask the actor something. Raises ``ActorAwayError`` and ``RefusedError``."""
+        return await self.request("query", name, arguments)
+
+    async def request(self, kind: str, name: str, arguments: Mapping[str, Any], **caller: str) -> Any:
+        """One request and its result. Raises ``ActorAwayError`` and ``RefusedError``."""
+        self._next_id += 1
+        id_, waiting = self._next_id, WaitingAnswer()
+        try:
+            frame = pack({"id": id_, "kind": kind, "name": name, "arguments": dict(arguments), **caller})
+        except FrameError as error:
+            raise RefusedError(str(error), None) from error
+        self._waiting[id_] = waiting
+        try:
+            with trio.fail_after(TIMEOUT):
+                await self._send(frame)
+                await waiting.answered.wait()
+        except trio.TooSlowError:
+            raise ActorAwayError(self.name, f"it gave no answer within {TIMEOUT:g} s") from None
+        finally:
+            del self._waiting[id_]
+        if waiting.answer is None:
+            raise ActorAwayError(self.name, "its daemon hung up")
+        if not waiting.answer.get("ok"):
+            text = str(waiting.answer.get("error", "it gave no reason"))
+            raise RefusedError(text, waiting.answer.get("because"))
+        return waiting.answer.get("result")
+
+    async def _send(self, frame: bytes) -> None:
+        async with self._sending:
+            if self._stream is None:
+                stream = await self._connect()
+                assert self.nursery is not None, "who makes the connection says where its reader runs"
+                self._stream = stream
+                self.nursery.start_soon(self._read, stream)
+            try:
+                await self._stream.send_all(frame)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                raise ActorAwayError(self.name, "its daemon hung up") from None
+
+    async def _connect(self) -> trio.SocketStream:
+        try:
+            return await trio.open_unix_socket(os.fspath(self.path))
+        except OSError as error:
+            raise ActorAwayError(self.name, f"no daemon answers at {self.path} ({error.strerror})") from None
+
+    async def _read(self, stream: trio.SocketStream) -> None:
+        frames = FrameReader(stream)
+        try:
+            while (answer := await frames.read()) is not None:
+                waiting = self._waiting.get(answer.get("id", 0))
+                if waiting is not None:
+                    waiting.answer = answer
+                    waiting.answered.set()
+        except (trio.BrokenResourceError, trio.ClosedResourceError, FrameError):
+            pass  # whoever waits is told below
+        finally:
+            if self._stream is stream:
+                self._stream = None
+            for waiting in self._waiting.values():
+                waiting.answered.set()
+            with trio.CancelScope(shield=True):
+                await stream.aclose()
+
+    @asynccontextmanager
+    async def following(
+        self, kind: str, name: str, **arguments: Any
+    ) -> AsyncIterator[AsyncIterator[Mapping[str, Any]]]:
+        """What an actor goes on telling, on a connection of its own. Raises ``ActorAwayError``, ``RefusedError``."""
+        stream = await self._connect()
+        async with stream:
+            frames = FrameReader(stream)
+            await stream.send_all(pack({"id": 1, "kind": kind, "name": name, "arguments": arguments}))
+            first = await frames.read()
+            if first is None:
+                raise ActorAwayError(self.name, "its daemon hung up")
+            if not first.get("ok"):
+                raise RefusedError(str(first.get("error")), first.get("because"))
+
+            async def events() -> AsyncIterator[Mapping[str, Any]]:
+                if first.get("result"):
+                    yield first["result"]
+                try:
+                    while (frame := await frames.read()) is not None:
+                        yield frame.get("event", {})
+                except (trio.BrokenResourceError, FrameError):
+                    pass
+                raise ActorAwayError(self.name, "its daemon hung up")
+
+            yield events()

@@ -1,0 +1,299 @@
+"""The deployment over HTTP: its daemons, sites, units, delegations, peers, claims; what operators do to them; events.
+
+What is looked at, and what is done by a command with arguments that name things, is all of one kind: a row of a table
+says which query or command of which role that is. Its answer is described where the actor declares it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import cache
+from http import HTTPStatus
+from typing import Any, Final
+
+import attrs
+import msgspec
+from msgspec import Struct
+
+from leasekit.client.shapes import ActorState, At, TransitionPage
+from leasekit.core import answers, commands
+from leasekit.gateway.actors import ActorAwayError
+from leasekit.gateway.callers import AUDITOR, OPERATOR, VIEWER
+from leasekit.gateway.door import BROKER, GUEST, SITE, forbidden
+from leasekit.gateway.events import transition
+from leasekit.gateway.instants import converter, read_instants, written_types
+from leasekit.gateway.leases import HistoryPage, OfProject
+from leasekit.gateway.routing import ROUTES, Call, Route, route, unprocessable, variables
+
+COMMANDED: Final = "commanded"
+
+
+class Actors(Struct, kw_only=True):
+    """The daemons of the deployment."""
+
+    items: list[ActorState]
+
+
+class Projects(Struct, kw_only=True):
+    """The projects that somebody may look into."""
+
+    items: list[str]
+
+
+@route("GET", "/actors")
+async def list_actors(call: Call) -> Actors:
+    """List the daemons of the deployment, and whether each is there."""
+    items = []
+    for actor in call.door.actors.values():
+        if not call.caller.sees_all and actor.role == GUEST and not call.caller.may(actor.name, VIEWER):
+            continue
+        try:
+            shell = (await actor.query("status"))["shell"]
+            state = ActorState(name=actor.name, role=actor.role, state=shell["state"], problem=shell["problem"])
+        except ActorAwayError as error:
+            state = ActorState(name=actor.name, role=actor.role, state="away", problem=str(error))
+        items.append(state)
+    return Actors(items=items)
+
+
+@route("GET", "/projects")
+async def list_projects(call: Call) -> Projects:
+    """List the projects that one may look into: each is a guest of the deployment."""
+    return Projects(items=call.door.projects(call.caller))
+
+
+class EventsOf(OfProject, kw_only=True):
+    """``all``: of brokers and sites as well, which operators and auditors may see."""
+
+    all: bool = False
+
+
+@route("GET", "/events")
+async def listen(call: Call, params: EventsOf) -> AsyncIterator[bytes]:
+    """Hear what happens as it happens, as server-sent events; with ``Last-Event-ID`` from there on."""
+    if params.all:
+        _need(call, AUDITOR)
+        names = list(call.door.actors)
+    elif params.project:
+        names = [call.door.project(call.caller, params.project, VIEWER).name]
+    else:
+        names = call.door.projects(call.caller)
+    return call.door.hub.listen(names, call.headers.get("last-event-id", ""))
+
+
+class AuditPage(HistoryPage, kw_only=True):
+    """Of which actor of the deployment."""
+
+    actor: str = ""
+
+
+@route("GET", "/audit")
+async def audit(call: Call, params: AuditPage) -> TransitionPage:
+    """List who commanded what, by which way, oldest first: of an actor, or of a project."""
+    if params.actor:
+        _need(call, AUDITOR)
+        if params.actor not in call.door.actors:
+            raise unprocessable(f"actor: found {params.actor!r:.80}, there are {', '.join(call.door.actors)}")
+        actor = call.door.actors[params.actor]
+    else:
+        actor = call.door.project(call.caller, params.project, VIEWER)
+    if params.cursor and not params.cursor.isdecimal():
+        raise unprocessable(f"cursor: found {params.cursor!r:.60}, expected what the page before gave as next")
+    rows = await actor.request("log", COMMANDED, {"after": int(params.cursor or 0), "limit": params.limit})
+    following = str(rows[-1]["seq"]) if len(rows) == params.limit else None
+    return TransitionPage(items=[transition(actor.name, row) for row in rows], next=following)
+
+
+def _need(call: Call, office: str) -> None:
+    """Raises :class:`ProblemError` for who holds no such office, or one above it."""
+    if office not in call.caller.offices and OPERATOR not in call.caller.offices:
+        raise forbidden(f"{call.caller.name} is no {office} of this deployment")
+
+
+# -- what is one query or command ------------------------------------------------------------------------------------
+
+
+class OfBroker(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which broker: not needed where there is one."""
+
+    broker: str = ""
+
+
+class OfSite(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which site: not needed where there is one."""
+
+    site: str = ""
+
+
+class OfActor(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which actor of the deployment."""
+
+    actor: str
+
+
+OF: Final[dict[str, type[Struct]]] = {GUEST: OfProject, BROKER: OfBroker, SITE: OfSite, "": OfActor}
+
+
+def _looked_at(role: str, path: str, query: str, answer: Any, words: str) -> None:
+    """A path that shows what a query answers; words of the path are its arguments."""
+
+    async def run(call: Call, params: Any, **given: str) -> Any:
+        actor = _actor(call, role, params, VIEWER)
+        return _told(await actor.query(query, **given), answer)
+
+    _declare("GET", path, query, words, run, role, None, answer)
+
+
+def _done(role: str, path: str, command: str, kind: type, answer: Any, words: str, **fixed: Any) -> None:
+    """A path that carries a command out; words of the path are arguments, and the rest is the body."""
+    body = body_of(kind, leave_out=(*variables(path), *fixed))
+
+    async def run(call: Call, params: Any, body: Any, **given: str) -> Any:
+        actor = _actor(call, role, params, OPERATOR)
+        asked = {**read_instants(kind, msgspec.to_builtins(body)), **given, **fixed}
+        return _told(await actor.command(command, asked, **call.signed), answer)
+
+    _declare("POST", path, command, words, run, role, body, answer)
+
+
+def _actor(call: Call, role: str, params: Any, need: str) -> Any:
+    if role == GUEST:
+        return call.door.project(call.caller, params.project, "user" if need == OPERATOR else need)
+    _need(call, AUDITOR if need == VIEWER else OPERATOR)
+    if not role:
+        if params.actor not in call.door.actors:
+            raise unprocessable(f"actor: found {params.actor!r:.80}, there are {', '.join(call.door.actors)}")
+        return call.door.actors[params.actor]
+    return call.door.actor(params.broker if role == BROKER else params.site, role)
+
+
+def _told(answer: Any, kind: Any) -> Any:
+    convert = converter(kind)
+    return answer if convert is None else convert(answer)
+
+
+def _declare(
+    method: str, path: str, name: str, words: str, run: Any, role: str, body: type | None, answer: Any
+) -> None:
+    ROUTES.append(
+        Route(
+            method=method, path=path, name=f"{name.replace('.', '_')}_{path.split('/')[1]}", words=words, run=run,
+            params=OF[role], body=body, answer=answer, status=HTTPStatus.OK, is_open=False,
+        )
+    )  # fmt: skip
+
+
+@cache
+def body_of(kind: type, leave_out: tuple[str, ...]) -> type[Struct]:
+    """The body of a command whose arguments are ``kind``: a field for each, but for those that the path says. Instants
+    are text in it.
+    """
+    written, fields = written_types(kind), []
+    for field in attrs.fields(attrs.resolve_types(kind)):
+        if field.name in leave_out:
+            continue
+        if written[field.name].startswith("Instant"):
+            fields.append((field.name, At | None, None))
+        elif (factory := getattr(field.default, "factory", None)) is not None:
+            fields.append((field.name, field.type, msgspec.field(default_factory=factory)))
+        else:
+            fields.append((field.name, field.type, field.default))
+    return msgspec.defstruct(
+        f"{kind.__name__}Body", fields, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+    )
+
+
+_looked_at(SITE, "/sites/units", "units", list[answers.UnitDetails], "List a site's units: state, lease, trouble.")
+_looked_at(SITE, "/sites/leases", "leases", list[answers.SiteLeaseDetails], "List the leases at a site.")
+_looked_at(SITE, "/sites/status", "status", answers.SiteStatus, "Show how a site is.")
+_looked_at(
+    SITE, "/maintenance", "maintenance", list[answers.WindowDetails], "List maintenance windows, and whom they hit."
+)
+_looked_at(
+    SITE, "/claims", "claims", list[answers.ClaimDetails], "List the claims that a site has seen: who gave what."
+)
+_looked_at(SITE, "/evidence", "evidence", list[answers.EvidenceDetails], "List evidence of what somebody did wrong.")
+_looked_at(
+    SITE, "/sites/delegations", "delegations", list[answers.DelegationDetails], "List what a site has delegated."
+)
+_looked_at(
+    BROKER, "/brokers/sources", "sources", list[answers.SourceDetails], "List what a broker holds, and what is free."
+)
+_looked_at(BROKER, "/brokers/leases", "leases", list[answers.BrokerLeaseDetails], "List the leases at a broker.")
+_looked_at(BROKER, "/brokers/status", "status", answers.BrokerStatus, "Show how a broker is.")
+_looked_at(
+    BROKER, "/brokers/delegations", "delegations", list[answers.DelegationDetails], "List what a broker has given."
+)
+_looked_at(BROKER, "/brokers/holds", "holds", list[answers.HoldDetails], "List what a broker holds for topologies.")
+_looked_at(GUEST, "/slices", "slices", list[answers.SliceDetails], "List the slices of a project.")
+_looked_at(GUEST, "/topologies", "topologies", list[answers.TopologyDetails], "List the topologies of a project.")
+_looked_at(GUEST, "/topologies/{topology}", "topology", answers.TopologyDetails, "Show one topology.")
+_looked_at("", "/peers", "peers", list[answers.PeerDetails], "List whom an actor knows.")
+
+_done(
+    SITE,
+    "/sites/units/{unit}/disable",
+    "unit.disable",
+    commands.DisableUnit,
+    answers.ServiceOfUnit,
+    "Take a unit out of service.",
+)
+_done(
+    SITE,
+    "/sites/units/{unit}/enable",
+    "unit.enable",
+    commands.EnableUnit,
+    answers.ServiceOfUnit,
+    "Put a unit into service again.",
+)
+_done(
+    SITE,
+    "/sites/units/{unit}/move",
+    "unit.move",
+    commands.MoveUnit,
+    answers.MovedUnit,
+    "Give the lease of a unit another one.",
+)
+_done(
+    SITE,
+    "/sites/leases/{lease}/evict",
+    "lease.evict",
+    commands.EvictLease,
+    answers.EvictedLease,
+    "End a lease of somebody's, with notice.",
+)
+_done(
+    BROKER,
+    "/brokers/leases/{lease}/evict",
+    "lease.evict",
+    commands.EvictLease,
+    answers.EvictedLease,
+    "Refuse a request, or end a lease early.",
+)
+_done(
+    SITE,
+    "/maintenance",
+    "maintenance.add",
+    commands.AddMaintenance,
+    answers.WindowDetails,
+    "Take units out of service over a window.",
+)
+_done(
+    SITE,
+    "/maintenance/{window}/remove",
+    "maintenance.remove",
+    commands.RemoveMaintenance,
+    answers.RemovedWindow,
+    "Have there be no such window.",
+)
+_done(GUEST, "/slices", "slice.create", commands.CreateSlice, answers.CreatedSlice, "Make a slice.")
+_done(
+    GUEST,
+    "/slices/{name}/close",
+    "slice.close",
+    commands.CloseSlice,
+    answers.ClosedSlice,
+    "Close all leases of a slice.",
+)
+_done("", "/peers", "peer.add", commands.AddPeer, answers.AddedPeer, "Make a peer known.")
+_done("", "/peers/{name}/remove", "peer.remove", commands.RemovePeer, answers.RemovedPeer, "Know a peer no more.")

@@ -1,0 +1,89 @@
+"""What all requests of a gateway share: the ways to its actors, its tokens and where they are kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from http import HTTPStatus
+from typing import Final
+
+import attrs
+import trio
+
+from leasekit.core.schema import Change, Store
+from leasekit.core.time import Instant
+from leasekit.gateway.actors import ActorConnection
+from leasekit.gateway.callers import TABLE, VIEWER, Caller, Tokens
+from leasekit.gateway.events import EventHub
+from leasekit.gateway.problems import ProblemError, not_found
+from leasekit.gateway.routing import unprocessable
+
+GUEST: Final = "guest"
+BROKER: Final = "broker"
+SITE: Final = "authority"
+
+
+@attrs.define(eq=False)
+class GatewayDoor:
+    """``actors`` are the ways to the actors of the deployment, by name; ``store`` keeps tokens. ``without_login``: who
+    shows no token may do everything.
+    """
+
+    name: str
+    actors: Mapping[str, ActorConnection]
+    without_login: bool
+    _store: Store
+    clock: Callable[[], Instant] = lambda: time.time_ns() // 1_000_000
+    tokens: Tokens = attrs.field(init=False, factory=Tokens)
+    hub: EventHub = attrs.field(init=False, factory=EventHub)
+    _store_lock: trio.Lock = attrs.field(init=False, factory=trio.Lock)
+
+    def __attrs_post_init__(self) -> None:
+        self.tokens.restore(self._store.load().get(TABLE, ()))
+
+    async def commit(self, *changes: Change) -> None:
+        """Keep what has changed; it is on the disk when this returns. Raises ``StoreError``."""
+        async with self._store_lock:
+            await trio.to_thread.run_sync(partial(self._store.commit, list(changes)))
+
+    def of_role(self, role: str) -> Sequence[ActorConnection]:
+        """The actors of a role, in the order of the deploy file."""
+        return [actor for actor in self.actors.values() if actor.role == role]
+
+    def projects(self, caller: Caller) -> list[str]:
+        """The projects, which are guests, that somebody may look into."""
+        return [actor.name for actor in self.of_role(GUEST) if caller.may(actor.name, VIEWER)]
+
+    def project(self, caller: Caller, name: str, role: str) -> ActorConnection:
+        """The guest that is a project, in which somebody must have a ``role``; without a ``name`` the only one they may
+        look into. Raises :class:`ProblemError`, the same for a project that there is not and for one that is not
+        theirs.
+        """
+        visible = self.projects(caller)
+        if not name:
+            if len(visible) != 1:
+                raise unprocessable(f"project: found none, expected one of {', '.join(visible) or '(none)'}")
+            name = visible[0]
+        if name not in visible:
+            raise not_found("project", name)
+        if not caller.may(name, role):
+            raise forbidden(f"{caller.name} is no {role} of {name}")
+        return self.actors[name]
+
+    def actor(self, name: str, role: str) -> ActorConnection:
+        """The broker or site of that name; without one the only one of the role. Raises :class:`ProblemError`."""
+        known = {actor.name: actor for actor in self.of_role(role)}
+        what = "site" if role == SITE else role
+        if not name and len(known) == 1:
+            return next(iter(known.values()))
+        if not name:
+            raise unprocessable(f"{what}: found none, expected one of {', '.join(known) or '(none)'}")
+        if name not in known:
+            raise not_found(what, name)
+        return known[name]
+
+
+def forbidden(text: str) -> ProblemError:
+    """Somebody may see a thing, but not do that with it."""
+    return ProblemError(HTTPStatus.FORBIDDEN, text, code="forbidden")

@@ -1,0 +1,292 @@
+"""Leases over HTTP: asked for, looked at, changed and closed, each as a project's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+from msgspec import UNSET, Meta, Struct
+
+from leasekit.actors.settings import GuestSettings
+from leasekit.client.shapes import (
+    Close,
+    DryRunResult,
+    KeptLease,
+    Lease,
+    LeaseExtend,
+    LeaseModify,
+    LeasePage,
+    LeaseRequest,
+    LeaseUnit,
+    SayAlive,
+    TransitionPage,
+)
+from leasekit.config.instants import dated
+from leasekit.core.requests import KEEPALIVE, WantedLease
+from leasekit.core.time import format_duration
+from leasekit.core.vectors import read_amount
+from leasekit.gateway.actors import ActorConnection, RefusedError
+from leasekit.gateway.callers import USER, VIEWER
+from leasekit.gateway.events import transition
+from leasekit.gateway.instants import instant, moment, span, values_of
+from leasekit.gateway.problems import not_found
+from leasekit.gateway.routing import Call, route, unprocessable
+
+PAGE: Final = 100
+PAGE_MAX: Final = 1_000
+ANSWER_WITHIN: Final = GuestSettings().request_timeout
+Page = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
+
+
+class OfProject(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which project: not needed where somebody has one."""
+
+    project: str = ""
+
+
+class LeaseList(OfProject, kw_only=True):
+    """Which leases of a project; ``all``: those that are over, too. ``cursor`` is a page's ``next``."""
+
+    all: bool = False
+    state: str = ""
+    type: str = ""
+    slice: str = ""
+    site: str = ""
+    limit: Page = PAGE
+    cursor: str = ""
+
+
+class HistoryPage(OfProject, kw_only=True):
+    """Which part of a history."""
+
+    limit: Page = PAGE
+    cursor: str = ""
+
+
+@route("GET", "/leases/{lease}")
+async def show_lease(call: Call, lease: str, params: OfProject) -> Lease:
+    """Show one lease, by its id, or its name in the project."""
+    actor = await _holder(call, params.project, lease, VIEWER)
+    return _lease(actor.name, await actor.query("lease", lease=lease))
+
+
+@route("GET", "/leases")
+async def list_leases(call: Call, params: LeaseList) -> LeasePage:
+    """List the leases of a project: those that go on, in the order of their ids, and then those that are over."""
+    actor = call.door.project(call.caller, params.project, VIEWER)
+    wanted = {name: value for name in ("state", "type", "slice", "site") if (value := getattr(params, name))}
+    part, _, at = params.cursor.partition(":")
+    if part not in ("", "live", "past"):
+        raise unprocessable(f"cursor: found {params.cursor!r:.60}, expected what the page before gave as next")
+    found: list[dict[str, Any]] = []
+    if part != "past":
+        live = await actor.query("leases", after=at, limit=params.limit + 1, **wanted)
+        found = [dict(one) for one in live[: params.limit]]
+        if len(live) > params.limit:
+            return LeasePage(items=[_lease(actor.name, one) for one in found], next=f"live:{found[-1]['id']}")
+        at = ""
+    following = None
+    if params.all:
+        more, following = await _past(actor, at, wanted, params.limit - len(found))
+        found += more
+    return LeasePage(items=[_lease(actor.name, one) for one in found], next=following)
+
+
+async def _past(
+    actor: ActorConnection, at: str, wanted: Mapping[str, str], limit: int
+) -> tuple[list[dict[str, Any]], str | None]:
+    """Leases that are over, in the order in which they ended, and where the next page begins."""
+    ended, _, id_ = at.partition(":")
+    found: list[dict[str, Any]] = []
+    after: Mapping[str, Any] = {"ended": int(ended) if ended.isdecimal() else 0, "id": id_}
+    while limit > len(found):
+        answer = await actor.request("past", "", {"limit": limit - len(found), **after})
+        page, after = answer["leases"], answer["after"]
+        if not page:
+            return found, None
+        found += [one for one in page if all(one[name] == value for name, value in wanted.items())]
+    return found, f"past:{after['ended']}:{after['id']}" if after else None
+
+
+@route("POST", "/leases", status=HTTPStatus.CREATED)
+async def request_lease(call: Call, params: OfProject, body: LeaseRequest) -> Lease:
+    """Ask for a lease. It is there, and asked for, when this is answered; whether it is granted its state says."""
+    actor, arguments = await _asked(call, params, body)
+    made = await actor.command("lease.request", arguments, **call.signed)
+    return _lease(actor.name, await actor.query("lease", lease=made["id"]))
+
+
+@route("POST", "/leases/dry-run")
+async def try_request(call: Call, params: OfProject, body: LeaseRequest) -> DryRunResult:
+    """Say what the broker would answer to a request. Nothing is asked for."""
+    actor, arguments = await _asked(call, params, body)
+    return _verdict(await actor.command("lease.dry_run", arguments))
+
+
+async def _asked(call: Call, params: OfProject, body: LeaseRequest) -> tuple[ActorConnection, dict[str, Any]]:
+    """Who asks, and the arguments of the command. Raises ``LeasekitError``."""
+    actor = call.door.project(call.caller, params.project, USER)
+    wanted = _wanted(body)
+    # Without a start it is the guest's clock that says when now is.
+    now = 0 if wanted.start is not None else (await actor.query("clock"))["now"]
+    return actor, wanted.arguments(now, ANSWER_WITHIN)
+
+
+@route("POST", "/leases/{lease}/extend")
+async def extend_lease(call: Call, lease: str, params: OfProject, body: LeaseExtend) -> Lease:
+    """Renew a lease beyond its end, or that of its last extension."""
+    actor = await _holder(call, params.project, lease, USER)
+    return await _changed(call, actor, "lease.extend", await _extend(actor, lease, body))
+
+
+@route("POST", "/leases/{lease}/extend/dry-run")
+async def try_extend(call: Call, lease: str, params: OfProject, body: LeaseExtend) -> DryRunResult:
+    """Say what the broker would answer to a renewal. Nothing changes."""
+    actor = await _holder(call, params.project, lease, USER)
+    return _verdict(await actor.command("lease.dry_run_extend", await _extend(actor, lease, body)))
+
+
+async def _extend(actor: ActorConnection, lease: str, body: LeaseExtend) -> dict[str, Any]:
+    length, end = span(body.length, "length"), instant(body.end)
+    if (length is None) == (end is None):
+        raise unprocessable("end: either end or length is to be said")
+    if end is None:
+        shown = await actor.query("lease", lease=lease)
+        last = [one["term"][1] for one in (shown["approved"], shown["renewal"], *shown["continuations"]) if one]
+        end = max([shown["end"], *last]) + (length or 0)
+    return {"lease": lease, "end": end, "units": body.units, "victims": body.victims, "properties": body.properties}
+
+
+@route("POST", "/leases/{lease}/undo-extend")
+async def undo_extend(call: Call, lease: str, params: OfProject) -> Lease:
+    """Take the last extension of a lease back, which has not begun."""
+    actor = await _holder(call, params.project, lease, USER)
+    return await _changed(call, actor, "lease.undo_extend", {"lease": lease})
+
+
+@route("PATCH", "/leases/{lease}")
+async def modify_lease(call: Call, lease: str, params: OfProject, body: LeaseModify) -> Lease:
+    """Change a lease in mid-term: its units, its end, its configuration."""
+    actor = await _holder(call, params.project, lease, USER)
+    return await _changed(call, actor, "lease.modify", _modify(lease, body))
+
+
+@route("POST", "/leases/{lease}/modify/dry-run")
+async def try_modify(call: Call, lease: str, params: OfProject, body: LeaseModify) -> DryRunResult:
+    """Say what the broker would answer to a change. Nothing changes."""
+    actor = await _holder(call, params.project, lease, USER)
+    return _verdict(await actor.command("lease.dry_run_modify", _modify(lease, body)))
+
+
+def _modify(lease: str, body: LeaseModify) -> dict[str, Any]:
+    return {
+        "lease": lease, "units": body.units, "end": instant(body.end), "victims": body.victims,
+        "configuration": None if body.configuration is UNSET else body.configuration,
+    }  # fmt: skip
+
+
+@route("POST", "/leases/{lease}/close")
+async def close_lease(call: Call, lease: str, params: OfProject, body: Close) -> Lease:
+    """End a lease early; what is left of its time goes back to the broker."""
+    actor = await _holder(call, params.project, lease, USER)
+    return await _changed(call, actor, "lease.close", {"lease": lease, "reason": body.reason})
+
+
+@route("POST", "/leases/{lease}/keepalive")
+async def keep_alive(call: Call, lease: str, params: OfProject, body: SayAlive) -> KeptLease:
+    """Say that the holder of a lease is there; with ``length`` it may be silent for so long from now on."""
+    actor = await _holder(call, params.project, lease, USER)
+    kept = await actor.command(
+        "lease.keepalive", {"lease": lease, "length": span(body.length, "length")}, **call.signed
+    )
+    return KeptLease(id=kept["id"], keepalive=format_duration(kept["length"]), at=moment(kept["at"]))
+
+
+@route("GET", "/leases/{lease}/history")
+async def lease_history(call: Call, lease: str, params: OfProject) -> TransitionPage:
+    """What happened to a lease, oldest first: its transitions, and who commanded what."""
+    actor = await _holder(call, params.project, lease, VIEWER)
+    id_ = (await actor.query("lease", lease=lease))["id"]
+    rows = await actor.request("history", id_, {})
+    return TransitionPage(items=[transition(actor.name, row) for row in rows])
+
+
+async def _holder(call: Call, project: str, lease: str, role: str) -> ActorConnection:
+    """The guest whose lease that is: of the project that is named, or of those that the caller may look into."""
+    names = [project] if project else call.door.projects(call.caller)
+    if len(names) == 1:
+        return call.door.project(call.caller, names[0], role)
+    for name in names:
+        actor = call.door.project(call.caller, name, VIEWER)
+        try:
+            await actor.query("lease", lease=lease)
+        except RefusedError:
+            continue
+        return call.door.project(call.caller, name, role)
+    raise not_found("lease", lease)
+
+
+async def _changed(call: Call, actor: ActorConnection, command: str, arguments: Mapping[str, Any]) -> Lease:
+    changed = await actor.command(command, arguments, **call.signed)
+    return _lease(actor.name, await actor.query("lease", lease=changed["id"]))
+
+
+def _wanted(body: LeaseRequest) -> WantedLease:
+    """What a body asks for. Raises ``CommandError`` that names the field."""
+    try:
+        needs = tuple(sorted((name, read_amount(name, much)) for name, much in body.needs.items()))
+    except ValueError as error:
+        raise unprocessable(f"needs: {error}") from None
+    spans = {
+        name: span(getattr(body, name), name)
+        for name in ("length", "notice", "min_run", "max_run", "timeout", "keepalive")
+    }
+    return WantedLease(
+        type=body.type, units=body.units, start=instant(body.start), end=instant(body.end), slice=body.slice,
+        name=body.name, site=body.site, broker=body.broker, properties=body.properties,
+        configuration=body.configuration, filter=body.filter or None, needs=needs, elastic=body.elastic,
+        deferrable_until=instant(body.deferrable_until), preemptible=body.preemptible, on_preempt=body.on_preempt,
+        bid=body.bid, after=body.after,
+        join_after=body.join_after, proceed=body.proceed, group=body.group, group_size=body.group_size, **spans,
+    )  # fmt: skip
+
+
+def told_reason(words: str, because: dict[str, Any] | None) -> dict[str, Any]:
+    """A reason for people, its code and its values."""
+    values = values_of(because)
+    return {"reason": dated(words), "code": values.pop("code", ""), "values": values}
+
+
+def _lease(project: str, shown: Mapping[str, Any]) -> Lease:
+    """A lease as its guest shows it, in a list or all of it."""
+    details = {}
+    units = shown["units"]
+    if not isinstance(units, int):
+        members = [
+            LeaseUnit(unit=one["unit"], state=one["state"], reason=dated(one["reason"]), properties=one["properties"])
+            for one in units
+        ]
+        current = shown["granted"] or shown["approved"] or shown["requested"]
+        units = len(members) or current["units"]
+        details = {
+            "members": members, "broker": shown["broker"], "configuration": shown["configuration"],
+            "keepalive": shown["requested"]["properties"].get(KEEPALIVE, ""),
+            "properties": shown["requested"]["properties"],
+        }  # fmt: skip
+    return Lease(
+        id=shown["id"], name=shown["name"], project=project, slice=shown["slice"], type=shown["type"],
+        site=shown["site"], state=shown["state"], pending=shown["pending"].strip("-"), join=shown["join"], units=units,
+        start=moment(shown["start"]), end=moment(shown["end"]), **details,
+        **told_reason(shown["reason"], shown["because"]),
+    )  # fmt: skip
+
+
+def _verdict(answer: Mapping[str, Any]) -> DryRunResult:
+    term = answer["term"] if answer["status"] == "granted" else None
+    return DryRunResult(
+        status=answer["status"], broker=answer["broker"], site=answer["site"], units=answer["units"],
+        start=moment(term[0]) if term else None, end=moment(term[1]) if term else None,
+        earliest=None if answer.get("earliest") is None else moment(answer["earliest"]),
+        **told_reason(answer["reason"], answer["because"]),
+    )  # fmt: skip

@@ -1,0 +1,116 @@
+"""The OpenAPI 3.1 document of the API, made of the routes and of the classes that they name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any, Final, get_args
+
+import msgspec
+from msgspec import Struct
+
+from leasekit.client.shapes import ProblemDetails
+from leasekit.gateway.instants import written_types
+from leasekit.gateway.routing import BASE, Route
+
+REF: Final = "#/components/schemas/{name}"
+INSTANT: Final = {"type": ["string", "null"], "format": "date-time"}
+TERM: Final = {
+    "type": ["array", "null"], "items": {"type": "string", "format": "date-time"}, "minItems": 2, "maxItems": 2
+}  # fmt: skip
+
+
+def document(routes: Sequence[Route], base: str) -> dict[str, Any]:
+    """All of it; paths begin with ``base``."""
+    types: list[Any] = [ProblemDetails]
+    for one in routes:
+        types += [kind for kind in (one.params, one.body) if kind is not None]
+        if not _is_stream(one.answer):
+            types.append(one.answer)
+    schemas, components = msgspec.json.schema_components(types, ref_template=REF)
+    found = dict(zip(map(repr, types), schemas, strict=True))
+    for kind in _structs(types):
+        _say_instants(kind, components.get(kind.__name__, {}))
+    paths: dict[str, Any] = {}
+    for one in routes:
+        paths.setdefault(f"{BASE}{one.path}", {})[one.method.lower()] = _operation(one, found, components)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "leasekit", "version": version("leasekit"), "summary": "LeasePage of units, by projects"},
+        "servers": [{"url": base or "/"}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}, {}],
+    }
+
+
+def _is_stream(answer: Any) -> bool:
+    return getattr(answer, "__origin__", answer) is AsyncIterator
+
+
+def _operation(route: Route, found: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in route.variables
+    ]
+    if route.params is not None:
+        shape = components[route.params.__name__]
+        required = shape.get("required", ())
+        parameters += [
+            {"name": name, "in": "query", "required": name in required, "schema": schema}
+            for name, schema in shape["properties"].items()
+        ]
+    if route.method != "GET":
+        parameters.append({"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 200}})
+    words = " ".join(route.words.split())
+    problem = {
+        "description": "why it came to nothing",
+        "content": {"application/problem+json": {"schema": found[repr(ProblemDetails)]}},
+    }
+    answer = (
+        {"text/event-stream": {"schema": {"type": "string"}}}
+        if _is_stream(route.answer)
+        else {"application/json": {"schema": found[repr(route.answer)]}}
+    )
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "tags": [route.tag],
+        "summary": words.partition(". ")[0].rstrip("."),
+        "description": words,
+        "parameters": parameters,
+        "responses": {
+            str(int(route.status)): {"description": HTTPStatus(route.status).phrase, "content": answer},
+            "default": problem,
+        },
+    }
+    if route.body is not None:
+        operation["requestBody"] = {"content": {"application/json": {"schema": found[repr(route.body)]}}}
+    return operation
+
+
+def _structs(types: Sequence[Any]) -> list[type[Struct]]:
+    """Every class that these types name, and those that their fields name."""
+    found: dict[type[Struct], None] = {}
+    todo = list(types)
+    while todo:
+        kind = todo.pop()
+        if isinstance(kind, type) and issubclass(kind, Struct):
+            if kind not in found:
+                found[kind] = None
+                todo += [field.type for field in msgspec.structs.fields(kind)]
+        else:
+            todo += get_args(kind)
+    return list(found)
+
+
+def _say_instants(kind: type[Struct], schema: dict[str, Any]) -> None:
+    """In an answer of an actor instants are numbers, which HTTP has as text."""
+    written, properties = written_types(kind), schema.get("properties", {})
+    for name, encoded in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True):
+        if written.get(name, "").startswith("Instant"):
+            properties[encoded] = INSTANT
+        elif written.get(name, "").startswith("Term"):
+            properties[encoded] = TERM

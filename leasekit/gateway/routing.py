@@ -1,0 +1,154 @@
+"""How a route is declared: by its function.
+
+The function takes the :class:`Call`, the words of its path by their names, ``params`` (what stands in the query) and
+``body``; the types of these, and of what it returns, are what is checked, and what the OpenAPI document says::
+
+    @route("GET", "/leases/{lease}")
+    async def show_lease(call: Call, lease: str, params: OfProject) -> Lease:
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
+
+import attrs
+import msgspec
+from msgspec import Struct
+
+from leasekit.core.settings import expect_one_of
+from leasekit.gateway.problems import ProblemError
+
+if TYPE_CHECKING:
+    from leasekit.gateway.callers import Caller
+    from leasekit.gateway.door import GatewayDoor
+
+BASE: Final = "/api/v1"
+KEY: Final = re.compile(r"[\x21-\x7e]{1,200}")
+
+
+@attrs.frozen
+class Call:
+    """One request: who calls, at which door, and with which idempotency ``key``."""
+
+    door: GatewayDoor
+    caller: Caller
+    headers: Mapping[str, str]
+    key: str = ""
+
+    @property
+    def signed(self) -> dict[str, str]:
+        """What goes with a command of this caller's."""
+        return {"caller": self.caller.name, "way": self.caller.way, "key": self.key}
+
+
+@attrs.frozen(kw_only=True)
+class Route:
+    """One method of one path."""
+
+    method: str
+    path: str
+    name: str
+    words: str
+    run: Callable[..., Awaitable[Any]]
+    params: type[Struct] | None
+    body: type[Struct] | None
+    answer: Any
+    status: HTTPStatus
+    is_open: bool
+    """Whether who calls need not say who that is."""
+
+    @property
+    def tag(self) -> str:
+        """The noun that it is about."""
+        return self.path.split("/")[1]
+
+    @property
+    def variables(self) -> list[str]:
+        """The words of its path that stand for something."""
+        return variables(self.path)
+
+    def read_params(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """What its function is given of a query. Raises :class:`ProblemError`."""
+        if self.params is None:
+            if query:
+                raise unprocessable(f"query: found {next(iter(query))!r:.40}, this path takes none")
+            return {}
+        try:
+            return {"params": msgspec.convert(dict(query), self.params, strict=False)}
+        except msgspec.ValidationError as error:
+            raise unprocessable(_explained("query", str(error), query, self.params)) from None
+
+    def read_body(self, data: bytes) -> dict[str, Any]:
+        """What its function is given of a body. Raises :class:`ProblemError`."""
+        if self.body is None:
+            if data.strip() not in (b"", b"{}"):
+                raise unprocessable("body: found one, this path takes none")
+            return {}
+        try:
+            return {"body": msgspec.json.decode(data or b"{}", type=self.body)}
+        except msgspec.ValidationError as error:
+            found = msgspec.json.decode(data or b"{}")
+            raise unprocessable(_explained("body", str(error), found, self.body)) from None
+        except msgspec.DecodeError as error:
+            raise ProblemError(HTTPStatus.BAD_REQUEST, f"body: expected JSON: {error}", code="bad_argument") from None
+
+
+def _explained(part: str, text: str, found: Any, kind: type[Struct]) -> str:
+    """msgspec's words, with the path of what is wrong before them, what was found there, and what is allowed."""
+    words, _, path = text.partition(" - at `$")
+    where = path.rstrip("`").lstrip(".")
+    if match := _UNKNOWN.match(words):
+        allowed = expect_one_of(match[1], kind.__struct_encode_fields__)
+        return f"{where or part}: found an unknown key {match[1]!r:.80}, {allowed}"
+    if match := _MISSING.match(words):
+        return f"{match[1]}: found nothing, it is needed"
+    for step in re.findall(r"\.?(\w+)|\[(\d+)\]", where):
+        try:
+            found = found[step[0]] if step[0] else found[int(step[1])]
+        except (LookupError, TypeError):  # a key of a map is at `$.name[...]`
+            break
+    if "datetime" in words or "RFC3339" in words:
+        words = "expected an instant with its zone, such as 2027-03-01T08:00:00Z"
+    words = words.partition(", got")[0].replace("`", "")
+    return f"{where or part}: found {found!r:.80}, {words[:1].lower()}{words[1:]}"
+
+
+_UNKNOWN: Final = re.compile("Object contains unknown field `(.*)`")
+_MISSING: Final = re.compile("Object missing required field `(.*)`")
+
+
+def unprocessable(text: str) -> ProblemError:
+    """Something that was given is not what is allowed there."""
+    return ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, text, code="bad_argument")
+
+
+def variables(path: str) -> list[str]:
+    """The words of a path that stand for something."""
+    return re.findall(r"{(\w+)}", path)
+
+
+ROUTES: Final[list[Route]] = []
+"""All of them."""
+Handler = Callable[..., Awaitable[Any]]
+
+
+def route(
+    method: str, path: str, *, status: HTTPStatus = HTTPStatus.OK, is_open: bool = False
+) -> Callable[[Handler], Handler]:
+    """The function answers a method of a path."""
+
+    def declare(function: Handler) -> Handler:
+        hints = get_type_hints(function, localns={"Call": Call}, include_extras=True)
+        ROUTES.append(
+            Route(
+                method=method, path=path, name=function.__name__, words=function.__doc__ or "", run=function,
+                params=hints.get("params"), body=hints.get("body"), answer=hints["return"], status=status,
+                is_open=is_open,
+            )
+        )  # fmt: skip
+        return function
+
+    return declare

@@ -1,0 +1,157 @@
+"""Serving a gateway: what it keeps open as long as it runs, and Hypercorn on trio."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, cast
+
+import attrs
+import msgspec
+import trio
+from hypercorn.config import Config
+from hypercorn.trio import serve as serve_http
+
+from leasekit.client.shapes import Token, TokenRequest
+from leasekit.config.deployment import ActorSpec
+from leasekit.config.gateway import GatewaySpec
+from leasekit.core.errors import CommandError, LeasekitError
+from leasekit.core.schema import Store
+from leasekit.gateway.actors import ActorConnection
+from leasekit.gateway.app import make_app
+from leasekit.gateway.callers import rights
+from leasekit.gateway.door import GUEST, GatewayDoor
+from leasekit.gateway.tokens import make_token, shown
+
+GRACE: Final = 3.0
+"""How long requests that run may go on when the gateway ends, in seconds."""
+PRESENT_EVERY: Final = 4.0
+"""How often guests are told that the gateway is there, in seconds."""
+PRESENT_FOR: Final = 15_000
+"""For how long they take it to be, in milliseconds."""
+KEEP_ALIVE: Final = 75.0
+"""How long a connection may be idle, in seconds."""
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.define(eq=False)
+class GatewayServer:
+    """The gateway of ``spec``, over the control sockets of ``actors``. It opens its store when it begins to serve."""
+
+    spec: GatewaySpec
+    actors: Iterable[ActorSpec]
+    open_store: Callable[[], Store]
+    door: GatewayDoor | None = attrs.field(init=False, default=None)
+
+    async def serve(self, stopping: trio.Event, *, task_status: trio.TaskStatus[str]) -> None:
+        """Serve until ``stopping``. Raises ``LeasekitError`` where it can't listen."""
+        store = await trio.to_thread.run_sync(self.open_store)
+        try:
+            connections = {one.name: ActorConnection(one.name, one.role, one.control) for one in self.actors}
+            door = self.door = GatewayDoor(
+                name=self.spec.name, actors=connections, store=store, without_login=self.spec.without_login
+            )
+            async with trio.open_nursery() as nursery:
+                for connection in connections.values():
+                    connection.nursery = nursery
+                door.hub.follow(list(connections.values()), nursery)
+                for guest in door.of_role(GUEST):
+                    nursery.start_soon(_say_present, guest)
+                await self._serve_http(door, stopping, task_status)
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(store.close)
+
+    async def _serve_http(self, door: GatewayDoor, stopping: trio.Event, task_status: trio.TaskStatus[str]) -> None:
+        config = Config()
+        config.bind = list(self.spec.listen)
+        config.graceful_timeout, config.keep_alive_timeout = GRACE, KEEP_ALIVE
+        config.keep_alive_max_requests = 2**31
+        config.include_server_header = False
+        config.accesslog, config.errorlog = None, logger
+        config.umask = 0o177  # a Unix socket is its user's
+        for where in self.spec.listen:
+            _check_free(self.spec.name, where)
+
+        async def ended() -> None:
+            await stopping.wait()
+            door.hub.close()
+
+        async def begun(task_status: trio.TaskStatus[list[str]]) -> None:
+            await serve_http(
+                cast(Any, make_app(door, self.spec.base)),
+                config,
+                shutdown_trigger=ended,
+                task_status=task_status,
+            )
+
+        async with trio.open_nursery() as nursery:
+            bound = await nursery.start(begun)
+            task_status.started(" ".join(bound))
+
+    def describe(self) -> dict[str, Any]:
+        """What it adds to its status."""
+        tokens = 0 if self.door is None else len(self.door.tokens.all())
+        return {"listen": list(self.spec.listen), "tokens": tokens, "store": str(self.spec.store or "")}
+
+    # -- commands of its control socket ------------------------------------------------------------------------
+
+    async def create_token(self, arguments: Mapping[str, Any], user: str) -> dict[str, Any]:
+        """Make a token: whoever has the control socket may. Raises ``LeasekitError``."""
+        door = self._open()
+        try:
+            asked = TokenRequest(**{"projects": {}, "offices": [], **arguments})
+        except TypeError as error:
+            raise CommandError(f"arguments: {error}") from None
+        rights(asked.projects, asked.offices, [actor.name for actor in door.of_role(GUEST)])
+        made = await make_token(door, asked, asked.caller or user)
+        return plain_token(made)
+
+    async def list_tokens(self) -> list[dict[str, Any]]:
+        """All tokens."""
+        return [plain_token(shown(one)) for one in self._open().tokens.all()]
+
+    async def revoke_token(self, id_: str) -> dict[str, Any]:
+        """Have a token be none any more. Raises ``LeasekitError``."""
+        door = self._open()
+        await door.commit(door.tokens.revoke(id_))
+        return {"id": id_}
+
+    def _open(self) -> GatewayDoor:
+        if self.door is None:
+            raise CommandError("the gateway is starting")
+        return self.door
+
+
+async def _say_present(guest: ActorConnection) -> None:
+    """Tell a guest, over and over, that its holders can be heard; one that is away is told when it is there again."""
+    while True:
+        try:
+            await guest.command("gateway.present", {"length": PRESENT_FOR})
+        except LeasekitError as error:
+            logger.debug("%s does not hear that the gateway is there: %s", guest.name, error)
+        await trio.sleep(PRESENT_EVERY)
+
+
+def plain_token(token: Token) -> dict[str, Any]:
+    """A token for a control socket: instants are text."""
+    found: dict[str, Any] = msgspec.to_builtins(token)
+    return found
+
+
+def _check_free(name: str, where: str) -> None:
+    """Hypercorn would end with a traceback. Raises ``LeasekitError``."""
+    if where.startswith("unix:"):
+        return
+    host, _, port = where.rpartition(":")
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError as error:
+            raise LeasekitError(f"actor.{name}.listen: can't listen on http://{where}: {error.strerror}") from None

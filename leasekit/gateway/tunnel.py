@@ -1,0 +1,79 @@
+"""The control sockets of actors over HTTP, for the command line: a frame comes as a body, and frames are answered."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+from starlette.responses import Response, StreamingResponse
+
+from leasekit.core.errors import LeasekitError
+from leasekit.core.frames import LENGTH, REQUEST_MAX, FrameError, length, pack, unpack
+from leasekit.gateway.actors import ActorConnection, RefusedError
+from leasekit.gateway.callers import AUDITOR, OPERATOR, USER, VIEWER
+from leasekit.gateway.door import GUEST, forbidden
+from leasekit.gateway.problems import not_found
+from leasekit.gateway.routing import Call, unprocessable
+
+FRAMES: Final = "application/vnd.leasekit.frames"
+READS: Final = frozenset({"query", "history", "log", "log_end", "archived", "past", "usage", "unit_log", "watch"})
+"""The kinds of requests that only look."""
+STREAMS: Final = frozenset({"watch", "unit_log"})
+OF_USERS: Final = ("lease.", "slice.", "topology.")
+"""How the names of a guest's commands begin that its users may give."""
+
+
+async def answer_frame(call: Call, name: str, data: bytes) -> Response:
+    """Answer the frame of a request to the actor of that ``name``. Raises :class:`ProblemError`."""
+    actor = call.door.actors.get(name)
+    if actor is None or not (call.caller.sees_all or (actor.role == GUEST and call.caller.may(name, VIEWER))):
+        raise not_found("actor", name)
+    try:
+        size = length(data[: LENGTH.size], REQUEST_MAX) if len(data) >= LENGTH.size else -1
+        if size != len(data) - LENGTH.size:
+            raise FrameError(f"found {len(data)} bytes, expected one frame")
+        request = unpack(data[LENGTH.size :])
+    except FrameError as error:
+        raise unprocessable(f"body: {error}") from None
+    id_, kind, what = request.get("id"), str(request.get("kind")), str(request.get("name", ""))
+    arguments = request.get("arguments") or {}
+    if not isinstance(id_, int) or not isinstance(arguments, dict):
+        raise unprocessable("body: expected a request with an id and a map of arguments")
+    if not _may(call, actor, kind, what):
+        raise forbidden(f"{call.caller.name} may not {kind} {what} at {name}")
+    if kind in STREAMS and (kind == "watch" or arguments.get("follow")):
+        return StreamingResponse(_follow(actor, id_, kind, what, arguments), media_type=FRAMES)
+    key = {"key": str(request["key"])} if request.get("key") else {}
+    try:
+        result = await actor.request(kind, what, arguments, **{**call.signed, **key})
+        return Response(pack({"id": id_, "ok": True, "result": result}), media_type=FRAMES)
+    except RefusedError as error:
+        return Response(pack(_refusal(id_, error)), media_type=FRAMES)
+
+
+def _may(call: Call, actor: ActorConnection, kind: str, name: str) -> bool:
+    """Whether somebody may ask that of an actor."""
+    if OPERATOR in call.caller.offices:
+        return True
+    if kind in READS:
+        return AUDITOR in call.caller.offices or (actor.role == GUEST and call.caller.may(actor.name, VIEWER))
+    of_users = kind == "command" and actor.role == GUEST and name.startswith(OF_USERS)
+    return of_users and call.caller.may(actor.name, USER)
+
+
+async def _follow(
+    actor: ActorConnection, id_: int, kind: str, name: str, arguments: Mapping[str, Any]
+) -> AsyncIterator[bytes]:
+    try:
+        async with actor.following(kind, name, **arguments) as events:
+            yield pack({"id": id_, "ok": True, "result": None})
+            async for event in events:
+                yield pack({"id": id_, "event": event})
+    except RefusedError as error:
+        yield pack(_refusal(id_, error))
+    except LeasekitError:
+        return  # the actor has gone: the end of the answer says so
+
+
+def _refusal(id_: int, error: RefusedError) -> dict[str, Any]:
+    return {"id": id_, "ok": False, "error": str(error), **({"because": error.because} if error.because else {})}

@@ -1,0 +1,99 @@
+"""A control socket that is reached through a gateway: what :class:`~.client.ControlClient` takes for its socket."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Callable
+from typing import Final, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from leasekit.config.sockets import RemoteDoor
+from leasekit.core.errors import LeasekitError
+
+API: Final = "/api/v1"
+
+
+class GatewayError(LeasekitError):
+    """A gateway that can't be talked to, or that refuses."""
+
+
+class GatewayAnswer(NamedTuple):
+    """What a gateway answers, and the socket that it comes on."""
+
+    response: http.client.HTTPResponse
+    sock: socket.socket
+
+
+def call(url: str, token: str, method: str, path: str, body: bytes | None, timeout: float | None) -> GatewayAnswer:
+    """The answer of a gateway, whose body is still to be read. Raises :class:`GatewayError`."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise GatewayError(f"--url: found {url!r:.80}, expected http://HOST:PORT or https://HOST")
+    kind: Callable[..., http.client.HTTPConnection] = (
+        http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    )
+    connection = kind(parts.hostname, parts.port, timeout=timeout)
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    if body is not None:
+        headers["content-type"] = "application/vnd.leasekit.frames"
+    try:
+        connection.request(method, f"{parts.path.rstrip('/')}{API}{path}", body, headers)
+        sock = connection.sock
+        response = connection.getresponse()
+    except (OSError, http.client.HTTPException) as error:
+        connection.close()
+        why = getattr(error, "strerror", None) or error or type(error).__name__
+        raise GatewayError(f"{url}: no gateway answers there: {why}") from None
+    if response.status >= 400:
+        text = response.read()
+        connection.close()
+        raise GatewayError(f"{url}: {_detail(response, text)}")
+    return GatewayAnswer(response, sock)
+
+
+def _detail(response: http.client.HTTPResponse, text: bytes) -> str:
+    try:
+        return str(json.loads(text)["detail"])
+    except (ValueError, LookupError, TypeError):
+        return f"found status {response.status} {response.reason}, which no gateway of leasekit answers"
+
+
+def actors(url: str, token: str, timeout: float) -> list[tuple[str, str]]:
+    """The names and roles of the actors behind a gateway. Raises :class:`GatewayError`."""
+    found = json.loads(call(url, token, "GET", "/actors", None, timeout).response.read())
+    return [(one["name"], one["role"]) for one in found["items"]]
+
+
+class GatewayTunnel:
+    """A socket, as far as a client of one needs it: each frame that is sent is a request of its own."""
+
+    def __init__(self, door: RemoteDoor, timeout: float | None) -> None:
+        self._door, self._timeout = door, timeout
+        self._answers: list[GatewayAnswer] = []
+
+    def settimeout(self, timeout: float | None) -> None:
+        """How long is waited from now on, in seconds."""
+        self._timeout = timeout
+        for answer in self._answers:
+            answer.sock.settimeout(timeout)
+
+    def sendall(self, frame: bytes) -> None:
+        """Send a frame. Raises :class:`GatewayError`."""
+        path = f"/control/{quote(self._door.actor, safe='')}"
+        self._answers.append(call(self._door.url, self._door.token, "POST", path, frame, self._timeout))
+
+    def recv(self, count: int) -> bytes:
+        """Bytes of what was answered, in the order of what was asked; empty at the end."""
+        while self._answers:
+            data = self._answers[0].response.read1(count)
+            if data:
+                return data
+            self._answers.pop(0).response.close()
+        return b""
+
+    def close(self) -> None:
+        """Hang up."""
+        for answer in self._answers:
+            answer.response.close()

@@ -1,0 +1,62 @@
+"""The deployment that the tests of the gateway have: one site, one broker, two projects, and the door."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import httpx
+
+from leasekit.runtime.client import ControlClient
+
+INVENTORY = """
+[[actor.site.inventory]]
+type = "vm"
+units = 6
+prefix = "vm-"
+driver = "null"
+
+[[actor.site.delegation]]
+broker = "broker"
+type = "vm"
+
+[actor.site.driver.null]
+kind = "null"
+
+[actor.web]
+role = "gateway"
+listen = ["unix:web.http"]
+"""
+
+
+@attrs.frozen
+class GatewayUnderTest:
+    """A gateway that runs, at a Unix socket."""
+
+    file: Path
+    folder: Path
+
+    def client(self, token: str = "", **more: Any) -> httpx.Client:
+        """A client of its API, with a token."""
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        transport = httpx.HTTPTransport(uds=str(self.folder / "web.http"))
+        return httpx.Client(transport=transport, base_url="http://gateway/api/v1", headers=headers, timeout=30, **more)
+
+    def token(self, name: str, *offices: str, length: str | None = None, **projects: str) -> str:
+        """A new token, made on the gateway's control socket."""
+        asked = {"name": name, "caller": name, "offices": list(offices), "projects": projects, "length": length}
+        with ControlClient(self.folder / "web.control.sock") as control:
+            return str(control.command("token.create", **asked)["secret"])
+
+
+def until(client: httpx.Client, lease: str, state: str) -> dict[str, Any]:
+    """The lease, once it is in a state and nothing is pending. Each event that is heard is a reason to look again."""
+    with client.stream("GET", "/events") as answer:
+        lines = answer.iter_lines()
+        next(line for line in lines if line.startswith(": connected"))  # what happens from here on is heard
+        while True:
+            found = dict(client.get(f"/leases/{lease}").json())
+            if found["state"] == state and not found["pending"]:
+                return found
+            next(line for line in lines if line.startswith("data: "))

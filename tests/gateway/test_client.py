@@ -1,0 +1,134 @@
+"""The Python clients, against a gateway that runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+from cli_daemons import running, site_and_broker
+from gateway_world import INVENTORY, GatewayUnderTest
+
+from leasekit.client import ApiError, AsyncClient, Client, LeaseFailed
+from leasekit.config.load import load
+
+
+def transport(gateway: GatewayUnderTest) -> httpx.HTTPTransport:
+    """The way to the gateway's Unix socket."""
+    return httpx.HTTPTransport(uds=str(gateway.folder / "web.http"))
+
+
+def client(gateway: GatewayUnderTest, token: str) -> Client:
+    """A client of the project alpha."""
+    return Client("http://gateway", token, project="alpha", transport=transport(gateway))
+
+
+def test_a_lease_lasts_as_long_as_its_block(gateway: GatewayUnderTest) -> None:
+    """It is active in the block, with its units, and closed after it, also where the block fails."""
+    with client(gateway, gateway.token("clara", alpha="user")) as api:
+        with api.lease("vm", 2, hours=1, name="block") as lease:
+            assert [unit.unit for unit in lease.members] == ["vm-0", "vm-1"]
+            assert lease.keepalive == "60000ms"
+            assert api.get("block").state == "active"
+        assert api.wait(lease, "closed").reason == "its block has ended"
+        with pytest.raises(ZeroDivisionError), api.lease("vm", length="1h") as other:
+            raise ZeroDivisionError
+        assert api.wait(other, "closed").state == "closed"
+
+
+def test_what_can_be_done_with_a_lease(gateway: GatewayUnderTest) -> None:
+    """Each method of the client."""
+    with client(gateway, gateway.token("cora", alpha="user")) as api:
+        assert api.me().projects == {"alpha": "user"}
+        assert api.dry_run("vm", 7, hours=1).code == "too_large"
+        lease = api.request("vm", 2, hours=1, configuration={"a": "b"})
+        assert api.wait(lease).configuration == {"a": "b"}
+        api.modify(lease, units=1)
+        api.keep_alive(api.request("vm", length="1h", keepalive="1m", start=datetime(2030, 1, 1, tzinfo=UTC)))
+        assert {one.id for one in api.leases()} >= {lease.id}
+        assert api.history(lease)[0].event == "ask"
+        api.extend(lease, hours=0.5)
+        for one in list(api.leases()):
+            api.close(one, "over")
+            assert api.wait(one, "closed").reason == "over"
+        with pytest.raises(ApiError, match="units: found 0") as caught:
+            api.request("vm", 0, hours=1)
+        assert (caught.value.code, caught.value.problem.status) == ("bad_argument", 422)
+        with pytest.raises(LeaseFailed, match="no site here has more than 6"):
+            api.wait(api.request("vm", 7, hours=1))
+
+
+async def test_the_same_without_blocking(gateway: GatewayUnderTest) -> None:
+    """On trio here; on asyncio the same."""
+    way = httpx.AsyncHTTPTransport(uds=str(gateway.folder / "web.http"))
+    token = gateway.token("conny", alpha="user")
+    async with AsyncClient("http://gateway", token, project="alpha", transport=way) as api:
+        async with api.lease("vm", hours=1) as lease:
+            assert lease.state == "active"
+            assert [one.id async for one in api.leases()] == [lease.id]
+            await api.modify(lease, configuration={"a": "b"})
+            await api.wait(lease)
+            await api.extend(lease, hours=1)
+        with pytest.raises(ZeroDivisionError):
+            async with api.lease("vm", hours=1):
+                raise ZeroDivisionError
+        assert (await api.wait(lease, "closed")).reason == "its block has ended"
+        assert "closed/-" in [one.after for one in await api.history(lease)]
+        assert (await api.me()).caller == "conny"
+        assert (await api.dry_run("vm", hours=1)).status == "granted"
+        with pytest.raises(ApiError):
+            await api.request("vm", hours=1, start=datetime(2000, 1, 1, tzinfo=UTC))
+
+
+SCRIPT = """
+import asyncio, sys, httpx
+from leasekit.client import AsyncClient
+async def main():
+    way = httpx.AsyncHTTPTransport(uds=sys.argv[1])
+    async with AsyncClient("http://gateway", sys.argv[2], project="alpha", transport=way) as api:
+        async with api.lease("vm", hours=1) as lease:
+            print(lease.state, len(lease.members))
+asyncio.run(main())
+"""
+
+
+def test_the_same_on_asyncio(gateway: GatewayUnderTest) -> None:
+    """In a process of its own."""
+    words = [str(gateway.folder / "web.http"), gateway.token("cid", alpha="user")]
+    done = subprocess.run([sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True, check=True)
+    assert done.stdout == "active 1\n"
+
+
+def test_a_request_outlives_its_gateway(tmp_path: Path) -> None:
+    """What comes to no answer is sent again, and done once."""
+    actors, whole = tmp_path / "actors.toml", tmp_path / "whole.toml"
+    actors.write_text(site_and_broker(INVENTORY.partition("[actor.web]")[0], "alpha"))
+    whole.write_text(site_and_broker(INVENTORY, "alpha"))
+    gateway = GatewayUnderTest(whole, load(whole).state)
+    with running(actors, os.environ):
+        first = started(whole)
+        with client(gateway, gateway.token("carl", alpha="user")) as api:
+            first.kill()
+            first.wait()
+            found: list[str] = []
+            thread = threading.Thread(target=lambda: found.append(api.request("vm", hours=1).id))
+            thread.start()
+            second = started(whole)
+            thread.join(timeout=60)
+            assert [one.id for one in api.leases()] == found
+        second.terminate()
+        assert second.wait(timeout=30) == 0
+
+
+def started(file: Path) -> subprocess.Popen[bytes]:
+    """The gateway of a file, in a process of its own, once it listens."""
+    up = [sys.executable, "-m", "leasekit.cli.main", "up", str(file), "web"]
+    process = subprocess.Popen(up, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith(b"ready web")
+    return process

@@ -1,0 +1,154 @@
+"""The deployment over HTTP: what operators do, who may see what, tokens, events, the OpenAPI document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from gateway_world import GatewayUnderTest, until
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import validate
+
+from leasekit.gateway.app import routes
+
+Leased = Callable[..., dict[str, Any]]
+
+
+def test_an_operator_sees_and_does_what_a_site_and_a_broker_can(operator: httpx.Client, leased: Leased) -> None:
+    """Units, delegations, maintenance: as the command line has them, with instants as text."""
+    lease = leased(units=2)
+    until(operator, lease["id"], "active")
+    units = operator.get("/sites/units").json()
+    assert [unit["state"] for unit in units] == ["active", "active", "free", "free", "free", "free"]
+    (source,) = operator.get("/brokers/sources").json()
+    assert (source["free_now"], source["reclaimed"]) == (4, None)
+    assert source["term"][1].endswith("Z")
+    disabled = operator.post("/sites/units/vm-5/disable", json={"reason": "fan"})
+    assert (disabled.json()["state"], disabled.json()["reason"]) == ("out", "fan")
+    assert operator.post("/sites/units/vm-5/enable", json={}).json()["state"] == "free"
+    assert operator.post("/sites/units/vm-50/disable", json={}).status_code == 404
+    window = {"units": ["vm-0"], "reason": "dust", "start": "2030-01-01T00:00:00Z", "end": "2030-01-02T00:00:00Z"}
+    made = operator.post("/maintenance", json=window).json()
+    assert (made["start"], made["end"]) == ("2030-01-01T00:00:00.000Z", "2030-01-02T00:00:00.000Z")
+    assert [one["window"] for one in operator.get("/maintenance").json()] == [made["window"]]
+    assert operator.post(f"/maintenance/{made['window']}/remove", json={}).status_code == 200
+    evicted = operator.post(f"/sites/leases/{lease['id']}/evict", json={"reason": "space is needed"})
+    assert evicted.json()["holder"] == "alpha"
+    assert "space is needed" in until(operator, lease["id"], "closed")["reason"]
+    assert [peer["peer"] for peer in operator.get("/peers?actor=site").json()] == ["broker", "alpha", "beta"]
+    audit = operator.get("/audit?actor=site").json()["items"]
+    assert [line["event"] for line in audit] == [
+        "unit.disable", "unit.enable", "maintenance.add", "maintenance.remove", "lease.evict"
+    ]  # fmt: skip
+    assert {line["values"]["who"] for line in audit} == {"olga"}
+
+
+@pytest.mark.parametrize(
+    "path", ["/sites/units", "/brokers/sources", "/claims", "/peers?actor=site", "/audit?actor=site"]
+)
+def test_only_those_with_an_office_look_into_sites_and_brokers(
+    gateway: GatewayUnderTest, user: httpx.Client, path: str
+) -> None:
+    """An auditor looks at everything and changes nothing."""
+    assert user.get(path).status_code == 403
+    with gateway.client(gateway.token("aude", "auditor")) as auditor:
+        assert auditor.get(path).status_code == 200
+        assert auditor.post("/sites/units/vm-0/disable", json={}).status_code == 403
+        assert auditor.post("/leases?project=alpha", json={"type": "vm", "length": "1h"}).status_code == 403
+        assert auditor.get("/leases?project=beta").status_code == 200
+
+
+def test_tokens_give_no_more_than_their_maker_has(gateway: GatewayUnderTest, user: httpx.Client) -> None:
+    """A token is shown once; its holder can make lesser ones; revoked, it is none."""
+    made = user.post("/tokens", json={"name": "ci", "projects": {"alpha": "viewer"}})
+    assert made.status_code == 201
+    token = made.json()
+    assert token["caller"] == "ursula"
+    listed = {one["name"]: one for one in user.get("/tokens").json()["items"]}
+    assert set(listed) == {"ursula", "ci"}
+    assert listed["ci"]["secret"] == ""
+    with gateway.client(token["secret"]) as lesser:
+        assert lesser.get("/me").json() == {
+            "caller": "ursula", "way": "token ci", "projects": {"alpha": "viewer"}, "offices": []
+        }  # fmt: skip
+        assert lesser.post("/tokens", json={"name": "x", "projects": {"alpha": "user"}}).status_code == 403
+        assert user.post(f"/tokens/{token['id']}/revoke").status_code == 200
+        assert lesser.get("/me").status_code == 401
+    assert user.post("/tokens", json={"name": "x", "projects": {"alpha": "manager"}}).status_code == 403
+    assert user.post("/tokens", json={"name": "x", "offices": ["operator"]}).status_code == 403
+    assert user.post("/tokens", json={"name": "x", "projects": {"beta": "viewer"}}).status_code == 403
+    assert user.post("/tokens", json={"name": "x", "caller": "olga"}).status_code == 403
+    assert "gamma" in user.post("/tokens", json={"name": "x", "projects": {"gamma": "user"}}).json()["detail"]
+    assert user.post("/tokens/0000/revoke").status_code == 404
+    with gateway.client(gateway.token("short", length="1ms", alpha="viewer")) as late:
+        assert late.get("/me").status_code == 401
+    with gateway.client("lk_" + "x" * 43) as nobody:
+        assert nobody.get("/me").status_code == 401
+
+
+def _events(client: httpx.Client, path: str, last: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """The ids and contents of server-sent events, endless."""
+    headers = {"last-event-id": last} if last else {}
+    with client.stream("GET", path, headers=headers) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        id_ = ""
+        for line in answer.iter_lines():
+            if line.startswith("id: "):
+                id_ = line.removeprefix("id: ")
+            elif line.startswith("data: "):
+                yield id_, json.loads(line.removeprefix("data: "))
+            elif line.startswith(": connected"):
+                yield id_, {}
+
+
+def test_events_go_on_where_they_were_left(user: httpx.Client, leased: Leased) -> None:
+    """Each transition once, in order, also for who was away meanwhile; of others' projects nothing."""
+    first = _events(user, "/events")
+    assert next(first)[1] == {}
+    lease = leased()["id"]
+    heard = [next(first) for _ in range(3)]
+    assert [event["event"] for _, event in heard] == ["ask", "lease.request", "ticket"]
+    assert {event["actor"] for _, event in heard} == {"alpha"}
+    first.close()
+    until(user, lease, "active")
+    again = _events(user, "/events", heard[0][0])
+    next(again)
+    rest = [next(again)[1] for _ in range(4)]
+    assert [event["seq"] for event in rest] == list(range(heard[1][1]["seq"], heard[1][1]["seq"] + 4))
+    again.close()
+    assert user.get("/events?all=true").status_code == 403
+
+
+def test_the_document_names_every_route(operator: httpx.Client) -> None:
+    """Each path and method of the API is in it, with what goes in and comes out; every reference has its schema."""
+    document = operator.get("/openapi.json").json()
+    validate(document)
+    assert document["openapi"] == "3.1.0"
+    told = {(path.removeprefix("/api/v1"), method) for path, methods in document["paths"].items() for method in methods}
+    assert told == {(route.path, route.method.lower()) for route in routes()}
+    names = document["components"]["schemas"]
+    text = json.dumps(document)
+    assert {name.split('"')[0] for name in text.split("#/components/schemas/")[1:]} <= set(names)
+    operations = [method["operationId"] for methods in document["paths"].values() for method in methods.values()]
+    assert len(set(operations)) == len(operations)
+    assert names["WindowDetails"]["properties"]["start"] == {"type": ["string", "null"], "format": "date-time"}
+
+
+def test_answers_are_as_the_document_says(operator: httpx.Client, leased: Leased) -> None:
+    """What is answered to each GET without words in its path is what its schema allows."""
+    lease = leased()["id"]
+    until(operator, lease, "active")
+    document = operator.get("/openapi.json").json()
+    for path, methods in document["paths"].items():
+        if "get" not in methods or "{" in path or path.endswith("/events"):
+            continue
+        query = {"actor": "site"} if path.endswith("/peers") else {"project": "alpha"}
+        known = {one["name"] for one in methods["get"]["parameters"]}
+        answer = operator.get(path.removeprefix("/api/v1"), params={k: v for k, v in query.items() if k in known})
+        assert answer.status_code == 200, (path, answer.text)
+        schema = methods["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+        validator = Draft202012Validator({**schema, "components": document["components"]})
+        validator.validate(answer.json())

@@ -1,0 +1,178 @@
+"""Leases over HTTP, on real daemons: what is asked for is there; what can't be is said with key, found and allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from gateway_world import GatewayUnderTest, until
+
+Leased = Callable[..., dict[str, Any]]
+
+
+def test_a_lease_from_request_to_close(user: httpx.Client, leased: Leased) -> None:
+    """It is asked for, becomes active, shows its units, is extended, changed and closed; its history says by whom."""
+    asked = leased(units=2, name="web", configuration={"image": "a"})
+    assert (asked["project"], asked["units"], asked["state"], asked["properties"]["deferrable"]) == (
+        "alpha", 2, "nascent", "true"
+    )  # fmt: skip
+    lease = until(user, "web", "active")
+    assert [unit["unit"] for unit in lease["members"]] == ["vm-0", "vm-1"]
+    assert lease["configuration"] == {"image": "a"}
+    longer = user.post(f"/leases/{lease['id']}/extend", json={"length": "30m"}).json()
+    assert longer["id"] == lease["id"]
+    until(user, "web", "active_ticketed")
+    assert user.post("/leases/web/undo-extend").status_code == 200
+    until(user, "web", "active")
+    smaller = user.patch("/leases/web", json={"units": 1})
+    assert smaller.status_code == 200
+    assert len(until(user, "web", "active")["members"]) == 1
+    closed = user.post("/leases/web/close", json={"reason": "done"})
+    assert closed.status_code == 200
+    assert until(user, lease["id"], "closed")["reason"] == "done"
+    lines = user.get(f"/leases/{lease['id']}/history").json()["items"]
+    commanded = [line["event"] for line in lines if line["code"] == "commanded"]
+    assert commanded == ["lease.request", "lease.extend", "lease.undo_extend", "lease.modify", "lease.close"]
+    assert {line["reason"] for line in lines if line["code"] == "commanded"} == {"commanded by ursula (token ursula)"}
+
+
+def test_dry_runs_change_nothing(user: httpx.Client, leased: Leased) -> None:
+    """The broker's answer comes with its code, and no lease is there."""
+    before = user.get("/leases").json()
+    tried = user.post("/leases/dry-run", json={"type": "vm", "units": 6, "length": "1h"}).json()
+    assert (tried["status"], tried["site"], tried["units"]) == ("granted", "site", 6)
+    refused = user.post("/leases/dry-run", json={"type": "vm", "units": 7, "length": "1h"}).json()
+    assert (refused["status"], refused["code"]) == ("refused", "too_large")
+    assert user.get("/leases").json() == before
+    lease = leased(units=4)
+    until(user, lease["id"], "active")
+    extended = user.post(f"/leases/{lease['id']}/extend/dry-run", json={"length": "1h"}).json()
+    modified = user.post(f"/leases/{lease['id']}/modify/dry-run", json={"units": 6}).json()
+    assert (extended["status"], modified["status"]) == ("granted", "granted")
+
+
+def test_pages_follow_each_other(user: httpx.Client, leased: Leased) -> None:
+    """Those that go on come first, in the order of request, then those that are over; each once, whatever the limit."""
+    made = [leased(name=f"page-{number}")["id"] for number in range(5)]
+    for id_ in made:
+        until(user, id_, "active")
+    for id_ in made[:2]:
+        user.post(f"/leases/{id_}/close", json={})
+        until(user, id_, "closed")
+    for limit in (1, 2, 100):
+        seen: list[str] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page = user.get("/leases", params={"all": True, "limit": limit, "cursor": cursor}).json()
+            assert len(page["items"]) <= limit
+            seen += [lease["id"] for lease in page["items"]]
+            cursor = page["next"]
+        assert len(set(seen)) == len(seen)
+        assert seen[:3] == made[2:]
+        assert set(made[:2]) <= set(seen[3:])
+    assert [one["id"] for one in user.get("/leases", params={"state": "active"}).json()["items"]] == made[2:]
+    assert user.get("/leases", params={"type": "gpu"}).json() == {"items": [], "next": None}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "detail"),
+    [
+        ({"type": "vm", "units": 0, "length": "1h"}, 422, "units: found 0, expected int >= 1"),
+        ({"type": "vm", "unitz": 1}, 422, "body: found an unknown key 'unitz', expected one of"),
+        ({"units": 1, "length": "1h"}, 422, "type: found nothing, it is needed"),
+        ({"type": "vm"}, 422, "length: either length or end is to be said"),
+        ({"type": "vm", "length": "1h", "end": "2030-01-01T00:00:00Z"}, 422, "length: either length or end"),
+        ({"type": "vm", "length": "long"}, 422, "length: 'long' is not a duration"),
+        ({"type": "vm", "length": "1h", "start": "soon"}, 422, "start: found 'soon', expected an instant"),
+        ({"type": "vm", "length": "1h", "start": "2030-01-01T00:00:00"}, 422, "start: found '2030-01-01T00:00:00'"),
+        ({"type": "vm", "length": "1h", "elastic": 2}, 422, "elastic: found 2, expected at most the 1 unit asked for"),
+        ({"type": "vm", "length": "1h", "notice": "1m"}, 422, "notice: goes with preemptible"),
+        ({"type": "vm", "length": "1h", "needs": {"cpu": "many"}}, 422, "needs: "),
+        ({"type": "vm", "length": "1h", "properties": {"priority": "high"}}, 409, "properties.priority: found 'high'"),
+        ({"type": "vm", "length": "1h", "keepalive": "1ms"}, 409, "keepalive: found '1ms', expected at least 1s"),
+        ([], 422, "body: found []"),
+    ],
+)
+def test_bad_requests_are_told(user: httpx.Client, body: Any, status: int, detail: str) -> None:
+    """One clear message, as problem details; nothing is asked for."""
+    answer = user.post("/leases", json=body)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert detail in answer.json()["detail"]
+    assert answer.json()["status"] == status
+
+
+def test_what_is_no_request_is_told(user: httpx.Client) -> None:
+    """Bodies that are no JSON, too long or of another kind; queries and paths that there are not."""
+    post = user.post
+    assert post("/leases", content=b"{", headers={"content-type": "application/json"}).status_code == 400
+    assert post("/leases", content=b"type=vm").status_code == 415
+    huge = b'{"type": "' + b"x" * 1_100_000 + b'"}'
+    assert post("/leases", content=huge, headers={"content-type": "application/json"}).status_code == 413
+    assert "colour" in user.get("/leases?colour=red").json()["detail"]
+    assert "twice" in user.get("/leases?limit=1&limit=2").json()["detail"]
+    assert user.get("/leases?cursor=elsewhere").status_code == 422
+    assert user.get("/leases/nobody").json()["code"] == "not_found"
+    assert user.get("/nothing").json()["code"] == "not_found"
+    missing = user.delete("/leases")
+    assert (missing.status_code, missing.headers["allow"]) == (405, "GET, HEAD, POST")
+    assert user.post("/leases", json={}, headers={"idempotency-key": "a b"}).status_code == 422
+
+
+def test_a_key_makes_a_request_once(user: httpx.Client, leased: Leased) -> None:
+    """The same answer for a repeat; a refusal for another request with the key."""
+    wish = {"type": "vm", "length": "1h", "start": "2030-01-01T00:00:00Z"}
+    keyed = {"idempotency-key": "once-1"}
+    first = user.post("/leases", json=wish, headers=keyed)
+    again = user.post("/leases", json=wish, headers=keyed)
+    assert first.json()["id"] == again.json()["id"]
+    other = user.post("/leases", json={**wish, "units": 2}, headers=keyed)
+    assert (other.status_code, other.json()["code"]) == (422, "key_used")
+    user.post(f"/leases/{first.json()['id']}/close", json={})
+
+
+def test_an_answer_that_is_known_is_not_sent_again(user: httpx.Client, leased: Leased) -> None:
+    """A tag names what was answered."""
+    lease = until(user, leased()["id"], "active")
+    first = user.get(f"/leases/{lease['id']}")
+    again = user.get(f"/leases/{lease['id']}", headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_a_lease_ends_whose_holder_falls_silent(user: httpx.Client, leased: Leased) -> None:
+    """As long as somebody says that they are there it goes on."""
+    lease = leased(keepalive="2s")["id"]
+    until(user, lease, "active")
+    assert user.post(f"/leases/{lease}/keepalive", json={}).json()["keepalive"] == "2s"
+    assert user.get(f"/leases/{lease}").json()["keepalive"] == "2000ms"
+    found = until(user, lease, "closed")
+    assert (found["code"], found["reason"]) == ("not_heard", "its holder was not heard of for 2s")
+    plain = leased()["id"]
+    refused = user.post(f"/leases/{plain}/keepalive", json={})
+    assert "need not be heard of" in refused.json()["detail"]
+
+
+def test_projects_don_t_see_each_other(
+    gateway: GatewayUnderTest, user: httpx.Client, viewer: httpx.Client, stranger: httpx.Client, leased: Leased
+) -> None:
+    """Another's lease is as one that there is not; who may look may not change."""
+    lease = leased()["id"]
+    absent = {**stranger.get("/leases/00000000-1").json()}
+    for path in ("", "/history"):
+        assert stranger.get(f"/leases/{lease}{path}").status_code == 404
+    found = stranger.get(f"/leases/{lease}").json()
+    assert {**found, "detail": ""} == {**absent, "detail": ""}
+    for path in ("close", "extend", "undo-extend", "keepalive"):
+        body = {"length": "1h"} if path == "extend" else {}
+        assert stranger.post(f"/leases/{lease}/{path}", json=body).status_code == 404
+        assert viewer.post(f"/leases/{lease}/{path}", json=body).status_code == 403
+    assert stranger.get("/leases", params={"project": "alpha"}).status_code == 404
+    assert stranger.get("/leases").json()["items"] == []
+    assert viewer.get(f"/leases/{lease}").status_code == 200
+    assert viewer.post("/leases", json={"type": "vm", "length": "1h"}).status_code == 403
+    assert until(user, lease, "active")["state"] == "active"
+    with gateway.client() as nobody:
+        answer = nobody.get("/leases")
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, 'Bearer realm="leasekit"')
