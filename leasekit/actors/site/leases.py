@@ -420,7 +420,11 @@ class SiteLeases:
             )
         for name in later.victims:
             spare = minus(held_classes(lease, self._units), lease.classes)
-            if name in lease.units and count_of(spare, self._units[name].given_as):
+            if lease.sizes:  # those that stay may count as of other classes
+                is_spare = len(lease.units) > lease.wanted
+            else:
+                is_spare = name in self._units and bool(count_of(spare, self._units[name].given_as))
+            if name in lease.units and is_spare:
                 self.take(lease, name)
         if lease.sizes:
             self._count_anew(lease)

@@ -120,6 +120,7 @@ def _held(table: Timetable, start: Instant) -> dict[str, tuple[int, Instant, Ins
 
 STAYS: Final[Mapping[str, str]] = {
     "guilty": "as evidence",
+    "booked": "claims that were replaced or ended, until the next tidying",
     "changes": "what an operator has said of hosts",
     "kinds": "of classes that hosts are of, or were",
     "evidence": "settings bound it",
