@@ -476,11 +476,15 @@ def prices(
 
 
 def prices_of(notes: Iterable[Mapping[str, Any]], period: Term) -> list[dict[str, Any]]:
-    """The prices of a period, by type and in order of time: also those that it began with."""
+    """The prices of a period, by type and in order of time: also those that it began with. A broker that was restarted
+    notes a price anew that is no other.
+    """
     by_type: dict[str, list[tuple[Instant, int, Duration]]] = {}
     for note_ in notes:
         why = note_["because"]
-        by_type.setdefault(why["what"], []).append((note_["at"], why["units"], why["of"]))
+        known, price = by_type.setdefault(why["what"], []), (why["units"], why["of"])
+        if not known or known[-1][1:] != price:
+            known.append((note_["at"], *price))
     return [
         {"type": type_, "at": max(at_, period.start), "price": price, "period_ms": length}
         for type_, known in sorted(by_type.items())

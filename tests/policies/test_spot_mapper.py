@@ -168,7 +168,7 @@ def test_prices_of_a_period_begin_with_those_that_there_were() -> None:
     """By type, in order."""
     notes = [
         {"at": at, "because": {"code": "price", "what": type_, "units": units, "of": 10}}
-        for at, type_, units in ((0, "vm", 3), (7, "gpu", 9), (20, "vm", 4))
+        for at, type_, units in ((0, "vm", 3), (6, "vm", 3), (7, "gpu", 9), (20, "vm", 4))
     ]
     found = [(one["type"], one["at"], one["price"]) for one in prices_of(notes, Term(5, 50))]
     assert found == [("gpu", 7, 9), ("vm", 5, 3), ("vm", 20, 4)]
