@@ -74,7 +74,7 @@ def daemons(units: int, others: str = "") -> Iterator[Path]:
         ports = dict(zip(ACTORS, _free_ports(len(ACTORS)), strict=True))
         file.write_text(DEPLOY.format(units=units, **ports) + others, encoding="utf-8")
         for name in ACTORS:
-            stack.enter_context(_daemon(file, name))
+            stack.enter_context(started_daemon(file, name))
         _wait("the broker to hold the site's delegation", control(file, "broker"), lambda c: bool(c.query("sources")))
         _wait("the guest to be connected to its peers", control(file, "guest"), _connected)
         yield file
@@ -118,7 +118,7 @@ def _drive(commands: ControlClient, events: Iterator[Mapping[str, Any]], count: 
 LEASEKIT = (sys.executable, "-m", "leasekit.cli.main")
 
 
-def _daemon(file: Path, name: str) -> ExitStack:
+def started_daemon(file: Path, name: str) -> ExitStack:
     """Start one daemon and wait until it says that it is ready."""
     stack = ExitStack()
     reading, writing = os.pipe()
