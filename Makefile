@@ -82,7 +82,7 @@ bench: setup bench-system  ## run every benchmark, print one table, and fail whe
 size: setup  ## lines of code by room, how large each class of the actors is, and names that are used twice
 	@$(BIN)/python tests/size.py
 
-soak: setup  ## what takes hours: 20,000 seeds, 1,000 kills of real daemons, all joint states, fuzzing
+soak: setup  ## what takes hours: 20,000 seeds, 1,000 kills of real daemons, all joint states, fuzzing, a day of floods
 	$(BIN)/python -m pytest -q -m soak
 	$(BIN)/leasekit simulate --seeds 0..$${LEASEKIT_SEEDS:-19999} --jobs 2
 	$(BIN)/python tests/branches.py --seeds 0..$${LEASEKIT_BRANCH_SEEDS:-999}
@@ -96,6 +96,7 @@ soak: setup  ## what takes hours: 20,000 seeds, 1,000 kills of real daemons, all
 		$(BIN)/python tests/fuzz/run.py --target $$target --runs $${LEASEKIT_FUZZ:-1000000}; done
 	LEASEKIT_CYCLES=$${LEASEKIT_CYCLES:-20} $(BIN)/python -m pytest -q tests/system/baremetal_soak.py
 	$(BIN)/python -m pytest -q tests/docs/real_log_soak.py
+	$(BIN)/python benchmarks/hostile_memory.py --rounds $${LEASEKIT_HOSTILE_ROUNDS:-1500}
 
 test-libvirt: setup  ## only the tests with real guests under libvirt and QEMU: they need root
 	@$(BIN)/python -m pytest -q tests/system/test_libvirt*.py tests/system/test_virtual_cluster.py

@@ -1,0 +1,84 @@
+"""Whether the memory of a daemon stays flat under floods of all kinds, one after the other, without end.
+
+    python benchmarks/hostile_memory.py [--json] [--quick] [--rounds N] [--target NAME]
+
+Daemons and floods as in ``hostile``. Who is flooded keeps at most 2 MiB of what a peer says (``kept_bytes``): the
+first rounds reach that. The figure is the most resident memory of the second half of the rounds, as a
+multiple of that of the first half. An honest guest has leases all the while.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from _bench_attacker import CONNECTIONS, FLOODS
+from _bench_sockets import control, daemons
+from _report import Result, emit, result
+from hostile import UNITS, flooded, hostile, latencies
+
+from leasekit.runtime.client import ControlClient
+
+RATIO = 1.05
+"""How much more than in the first half of the rounds may be resident in the second."""
+LASTS = 5.0
+"""For how many seconds each flood goes on at least."""
+FEW = 5
+"""How many leases an honest guest has under each flood."""
+MESSAGES = tuple(flood for flood in FLOODS if flood not in CONNECTIONS)
+
+
+def settings(target: str) -> str:
+    """How little ``target`` keeps, for the deploy file."""
+    return f"\n[actor.{target}.settings]\nkept_bytes = {2 * 2**20}\n"
+
+
+def resident(file: Path, target: str) -> float:
+    """The resident memory of a daemon, in MB."""
+    with ControlClient(control(file, target)) as client:
+        pid = client.query("status")["pid"]
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) / 1000 for line in lines if line.startswith("VmRSS:"))
+
+
+def round_of(file: Path, target: str) -> float:
+    """Every flood of messages once, and one of connections; the resident memory after it, in MB."""
+    for flood in (*MESSAGES, "forged"):
+        with flooded(file, flood, target):
+            until = time.monotonic() + LASTS
+            latencies(control(file, "guest"), FEW)
+            time.sleep(max(0.0, until - time.monotonic()))
+    return resident(file, target)
+
+
+def main() -> int:
+    """Flood, round after round."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="two rounds, which are shown and not judged: the first ones reach what may be kept",
+    )
+    parser.add_argument("--rounds", type=int, default=10, help="how often all floods come (default: 10)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--target", choices=("broker", "site"), default="broker", help="who is flooded")
+    options = parser.parse_args()
+    rounds = 2 if options.quick else max(6, options.rounds)
+    found: list[float] = []
+    with daemons(UNITS, hostile(options.target) + settings(options.target)) as file:
+        for number in range(rounds):
+            found.append(round_of(file, options.target))
+            print(f"round {number}: {found[-1]:.0f} MB", file=sys.stderr)
+    first, second = max(found[: rounds // 2]), max(found[rounds // 2 :])
+    results: list[Result] = [
+        result("resident_mb", second, "MB", None, first),
+        result("resident", second / first, "times", None if options.quick else RATIO),
+    ]
+    mode = "quick" if options.quick else "full"
+    return 0 if emit(f"hostile_memory of {options.target}", mode, results, options.json) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
