@@ -154,6 +154,42 @@ class KeptLease(Struct, kw_only=True):
     at: At
 
 
+class SlotSearch(RequestBody):
+    """What is to fit, for how long, and between which instants (not said: from now on, for 30 days)."""
+
+    type: Word
+    length: Span
+    units: Count = 1
+    start: At | None = None
+    end: At | None = None
+    filter: Words = ""
+    needs: dict[Word, Word | int] = {}
+    site: Word = ""
+    limit: Annotated[int, Meta(ge=1, le=20)] = 3
+
+
+class Slot(Struct, kw_only=True):
+    """A window in which it fits; it may begin at ``latest`` at the latest. A request for ``start`` would be granted
+    now.
+    """
+
+    start: At
+    end: At
+    latest: At
+    site: str
+    broker: str
+
+
+class Slots(Struct, kw_only=True):
+    """Windows in order of their start, and what stands in the way before the first one: so many units are ``short`` at
+    the start that was asked for, and these ``leases`` of the project have some until then.
+    """
+
+    items: list[Slot]
+    short: int = 0
+    leases: list[str] = []
+
+
 class DryRunResult(Struct, kw_only=True):
     """What a broker would answer: ``granted``, ``waits`` or ``refused``; ``earliest`` is when it would fit, where that
     is known.

@@ -305,6 +305,25 @@ class ListLeases:
 
 
 @attrs.frozen(kw_only=True)
+class FindSlots:
+    """The first ``limit`` windows between ``start`` and ``end`` in which so many units of a type are free for
+    ``length`` ms; those that a ``filter`` takes, at a ``site``, as machines with ``needs`` (request properties). What
+    stands in the way is told of leases of the ``holder``.
+    """
+
+    type: str
+    units: int = attrs.field(validator=attrs.validators.ge(1))
+    length: int = attrs.field(validator=attrs.validators.ge(1))
+    start: Instant = attrs.field(default=0, validator=_instant)
+    end: Instant = attrs.field(validator=_instant)
+    filter: str = ""
+    needs: Mapping[str, str] = attrs.Factory(dict)
+    site: str = ""
+    holder: str = ""
+    limit: int = attrs.field(default=10, validator=[attrs.validators.ge(1), attrs.validators.le(100)])
+
+
+@attrs.frozen(kw_only=True)
 class KeepAlive:
     """The holder of a lease is there; it may be silent for ``length`` ms from now on (None: as long as was said)."""
 

@@ -72,7 +72,7 @@ class EventsOf(OfProject, kw_only=True):
 async def listen(call: Call, params: EventsOf) -> AsyncIterator[bytes]:
     """Hear what happens as it happens, as server-sent events; with ``Last-Event-ID`` from there on."""
     if params.all:
-        _need(call, AUDITOR)
+        need_office(call, AUDITOR)
         names = list(call.door.actors)
     elif params.project:
         names = [call.door.project(call.caller, params.project, VIEWER).name]
@@ -91,7 +91,7 @@ class AuditPage(HistoryPage, kw_only=True):
 async def audit(call: Call, params: AuditPage) -> TransitionPage:
     """List who commanded what, by which way, oldest first: of an actor, or of a project."""
     if params.actor:
-        _need(call, AUDITOR)
+        need_office(call, AUDITOR)
         if params.actor not in call.door.actors:
             raise unprocessable(f"actor: found {params.actor!r:.80}, there are {', '.join(call.door.actors)}")
         actor = call.door.actors[params.actor]
@@ -104,7 +104,7 @@ async def audit(call: Call, params: AuditPage) -> TransitionPage:
     return TransitionPage(items=[transition(actor.name, row) for row in rows], next=following)
 
 
-def _need(call: Call, office: str) -> None:
+def need_office(call: Call, office: str) -> None:
     """Raises :class:`ProblemError` for who holds no such office, or one above it."""
     if office not in call.caller.offices and OPERATOR not in call.caller.offices:
         raise forbidden(f"{call.caller.name} is no {office} of this deployment")
@@ -159,7 +159,7 @@ def _done(role: str, path: str, command: str, kind: type, answer: Any, words: st
 def _actor(call: Call, role: str, params: Any, need: str) -> Any:
     if role == GUEST:
         return call.door.project(call.caller, params.project, "user" if need == OPERATOR else need)
-    _need(call, AUDITOR if need == VIEWER else OPERATOR)
+    need_office(call, AUDITOR if need == VIEWER else OPERATOR)
     if not role:
         if params.actor not in call.door.actors:
             raise unprocessable(f"actor: found {params.actor!r:.80}, there are {', '.join(call.door.actors)}")

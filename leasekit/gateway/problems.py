@@ -15,6 +15,7 @@ from leasekit.gateway.instants import values_of
 
 STATUS: Final[Mapping[str, HTTPStatus]] = {
     Code.NOT_FOUND: HTTPStatus.NOT_FOUND,
+    Code.UNKNOWN_TYPE: HTTPStatus.NOT_FOUND,
     Code.BAD_ARGUMENT: HTTPStatus.UNPROCESSABLE_ENTITY,
     Code.KEY_USED: HTTPStatus.UNPROCESSABLE_ENTITY,
 }

@@ -152,3 +152,27 @@ def test_answers_are_as_the_document_says(operator: httpx.Client, leased: Leased
         schema = methods["get"]["responses"]["200"]["content"]["application/json"]["schema"]
         validator = Draft202012Validator({**schema, "components": document["components"]})
         validator.validate(answer.json())
+
+
+def test_usage_is_told_of_ones_project(user: httpx.Client, operator: httpx.Client, leased: Leased) -> None:
+    """By broker and site, of the project's own leases; of all holders to those with an office."""
+    until(user, leased(units=2)["id"], "active")
+    items = user.get("/usage").json()["items"]
+    assert {(item["actor"], item["role"]) for item in items} == {("site", "authority"), ("broker", "broker")}
+    (granted,) = [item for item in items if item["role"] == "broker"]
+    assert {account["holder"] for account in granted["accounts"]} == {"alpha"}
+    assert granted["accounts"][0]["granted_unit_ms"] > 0
+    assert user.get("/usage?all=true").status_code == 403
+    assert operator.get("/usage?all=true").status_code == 200
+    wrong = user.get("/usage?since=2030-01-02T00:00:00Z&until=2030-01-01T00:00:00Z")
+    assert wrong.json()["detail"] == "until: expected an instant after since"
+
+
+def test_what_drivers_say_of_a_unit(user: httpx.Client, operator: httpx.Client, leased: Leased) -> None:
+    """The guest's side to those of the project, the site's to those with an office."""
+    lease = until(user, leased(name="logged")["id"], "active")
+    unit = lease["members"][0]["unit"]
+    assert any("setup" in line for line in operator.get(f"/sites/units/{unit}/log").json()["lines"])
+    assert user.get(f"/sites/units/{unit}/log").status_code == 403
+    assert user.get(f"/leases/logged/units/{unit}/log").status_code == 200
+    assert user.get("/leases/logged/units/vm-99/log").status_code == 422

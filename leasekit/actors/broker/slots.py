@@ -1,0 +1,79 @@
+"""When something would fit: free windows, read from a broker's calendars as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import merge
+from itertools import islice
+
+import attrs
+
+from leasekit.actors.broker.book import Book
+from leasekit.actors.kernel import Kernel, query
+from leasekit.actors.served import Served
+from leasekit.core.answers import FreeSlot, FreeSlots
+from leasekit.core.commands import FindSlots
+from leasekit.core.errors import CommandError
+from leasekit.core.leases.records import BrokerLease, Delegation
+from leasekit.core.reasons import Code
+from leasekit.core.time import Term
+from leasekit.core.timetable import ClassedTimetable
+from leasekit.core.vectors import needs_of
+
+
+@attrs.define(eq=False)
+class SlotFinder:
+    """Finds windows in which units are free together, of one delegation each, as a ticket is cut.
+
+    A calendar says what is free; whether a mapper would grant it (quotas, order, groups) only that mapper says.
+    """
+
+    _kernel: Kernel
+    _book: Book
+    _served: Served[BrokerLease]
+
+    @query("slots")
+    def find(self, asked: FindSlots) -> FreeSlots:
+        """The first windows, in order of their start, and what stands in the way before the first one."""
+        start = max(asked.start, self._kernel.now)
+        if asked.end - start < asked.length:
+            raise CommandError(f"end: expected at least {asked.length} ms after the start", Code.BAD_ARGUMENT)
+        window, chains = Term(start, asked.end), self._chains(asked)
+        found = merge(*(self._windows(chain, asked, window) for chain in chains), key=lambda slot: slot.start)
+        slots = list(islice(found, asked.limit))
+        first = slots[0].start if slots else asked.end
+        at_once = Term(start, start + asked.length)
+        free = max((self._table(chain, asked).available(at_once) for chain in chains), default=0)
+        short = max(0, asked.units - free)
+        return FreeSlots(slots, short, self._in_the_way(chains, asked.holder, Term(start, first)) if short else [])
+
+    def _chains(self, asked: FindSlots) -> list[Delegation]:
+        """The first delegation of each chain that may be asked. Raises ``CommandError``."""
+        of_type = self._book.of_type(asked.type)
+        if not of_type:
+            has = ", ".join(self._book.types()) or "nothing"
+            raise CommandError(f"type: found {asked.type!r:.80}, there is {has}", Code.UNKNOWN_TYPE)
+        chains = {one.base: one for one in reversed(of_type) if asked.site in ("", one.site)}
+        return [chains[base] for base in sorted(chains)]
+
+    def _table(self, chain: Delegation, asked: FindSlots) -> ClassedTimetable:
+        return self._book.accepted(chain.base, asked.filter, needs_of(asked.needs))
+
+    def _windows(self, chain: Delegation, asked: FindSlots, window: Term) -> Iterator[FreeSlot]:
+        for period in self._table(chain, asked).free_periods(asked.units, window):
+            if period.end - period.start >= asked.length:
+                yield FreeSlot(chain.site, chain.base, period.start, period.end)
+
+    def _in_the_way(self, chains: list[Delegation], holder: str, until: Term) -> list[str]:
+        """The leases of a holder that have units of these chains before the first window."""
+        bases = {chain.base for chain in chains}
+        return [
+            lease.id
+            for lease in self._served.leases.values()
+            if lease.holder == holder
+            and any(self._book.base(one.source) in bases and _overlap(one.term, until) for one in lease.claims)
+        ]
+
+
+def _overlap(one: Term, other: Term) -> bool:
+    return one.start < other.end and other.start < one.end

@@ -1,0 +1,110 @@
+"""What was asked for, granted and used, over HTTP; and the last lines of a unit's log."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct
+
+from leasekit.client.shapes import At
+from leasekit.core.time import DAY, Duration, Instant
+from leasekit.gateway.callers import AUDITOR, VIEWER
+from leasekit.gateway.deployment import OfSite, need_office
+from leasekit.gateway.door import BROKER, SITE
+from leasekit.gateway.instants import instant, moment
+from leasekit.gateway.leases import OfProject
+from leasekit.gateway.routing import Call, route, unprocessable
+
+PERIOD: Final[Duration] = 30 * DAY
+"""How far back is looked, unless it is said."""
+
+
+class UsageOf(OfProject, kw_only=True):
+    """Of which project, over which period; ``all``: of all holders, which operators and auditors may see."""
+
+    all: bool = False
+    since: At | None = None
+    until: At | None = None
+
+
+class ActorUsage(Struct, kw_only=True):
+    """The accounts of a broker or a site: what it granted, or what was used, by holder, type and site; ``since`` when
+    it knows them. Times are milliseconds, ``offered_unit_ms`` is how much there was of each type.
+    """
+
+    actor: str
+    role: str
+    since: At
+    accounts: list[dict[str, Any]]
+    offered_unit_ms: dict[str, int]
+
+
+class UsageReport(Struct, kw_only=True):
+    """What every broker and site says."""
+
+    items: list[ActorUsage]
+
+
+@route("GET", "/usage")
+async def usage(call: Call, params: UsageOf) -> UsageReport:
+    """Add up what a project, or everybody, asked for, was granted and used, by broker and by site."""
+    holder = "" if params.all else call.door.project(call.caller, params.project, VIEWER).name
+    if params.all:
+        need_office(call, AUDITOR)
+    until = instant(params.until) or call.door.clock()
+    since = until - PERIOD if params.since is None else instant(params.since) or 0
+    if since >= until:
+        raise unprocessable("until: expected an instant after since")
+    items = [
+        await _of_actor(call, name, holder, since, until)
+        for name, actor in call.door.actors.items()
+        if actor.role in (BROKER, SITE)
+    ]
+    return UsageReport(items=items)
+
+
+async def _of_actor(call: Call, name: str, holder: str, since: Instant, until: Instant) -> ActorUsage:
+    actor = call.door.actors[name]
+    answer = await actor.request("usage", "", {"since": since, "until": until})
+    accounts = [one for one in answer["accounts"] if holder in ("", one["holder"])]
+    return ActorUsage(
+        actor=name, role=actor.role, since=moment(answer["since"]), accounts=accounts,
+        offered_unit_ms=answer["offered_unit_ms"],
+    )  # fmt: skip
+
+
+class UnitLines(OfSite, kw_only=True):
+    """How many lines."""
+
+    lines: Annotated[int, Meta(ge=1, le=10_000)] = 200
+
+
+class UnitLog(Struct, kw_only=True):
+    """The last lines of a unit's log, oldest first."""
+
+    lines: list[str]
+
+
+@route("GET", "/sites/units/{unit}/log")
+async def site_log(call: Call, unit: str, params: UnitLines) -> UnitLog:
+    """Show what a site's drivers said of a unit."""
+    need_office(call, AUDITOR)
+    answer = await call.door.actor(params.site, SITE).request("unit_log", unit, {"lines": params.lines})
+    return UnitLog(lines=answer["lines"])
+
+
+class GuestLines(OfProject, kw_only=True):
+    """How many lines."""
+
+    lines: Annotated[int, Meta(ge=1, le=10_000)] = 200
+
+
+@route("GET", "/leases/{lease}/units/{unit}/log")
+async def lease_log(call: Call, lease: str, unit: str, params: GuestLines) -> UnitLog:
+    """Show what the project's drivers said of a unit of a lease."""
+    actor = call.door.project(call.caller, params.project, VIEWER)
+    shown = await actor.query("lease", lease=lease)
+    if unit not in [one["unit"] for one in shown["units"]]:
+        raise unprocessable(f"unit: found {unit!r:.80}, which the lease has not")
+    answer = await actor.request("unit_log", unit, {"lines": params.lines})
+    return UnitLog(lines=answer["lines"])
