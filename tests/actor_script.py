@@ -60,7 +60,7 @@ from leasekit.core.protocol.messages import (
 from leasekit.core.reasons import read, unmark, words
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
-from leasekit.core.time import Instant, format_duration, parse_duration
+from leasekit.core.time import INSTANT_MAX, Instant, format_duration, parse_duration
 
 _SETTINGS: Mapping[str, type[Any]] = {"guest": GuestSettings, "broker": BrokerSettings, "site": AuthoritySettings}
 _NUMBERS = frozenset({"units", "hold"})
@@ -239,8 +239,11 @@ class _Script:
         for name in self._bench.nodes:
             dispatch = self._bench.actor(name).dispatch
             every: dict[str, dict[str, Any]] = {"leases": {"all": True}, "topologies": {"all": True}}
-            for query in {*dispatch.queries} - {*ONE_OF}:
+            for query in {*dispatch.queries} - {*ONE_OF, "slots"}:
                 _check(dispatch.answers[query], dispatch.ask(query, every.get(query, {})))
+            for type_ in self._bench.actor(name).book.types() if "slots" in dispatch.queries else ():
+                asked = {"type": type_, "units": 1, "length": 1, "end": INSTANT_MAX}
+                _check(dispatch.answers["slots"], dispatch.ask("slots", asked))
             for query, (all_, key, id_) in ONE_OF.items():
                 for one in dispatch.ask(all_, every.get(all_, {})) if query in dispatch.queries else ():
                     _check(dispatch.answers[query], dispatch.ask(query, {key: one[id_]}))
