@@ -57,7 +57,12 @@ class SlotFinder:
         return [chains[base] for base in sorted(chains)]
 
     def _table(self, chain: Delegation, asked: FindSlots) -> ClassedTimetable:
-        return self._book.accepted(chain.base, asked.filter, needs_of(asked.needs))
+        """The calendar of those units that will do. Raises ``CommandError``."""
+        try:
+            needs = needs_of(asked.needs)
+        except ValueError as error:
+            raise CommandError(str(error), Code.BAD_ARGUMENT) from None
+        return self._book.accepted(chain.base, asked.filter, needs)
 
     def _windows(self, chain: Delegation, asked: FindSlots, window: Term) -> Iterator[FreeSlot]:
         for period in self._table(chain, asked).free_periods(asked.units, window):
