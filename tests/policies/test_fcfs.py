@@ -60,6 +60,14 @@ def test_elastic_takes_what_is_free_down_to_its_least() -> None:
     assert refused.earliest == 5
 
 
+def test_a_request_whose_window_is_over_is_refused() -> None:
+    """One that was long on its way is not granted a start that it does not want."""
+    late = request("l", 1, 50, 70)._replace(latest_start=40)
+    (refused,) = mapper().allocate(Books({"a": 4}).cycle(late))
+    assert isinstance(refused, Reject)
+    assert refused.reason == "its latest start, @{40}, is past"
+
+
 def test_refusal_names_type_site_free_and_earliest() -> None:
     """A request that doesn't fit is told what is free where, and when it would fit."""
     books = Books({"a": 4, "b": 4})

@@ -18,6 +18,8 @@ from leasekit.policies.broker.capacity import CapacityView, Place, Shape, classe
 T = TypeVar("T")
 INSUFFICIENT = "insufficient"
 """The code of what could be had at less load."""
+LATE = "late"
+"""The code of what came too late."""
 SHOWN_MAX = 5
 """The most sites that a reason lists."""
 
@@ -49,6 +51,11 @@ def never(request: PendingRequest, shape: Shape, least: int, now: Instant) -> st
         )  # fmt: skip
     spans = _listed([f"{place.site} {_span(place.span)}" for place in places])
     return Coded(f"no delegation of {request.type!r} covers {_span(term)}{_later(request)}: {spans}", "not_covered")
+
+
+def late(request: PendingRequest) -> str:
+    """Its window is over: it was long on its way, or its broker could not take it up."""
+    return Coded(f"its latest start, {mark(request.latest_start)}, is past", LATE)
 
 
 def insufficient(request: PendingRequest, places: Sequence[Place], term: Term, least: int) -> str:

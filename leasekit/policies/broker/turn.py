@@ -78,6 +78,8 @@ class BrokerTurn:
             # What has passed since a deferrable request was shown is no part of its window any more.
             term = Term(self.now, self.now + term.length)
             request = request._replace(term=term)
+        if request.latest_start < term.start:
+            return Reject(request.lease, reasons.late(request))
         shape = self.shape(request)
         limit = self.limit(request)
         waits = request.latest_start > term.start
