@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Final
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -90,7 +89,8 @@ async def _control(door: GatewayDoor, request: Request) -> Response:
 
 
 async def _answer(door: GatewayDoor, route: Route, request: Request) -> Response:
-    headers = request.headers
+    # One pass: each look-up in Starlette's headers goes through all of them.
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
     caller = await _caller(door, headers)
     key = headers.get("idempotency-key", "")
     if key and not KEY.fullmatch(key):
@@ -111,6 +111,8 @@ async def _answer(door: GatewayDoor, route: Route, request: Request) -> Response
 
 def _once(request: Request) -> dict[str, str]:
     """The query, in which each word stands once. Raises :class:`ProblemError`."""
+    if not request.scope["query_string"]:
+        return {}
     pairs = request.query_params.multi_items()
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -135,7 +137,7 @@ async def _body(request: Request, expected: str = JSON) -> bytes:
     return bytes(data)
 
 
-async def _caller(door: GatewayDoor, headers: Headers) -> Caller:
+async def _caller(door: GatewayDoor, headers: Mapping[str, str]) -> Caller:
     """Who calls. Raises :class:`ProblemError` for a token that is none, and for none where one is needed."""
     given = headers.get("authorization")
     if given is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
@@ -44,7 +45,7 @@ class Call:
         return {"caller": self.caller.name, "way": self.caller.way, "key": self.key}
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class Route:
     """One method of one path."""
 
@@ -59,6 +60,11 @@ class Route:
     status: HTTPStatus
     is_open: bool
     """Whether who calls need not say who that is."""
+
+    @cached_property
+    def has_defaults(self) -> bool:
+        """Whether nothing needs to stand in its query."""
+        return self.params is not None and not any(one.required for one in msgspec.structs.fields(self.params))
 
     @property
     def tag(self) -> str:
@@ -76,6 +82,8 @@ class Route:
             if query:
                 raise unprocessable(f"query: found {next(iter(query))!r:.40}, this path takes none")
             return {}
+        if not query and self.has_defaults:
+            return {"params": self.params()}
         try:
             return {"params": msgspec.convert(dict(query), self.params, strict=False)}
         except msgspec.ValidationError as error:

@@ -24,7 +24,7 @@ def test_demo_checks_every_step(tmp_path: Path) -> None:
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "failed" not in done.stdout
-    assert len(re.findall(r"^ok ", done.stdout, re.MULTILINE)) == 11
+    assert len(re.findall(r"^ok ", done.stdout, re.MULTILINE)) == 12
     assert "All steps checked" in done.stdout
     assert list((folder / "month").glob("*.png"))
     assert [name for name in ("site", "broker", "guest") if not (folder / f"{name}.db").exists()] == []

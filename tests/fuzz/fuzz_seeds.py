@@ -10,7 +10,7 @@ from leasekit.core.claims.claim import delegate, delegate_root
 from leasekit.core.claims.evidence import encode_evidence, of_overdelegation, of_returned
 from leasekit.core.claims.signed import CONTRACT, RECEIPT, RELINQUISHMENT, endorse, reclaim, state
 from leasekit.core.claims.tree import ClaimTree
-from leasekit.core.properties import Properties
+from leasekit.core.properties import Counts, Properties
 from leasekit.core.protocol.channel import Channel
 from leasekit.core.protocol.codec import encode_batch
 from leasekit.core.protocol.messages import HeldClaim, Message, PlanPart, QuotedOffer, UnitState
@@ -54,6 +54,7 @@ def example(kind: Any) -> Any:
         bool: True, str: "a", int: 1, bytes: TICKET.encode(), Term: TERM, Properties: {"k": "v"},
         Reason: REASON, Reason | None: REASON,
         tuple[str, ...]: ("u",), tuple[int, ...]: (1,), tuple[Properties, ...]: ({"k": "v"}, {}),
+        Counts: ((b"c" * 32, 1),), tuple[bytes, ...]: (b"c" * 32,),
         tuple[UnitState, ...]: (UnitState("u", "active", {"ip": "10.0.0.1"}, None, b"c"),),
     }  # fmt: skip
     for part in (PlanPart, QuotedOffer, HeldClaim):

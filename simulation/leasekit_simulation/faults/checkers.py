@@ -16,13 +16,18 @@ from leasekit.core.claims.claim import decode_ticket, split_tickets
 from leasekit.core.leases import authority, broker, delegation, outage, plans, power, returns, saved, service_manager
 from leasekit.core.leases.machine import TransitionTable
 from leasekit.core.protocol.messages import LeaseUpdate, Message, ReturnTicket, TicketUpdate
-from leasekit.core.reasons import Code, read
+from leasekit.core.reasons import Code, read, with_code
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import MINUTE, Duration, Instant
 
 SLACK: Final[Duration] = 11 * MINUTE
 """How far an actor's clock may be ahead at the most, and a little more."""
+
+
+def is_command(why: str) -> bool:
+    """Whether a line of the log says who gave a command."""
+    return why.startswith(with_code(Code.COMMANDED))
 
 
 class Violated(AssertionError):
@@ -191,6 +196,8 @@ class StateChecker(Listening):
             last_at = self._latest.get(actor, 0)
             must(when >= last_at, f"{actor}: {event} of {subject} is logged at {when}, after something at {last_at}")
             self._latest[actor] = when
+            if is_command(why):
+                continue  # who gave a command; what it did has its own lines
             if event == "overdelegation":
                 must(self._rogue, f"{actor} blames somebody, and every broker is honest: {why}")
                 continue
