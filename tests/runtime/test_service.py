@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from polling import poll
+from polling import PATIENCE, poll
 from runtime_processes import DaemonProcess, Daemons
 from runtime_world import request
 
@@ -299,10 +299,9 @@ def test_a_full_disk_and_then_room(tmp_path: Path) -> None:
             with daemons.client("guest", timeout=30) as client, daemons.client("guest") as asker:
                 for _ in range(50):
                     client.send("command", "lease.request", wish)
-                deadline = time.monotonic() + 10
-                while asker.query("status")["shell"]["state"] != "store trouble":
+                deadline = time.monotonic() + PATIENCE
+                while (shell := asker.query("status")["shell"])["state"] != "store trouble":
                     assert time.monotonic() < deadline
-                shell = asker.query("status")["shell"]
                 assert "full" in shell["problem"] or "I/O" in shell["problem"], shell
                 ballast.unlink()
                 acknowledged = set()
