@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final, Self, TypeVar
 
@@ -144,7 +144,7 @@ class Client:
         """What happened to a lease, oldest first."""
         return self.ask(self._asks.history(lease)).items
 
-    def events(self, last: str = "") -> Iterator[tuple[str, Transition | None]]:
+    def events(self, last: str = "") -> Generator[tuple[str, Transition | None], None, None]:
         """What happens in the project, as it happens, each with the id of its event: who gives the id of the last one
         that they heard misses nothing. The first tells nothing but from where on it goes.
         """
@@ -159,15 +159,13 @@ class Client:
         """The lease, once it is in a state and its units have joined. Raises :class:`~.asking.LeaseFailed` if it is
         over before that.
         """
-        events = self.events()
-        try:
-            for _ in events:
-                found = self.get(lease)
-                if is_there(found, state):
-                    return found
-        finally:
-            events.close()  # type: ignore[attr-defined]
-        return self.wait(lease, state)  # the gateway has ended; it is asked again
+        while True:
+            with suppress(httpx.TransportError), closing(self.events()) as events:
+                for _ in events:
+                    found = self.get(lease)
+                    if is_there(found, state):
+                        return found
+            self.get(lease)  # the gateway has ended: this waits for the next one, and raises if there is none in time
 
     @contextmanager
     def lease(
@@ -307,15 +305,14 @@ class AsyncClient:
         """The lease, once it is in a state and its units have joined. Raises :class:`~.asking.LeaseFailed`."""
         params = {"project": self._asks.project} if self._asks.project else {}
         while True:
-            async with self._http.stream("GET", "/events", params=params) as answer:
-                if answer.status_code >= 400:
-                    check(answer, await answer.aread())
-                async for line in answer.aiter_lines():
-                    if line:
-                        continue
-                    found = await self.get(lease)
-                    if is_there(found, state):
-                        return found
+            with suppress(httpx.TransportError):
+                async with self._http.stream("GET", "/events", params=params) as answer:
+                    if answer.status_code >= 400:
+                        check(answer, await answer.aread())
+                    async for line in answer.aiter_lines():
+                        if not line and is_there(found := await self.get(lease), state):
+                            return found
+            await self.get(lease)  # as in Client.wait
 
     @asynccontextmanager
     async def lease(

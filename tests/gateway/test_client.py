@@ -105,14 +105,20 @@ def test_the_same_on_asyncio(gateway: GatewayUnderTest) -> None:
 
 
 def test_a_request_outlives_its_gateway(tmp_path: Path) -> None:
-    """What comes to no answer is sent again, and done once."""
+    """What comes to no answer is sent again, and done once; who waits goes on waiting with the next gateway."""
     actors, whole = tmp_path / "actors.toml", tmp_path / "whole.toml"
     actors.write_text(site_and_broker(INVENTORY.partition("[actor.web]")[0], "alpha"))
     whole.write_text(site_and_broker(INVENTORY, "alpha"))
     gateway = GatewayUnderTest(whole, load(whole).state)
     with running(actors, os.environ):
         first = started(whole)
-        with client(gateway, gateway.token("carl", alpha="user")) as api:
+        token = gateway.token("carl", alpha="user")
+        with client(gateway, token) as api, client(gateway, token) as other:
+            before = api.request("vm", hours=1)
+            api.wait(before)
+            closed: list[str] = []
+            waiting = threading.Thread(target=lambda: closed.append(other.wait(before, "closed").reason))
+            waiting.start()
             first.kill()
             first.wait()
             found: list[str] = []
@@ -120,7 +126,10 @@ def test_a_request_outlives_its_gateway(tmp_path: Path) -> None:
             thread.start()
             second = started(whole)
             thread.join(timeout=60)
-            assert [one.id for one in api.leases()] == found
+            assert [one.id for one in api.leases()] == [before.id, *found]
+            api.close(before, "seen by who waits")
+            waiting.join(timeout=60)
+            assert closed == ["seen by who waits"]
         second.terminate()
         assert second.wait(timeout=30) == 0
 
