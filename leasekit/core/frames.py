@@ -9,6 +9,8 @@ import msgpack
 
 from leasekit.core.errors import LeasekitError
 
+MEDIA_TYPE: Final = "application/vnd.leasekit.frames"
+"""What frames are called over HTTP."""
 LENGTH: Final = Struct(">I")
 REQUEST_MAX: Final = 2 * 1024 * 1024
 """The longest request, in bytes."""

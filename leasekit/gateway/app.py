@@ -19,13 +19,14 @@ from starlette.routing import Route as StarletteRoute
 
 from leasekit.client.shapes import ProblemDetails
 from leasekit.core.errors import LeasekitError
+from leasekit.core.frames import MEDIA_TYPE
 from leasekit.gateway import deployment, leases, slots, tokens, usage  # noqa: F401 - they declare their routes
 from leasekit.gateway.callers import ANYBODY, Caller
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.openapi import document
 from leasekit.gateway.problems import ProblemError, of_error
 from leasekit.gateway.routing import BASE, KEY, ROUTES, Call, Route, unprocessable
-from leasekit.gateway.tunnel import FRAMES, answer_frame
+from leasekit.gateway.tunnel import answer_frame
 
 BODY_MAX: Final = 1024 * 1024
 """The longest body of a request, in bytes."""
@@ -85,7 +86,7 @@ def _told_problems(answer: Callable[[Request], Awaitable[Response]]) -> Callable
 
 async def _control(door: GatewayDoor, request: Request) -> Response:
     call = Call(door, await _caller(door, request.headers), request.headers)
-    return await answer_frame(call, request.path_params["actor"], await _body(request, FRAMES))
+    return await answer_frame(call, request.path_params["actor"], await _body(request, MEDIA_TYPE))
 
 
 async def _answer(door: GatewayDoor, route: Route, request: Request) -> Response:

@@ -8,14 +8,13 @@ from typing import Any, Final
 from starlette.responses import Response, StreamingResponse
 
 from leasekit.core.errors import LeasekitError
-from leasekit.core.frames import LENGTH, REQUEST_MAX, FrameError, length, pack, unpack
+from leasekit.core.frames import LENGTH, MEDIA_TYPE, REQUEST_MAX, FrameError, length, pack, unpack
 from leasekit.gateway.actors import ActorConnection, RefusedError
 from leasekit.gateway.callers import AUDITOR, OPERATOR, USER, VIEWER
 from leasekit.gateway.door import GUEST, forbidden
 from leasekit.gateway.problems import not_found
 from leasekit.gateway.routing import Call, unprocessable
 
-FRAMES: Final = "application/vnd.leasekit.frames"
 READS: Final = frozenset({"query", "history", "log", "log_end", "archived", "past", "usage", "unit_log", "watch"})
 """The kinds of requests that only look."""
 STREAMS: Final = frozenset({"watch", "unit_log"})
@@ -42,13 +41,13 @@ async def answer_frame(call: Call, name: str, data: bytes) -> Response:
     if not _may(call, actor, kind, what):
         raise forbidden(f"{call.caller.name} may not {kind} {what} at {name}")
     if kind in STREAMS and (kind == "watch" or arguments.get("follow")):
-        return StreamingResponse(_follow(actor, id_, kind, what, arguments), media_type=FRAMES)
+        return StreamingResponse(_follow(actor, id_, kind, what, arguments), media_type=MEDIA_TYPE)
     key = {"key": str(request["key"])} if request.get("key") else {}
     try:
         result = await actor.request(kind, what, arguments, **{**call.signed, **key})
-        return Response(pack({"id": id_, "ok": True, "result": result}), media_type=FRAMES)
+        return Response(pack({"id": id_, "ok": True, "result": result}), media_type=MEDIA_TYPE)
     except RefusedError as error:
-        return Response(pack(_refusal(id_, error)), media_type=FRAMES)
+        return Response(pack(_refusal(id_, error)), media_type=MEDIA_TYPE)
 
 
 def _may(call: Call, actor: ActorConnection, kind: str, name: str) -> bool:

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from leasekit.config.sockets import RemoteDoor
 from leasekit.core.errors import LeasekitError
+from leasekit.core.frames import MEDIA_TYPE
 
 API: Final = "/api/v1"
 
@@ -37,7 +38,7 @@ def call(url: str, token: str, method: str, path: str, body: bytes | None, timeo
     connection = kind(parts.hostname, parts.port, timeout=timeout)
     headers = {"authorization": f"Bearer {token}"} if token else {}
     if body is not None:
-        headers["content-type"] = "application/vnd.leasekit.frames"
+        headers["content-type"] = MEDIA_TYPE
     try:
         connection.request(method, f"{parts.path.rstrip('/')}{API}{path}", body, headers)
         sock = connection.sock
