@@ -149,6 +149,27 @@ def test_inventory_that_shrinks_reaches_the_broker_at_once(tmp_path: Path) -> No
     is_sound(world)
 
 
+def test_of_each_class_no_more_is_offered_than_there_is(tmp_path: Path) -> None:
+    """Units of one class come and go again: what is left of the other one stays offered."""
+    racks = 'units = 2\nprefix = "a-"\nunit_properties = { rack = "a" }\n[[actor.site.inventory]]\ntype = "vm"\n'
+    racks += 'units = 4\nprefix = "b-"\nunit_properties = { rack = "b" }\n'
+    world = DeployedWorld(ALONE.replace("units = 6\n", racks), tmp_path)
+    lease = world.request("batch", 5, 10 * SECOND, HOUR)
+    world.run_until(MINUTE)
+    rack_a, rack_b = (f'units = {{}}\nprefix = "{rack}-"' for rack in "ab")
+    there = [2, 4]
+    for wanted in ([2, 6], [2, 4], [2, 3], [3, 2]):
+        rewrite(world, tmp_path, rack_b.format(there[1]), rack_b.format(wanted[1]))
+        rewrite(world, tmp_path, rack_a.format(there[0]), rack_a.format(wanted[0]), "site")
+        (row,) = (one for one in world.query("upper", "sources") if one["state"] == "held")
+        assert {(one["properties"]["rack"], one["units"]) for one in row["classes"]} == set(
+            zip("ab", wanted, strict=True)
+        )
+        there = wanted
+    assert world.lease("site", lease)["state"] == "active"
+    is_sound(world)
+
+
 @pytest.mark.parametrize("who", ["site", "upper"])
 def test_more_and_fewer_by_command(tmp_path: Path, who: str) -> None:
     """What the operator says stands over restarts, whatever the file says, until it is said otherwise."""

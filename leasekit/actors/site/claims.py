@@ -527,9 +527,15 @@ class SiteDelegations:
         return [attrs.evolve(spec, units=spec.units or total(spec.type)) for spec in self._settings.delegations]
 
     def is_outdated(self, record: Delegation) -> bool:
-        """Hosts that it is of are others by now, or fewer. Units that are no hosts stay what they were."""
-        leaf, there = decode_ticket(record.ticket).leaf, self._units.inventory.counts(record.type)
-        return any(units * DEGREE_ONE > there[class_] * leaf.degree for class_, units in leaf.classes if leaf.sizes)
+        """It counts more units of a class than there are. Hosts are what they are by now; other units stay what they
+        were when it was given.
+        """
+        leaf, inventory = decode_ticket(record.ticket).leaf, self._units.inventory
+        there = inventory.counts(record.type)
+        if not leaf.sizes:
+            named = [unit for unit in self._units if unit.type == record.type and unit.id in inventory]
+            there = Counter(class_ for unit in named for class_ in unit.classes)
+        return any(units * DEGREE_ONE > there[class_] * leaf.degree for class_, units in leaf.classes)
 
     def most_of(self, spec: DelegationSpec) -> int:
         """How many units there are to give."""
