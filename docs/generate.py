@@ -86,7 +86,7 @@ SETTINGS: Final[Mapping[str, type]] = {
     "settings of switching": EnergyPowerSettings,
     "settings of ewma": EwmaSettings,
 }
-TABLES_OF_THEIR_OWN: Final = frozenset({"priorities", "inventory", "delegations"})
+TABLES_OF_THEIR_OWN: Final = frozenset({"priorities", "inventory", "delegations", "serves"})
 """Settings that a deploy file gives in tables of their own."""
 
 

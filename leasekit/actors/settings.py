@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import attrs
 
+from leasekit.core.drivers import OnlyUnits
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Duration, Instant
 
@@ -199,6 +200,8 @@ class AuthoritySettings(ActorSettings):
     """What a site authority has on top."""
 
     inventory: tuple[UnitGroup, ...] = ()
+    serves: Mapping[str, tuple[OnlyUnits, ...]] = attrs.Factory(dict)
+    """Which units alone the drivers of a type can serve, where these say that."""
     delegations: tuple[DelegationSpec, ...] = ()
     failures_max: int = 3
     """How often in a row a unit may fail before it goes out of service."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import click
 
-from leasekit.cli.hosts import host
 from leasekit.cli.hypervisors import hypervisor
 from leasekit.cli.options import FILE, FILE_AND_ACTORS, Shown, argument, command, option
 from leasekit.cli.output import (
@@ -27,6 +26,7 @@ from leasekit.cli.peer import add_delegation_commands, add_eviction
 from leasekit.cli.places import SITE, DeployPlace
 from leasekit.cli.ticket import key_column
 from leasekit.cli.times import TERM, Count, at, now, show_when, to_second
+from leasekit.cli.unit import unit_group
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.authority import UNIT_TABLE
 from leasekit.core.time import INSTANT_MAX, Instant
@@ -44,7 +44,7 @@ def site() -> None:
     """Look after a site's units."""
 
 
-site.add_command(host)
+site.add_command(unit_group)
 site.add_command(hypervisor)
 
 

@@ -187,7 +187,8 @@ class Resolver:
         key = table.key if isinstance(table.key, tables.KeyTable) else tables.KeyTable(file=table.key)
         settings = self._settings(where, name, table)
         if isinstance(settings, AuthoritySettings):
-            check_units(self.context, settings.inventory, drivers, driver_of)
+            serves = check_units(self.context, settings.inventory, drivers, driver_of)
+            settings = attrs.evolve(settings, serves=serves)
         return ActorSpec(
             name=name,
             role=cast(tables.Role, table.role),

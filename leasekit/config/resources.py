@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,7 @@ from leasekit.config.emulation import EmulationSpec
 from leasekit.config.errors import Faults, one_of
 from leasekit.config.tables import DriverSpec
 from leasekit.core.claims.claim import DEGREE_ONE
-from leasekit.core.drivers import UNIT_ID, UNIT_ID_ALLOWED
+from leasekit.core.drivers import UNIT_ID, UNIT_ID_ALLOWED, OnlyUnits
 from leasekit.core.leases.power import power_driver
 from leasekit.core.properties import CAPS, MIGRATES, SAVES
 from leasekit.core.settings import setting_fields, structure
@@ -339,10 +340,13 @@ def _null(context: Context, actor: str) -> DriverSpec:
 
 def check_units(
     context: Context, inventory: Iterable[UnitGroup], drivers: Mapping[str, DriverSpec], driver_of: Mapping[str, str]
-) -> None:
-    """A driver whose settings say which units it can serve must know all those that it sets up or switches."""
+) -> dict[str, tuple[OnlyUnits, ...]]:
+    """A driver whose settings say which units it can serve must know all those that it sets up or switches. Returns
+    what drivers say, by type.
+    """
     units: dict[str, list[str]] = {}
     divided = set[str]()
+    found: dict[str, tuple[OnlyUnits, ...]] = {}
     for group in inventory:
         units.setdefault(group.type, []).extend(group.names)
         if any(key.startswith(CAPACITY) for key in group.own):
@@ -353,29 +357,28 @@ def check_units(
             for type_, names in units.items()
             if name in (driver_of.get(type_), driver_of.get(power_driver(type_)))
         }
-        if concerned:
-            _check_known(context, spec, concerned, divided)
+        if not concerned:
+            continue
+        only = context.faults.attempt(
+            spec.where, partial(only_units, spec.kind, spec.settings, spec.where, base=context.state)
+        )
+        if only is not None:
+            found |= {type_: (*found.get(type_, ()), only) for type_ in concerned}
+            _check_known(context, spec, only, concerned, divided)
+    return found
 
 
 def _check_known(
-    context: Context, spec: DriverSpec, units: Mapping[str, Sequence[str]], divided: AbstractSet[str]
+    context: Context, spec: DriverSpec, only: OnlyUnits, units: Mapping[str, Sequence[str]], divided: AbstractSet[str]
 ) -> None:
-    only = context.faults.attempt(
-        spec.where, lambda: only_units(spec.kind, spec.settings, spec.where, base=context.state)
-    )
-    if only is None:
-        return
     for type_, names in units.items():
-        takes, what = only.takes, only.what
-        if type_ in divided and only.hosts is not None:
-            takes, what = only.hosts.__contains__, "host"
-        missing = [name for name in names if not takes(name)]
+        missing = {name: what for name in names if (what := only.lacks(name, divided=type_ in divided))}
         if missing:
             more = f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
-            named = ", ".join(map(repr, missing[:NAMED_MAX]))
+            named = ", ".join(map(repr, list(missing)[:NAMED_MAX]))
             context.faults.add(
                 f"{spec.where}.{only.key}",
-                f"no {what} for {named}{more} of type {type_!r}",
+                f"no {next(iter(missing.values()))} for {named}{more} of type {type_!r}",
                 "one for each unit that the driver sets up or switches",
             )
 

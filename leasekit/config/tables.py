@@ -85,7 +85,7 @@ def _settings_table(settings: type[ActorSettings], *left_out: str) -> type[Any]:
 SETTINGS: Final[Mapping[str, type[Any]]] = {
     "guest": _settings_table(GuestSettings),
     "broker": _settings_table(BrokerSettings, "priorities", "delegations"),
-    "authority": _settings_table(AuthoritySettings, "inventory", "delegations"),
+    "authority": _settings_table(AuthoritySettings, "inventory", "delegations", "serves"),
 }
 """``[actor.NAME.settings]`` by role."""
 

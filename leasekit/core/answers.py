@@ -656,13 +656,15 @@ class UnitDetails(Answer, frozen=True):
     trouble: str | UnsetType = UNSET
 
 
-class HostDetails(Answer, frozen=True):
-    """A host with capacity: what it has, and what of it is ``taken``, in words; the machines on it, and whose they are;
-    the ``lease`` that has all of it; the ``leases`` that have anything there, now or later; and how it ``differs`` from
-    what the deploy file says: ``added``, ``changed``, ``removed``, or not at all.
+class InventoryEntry(Answer, frozen=True):
+    """A unit of a site's inventory. ``number`` is its own at the site, and is never another's. Of a host, what it has,
+    and what of that is ``taken``, in words, and the machines on it, and whose they are; the ``lease`` that has all of
+    the unit; the ``leases`` that have anything there, now or later; and how it ``differs`` from what the deploy file
+    says: ``added``, ``changed``, ``removed``, or not at all.
     """
 
-    host: str
+    unit: str
+    number: int
     type: str
     state: str
     capacity: str

@@ -175,12 +175,13 @@ class MoveUnit:
 
 
 @attrs.frozen(kw_only=True)
-class SetHost:
-    """A site has a host of a type, or one that it has is otherwise: its ``capacity`` by resource, as people write it,
-    ``least_yield`` in thousandths, and other ``attributes``. Of a host that there is, what is None stays as it is.
+class SetUnit:
+    """A site has a unit of a type, or one that it has is otherwise: its ``attributes``, and where it is a host its
+    ``capacity`` by resource, as people write it, and ``least_yield`` in thousandths. Of a unit that there is, what is
+    None stays as it is.
     """
 
-    host: str = ""
+    unit: str = ""
     type: str = ""
     capacity: Mapping[str, str] | None = None
     least_yield: int | None = None
@@ -188,17 +189,17 @@ class SetHost:
 
 
 @attrs.frozen(kw_only=True)
-class RemoveHost:
-    """A site has a host no more."""
+class RemoveUnit:
+    """A site has a unit no more."""
 
-    host: str = ""
+    unit: str = ""
 
 
 @attrs.frozen(kw_only=True)
-class ResetHost:
-    """A host is as the settings say again."""
+class ResetUnit:
+    """A unit is as the settings say again."""
 
-    host: str = ""
+    unit: str = ""
 
 
 @attrs.frozen(kw_only=True)

@@ -140,6 +140,14 @@ class OnlyUnits:
     what: str
     hosts: Container[str] | None = None
 
+    def lacks(self, unit: str, *, divided: bool) -> str:
+        """What there is not for a unit: ``what``, or ``host``; empty: it can be served. ``divided``: machines are on
+        units of its type.
+        """
+        if divided and self.hosts is not None:
+            return "" if unit in self.hosts else "host"
+        return "" if self.takes(unit) else self.what
+
 
 @attrs.frozen
 class Orphan:

@@ -55,7 +55,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "notices": Table({"id": str, "peer": str, "state": str, "until": int, "body": bytes}),
     "peers": Table({"id": str, "role": str, "key": str, "address": str, "origin": str, "body": bytes}),
     "maintenance": Table({"id": str, "start": int, "end": int, "reason": str, "body": bytes}),
-    "hosts": Table({"id": str, "type": str, "gone": int, "body": bytes}),
+    "unit_changes": Table({"id": str, "type": str, "gone": int, "body": bytes}),
     "host_kinds": Table({"id": str, "type": str, "body": bytes}),
     "saved": Table(
         {"id": str, "lease": str, "holder": str, "type": str, "state": str, "until": int, "body": bytes}

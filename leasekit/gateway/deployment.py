@@ -144,16 +144,18 @@ def _looked_at(role: str, path: str, query: str, answer: Any, words: str) -> Non
     _declare("GET", path, query, words, run, role, None, answer)
 
 
-def _done(role: str, path: str, command: str, kind: type, answer: Any, words: str, **fixed: Any) -> None:
-    """A path that carries a command out; words of the path are arguments, and the rest is the body."""
-    body = body_of(kind, leave_out=(*variables(path), *fixed))
+def _done(role: str, path: str, command: str, kind: type, answer: Any, words: str, *, method: str = "POST") -> None:
+    """A path that carries a command out; words of the path are arguments, and the rest is the body: a ``DELETE`` has
+    none.
+    """
+    body = None if method == "DELETE" else body_of(kind, command, leave_out=tuple(variables(path)))
 
-    async def run(call: Call, params: Any, body: Any, **given: str) -> Any:
+    async def run(call: Call, params: Any, body: Any = None, **given: str) -> Any:
         actor = _actor(call, role, params, OPERATOR)
-        asked = {**read_instants(kind, msgspec.to_builtins(body)), **given, **fixed}
-        return _told(await actor.command(command, asked, **call.signed), answer)
+        said = {} if body is None else read_instants(kind, msgspec.to_builtins(body))
+        return _told(await actor.command(command, {**said, **given}, **call.signed), answer)
 
-    _declare("POST", path, command, words, run, role, body, answer)
+    _declare(method, path, command, words, run, role, body, answer)
 
 
 def _actor(call: Call, role: str, params: Any, need: str) -> Any:
@@ -184,9 +186,9 @@ def _declare(
 
 
 @cache
-def body_of(kind: type, leave_out: tuple[str, ...]) -> type[Struct]:
-    """The body of a command whose arguments are ``kind``: a field for each, but for those that the path says. Instants
-    are text in it.
+def body_of(kind: type, command: str, leave_out: tuple[str, ...]) -> type[Struct]:
+    """The body of a ``command`` whose arguments are ``kind``: a field for each, but for those that the path says.
+    Instants are text in it.
     """
     written, fields = written_types(kind), []
     for field in attrs.fields(attrs.resolve_types(kind)):
@@ -199,11 +201,16 @@ def body_of(kind: type, leave_out: tuple[str, ...]) -> type[Struct]:
         else:
             fields.append((field.name, field.type, field.default))
     return msgspec.defstruct(
-        f"{kind.__name__}Body", fields, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+        "".join(map(str.capitalize, command.split("."))) + "Body",
+        fields,
+        kw_only=True,
+        forbid_unknown_fields=True,
+        omit_defaults=True,
     )
 
 
 _looked_at(SITE, "/sites/units", "units", list[answers.UnitDetails], "List a site's units: state, lease, trouble.")
+_looked_at(SITE, "/sites/inventory", "inventory", list[answers.InventoryEntry], "List the units of a site's inventory.")
 _looked_at(SITE, "/sites/leases", "leases", list[answers.SiteLeaseDetails], "List the leases at a site.")
 _looked_at(SITE, "/sites/status", "status", answers.SiteStatus, "Show how a site is.")
 _looked_at(
@@ -230,6 +237,22 @@ _looked_at(GUEST, "/topologies", "topologies", list[answers.TopologyDetails], "L
 _looked_at(GUEST, "/topologies/{topology}", "topology", answers.TopologyDetails, "Show one topology.")
 _looked_at("", "/peers", "peers", list[answers.PeerDetails], "List whom an actor knows.")
 
+_done(
+    SITE, "/sites/units", "unit.add", commands.SetUnit, answers.InventoryEntry,
+    "Have a unit in the inventory that the deploy file does not name.",
+)  # fmt: skip
+_done(
+    SITE, "/sites/units/{unit}", "unit.set", commands.SetUnit, answers.InventoryEntry,
+    "Say that a unit has other attributes, or a host more or less.", method="PATCH",
+)  # fmt: skip
+_done(
+    SITE, "/sites/units/{unit}", "unit.remove", commands.RemoveUnit, answers.InventoryEntry,
+    "Have a unit in the inventory no more; it is gone when its leases are over.", method="DELETE",
+)  # fmt: skip
+_done(
+    SITE, "/sites/units/{unit}/reset", "unit.reset", commands.ResetUnit, answers.InventoryEntry,
+    "Have a unit be as the deploy file says again.",
+)  # fmt: skip
 _done(
     SITE,
     "/sites/units/{unit}/disable",

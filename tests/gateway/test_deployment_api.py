@@ -46,8 +46,25 @@ def test_an_operator_sees_and_does_what_a_site_and_a_broker_can(operator: httpx.
     assert {line["values"]["who"] for line in audit} == {"olga"}
 
 
+def test_an_operator_changes_the_inventory(operator: httpx.Client) -> None:
+    """Units come, change and go, and are as the file says again; what is wrong is told with its field."""
+    added = operator.post("/sites/units", json={"unit": "vm-9", "type": "vm", "attributes": {"rack": "b"}}).json()
+    assert (added["number"], added["attributes"], added["differs"]) == (7, {"rack": "b"}, "added")
+    changed = operator.patch("/sites/units/vm-9", json={"attributes": {"rack": "c"}}).json()
+    assert (changed["number"], changed["attributes"]) == (7, {"rack": "c"})
+    assert operator.delete("/sites/units/vm-0").json()["differs"] == "removed"
+    listed = {row["unit"]: row["differs"] for row in operator.get("/sites/inventory").json()}
+    assert (listed["vm-0"], listed["vm-1"], listed["vm-9"]) == ("removed", "", "added")
+    assert operator.post("/sites/units/vm-0/reset", json={}).json()["differs"] == ""
+    assert operator.delete("/sites/units/vm-9").status_code == 200
+    assert operator.delete("/sites/units/vm-9").status_code == 404
+    assert operator.patch("/sites/units/vm-1", json={"type": "gpu"}).status_code == 409
+    assert operator.post("/sites/units", json={"unit": "vm-1", "type": "vm"}).status_code == 409
+
+
 @pytest.mark.parametrize(
-    "path", ["/sites/units", "/brokers/sources", "/claims", "/peers?actor=site", "/audit?actor=site"]
+    "path",
+    ["/sites/units", "/sites/inventory", "/brokers/sources", "/claims", "/peers?actor=site", "/audit?actor=site"],
 )
 def test_only_those_with_an_office_look_into_sites_and_brokers(
     gateway: GatewayUnderTest, user: httpx.Client, path: str

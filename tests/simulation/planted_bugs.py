@@ -41,7 +41,6 @@ from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.claims import SiteClaims
 from leasekit.actors.site.failures import SiteOutages
-from leasekit.actors.site.host_changes import HostChanges
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.actors.site.maintenance import Maintenance
 from leasekit.actors.site.redeems import (
@@ -53,6 +52,7 @@ from leasekit.actors.site.redeems import (
     TicketChecks,
 )
 from leasekit.actors.site.saved import SiteSaved
+from leasekit.actors.site.unit_changes import UnitChanges
 from leasekit.actors.site.units import Units
 from leasekit.core.claims.signed import Ed25519
 from leasekit.core.steps import ActionDone
@@ -87,12 +87,12 @@ class Found(NamedTuple):
 
 
 BUGS: Final[dict[str, Bug]] = {
-    # -- hosts that change
-    "what an operator has said of a host is not kept": Bug(
-        HostChanges, "_say", "self._kernel.touch(change)", NOTHING
+    # -- units that change
+    "what an operator has said of a unit is not kept": Bug(
+        UnitChanges, "_say", "self._kernel.touch(change)", NOTHING
     ),
     "a calendar does not count what a host has by now": Bug(
-        HostChanges, "_follow", "self._calendars.count(change.type)", NOTHING
+        UnitChanges, "_follow", "self._calendars.count(change.type)", NOTHING
     ),
     # -- delegations that change
     "a broker grants of a claim beside the one in its place": Bug(

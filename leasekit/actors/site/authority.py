@@ -22,7 +22,6 @@ from leasekit.actors.site.claims import (
     SiteDelegations,
 )
 from leasekit.actors.site.failures import Replacements, SiteOutages, UnitCommands, UnitEnds, UnitFailures, UnitMoves
-from leasekit.actors.site.host_changes import HostChanges
 from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.leases import (
     DemandQueue,
@@ -46,12 +45,13 @@ from leasekit.actors.site.redeems import (
     TicketChecks,
 )
 from leasekit.actors.site.saved import SiteSaved
+from leasekit.actors.site.unit_changes import UnitChanges
 from leasekit.actors.site.units import Units, summary
 from leasekit.core.answers import ChangeDetails, SiteLeaseDetails, SiteStatus
 from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.commands import ListLeases, ShowLease
 from leasekit.core.leases.outage import Outage
-from leasekit.core.leases.records import HostChange, HostKind, SiteLease, SiteUnit
+from leasekit.core.leases.records import HostKind, SiteLease, SiteUnit, UnitChange
 from leasekit.core.leases.saved import SavedUnit
 from leasekit.core.mappers import AuthorityMapper
 from leasekit.core.reasons import view
@@ -119,13 +119,13 @@ class Authority(Server[SiteLease]):
         early_ends = EarlyEnds(kernel, keyring, claims, leases, ends)
         voids = ClaimVoids(claims, leases, ends, accusations, updates.contract)
         maintenance = Maintenance(kernel, leases, calendars, issued, self.notices)
-        self.host_changes = host_changes = HostChanges(kernel, leases, calendars, self.delegations)
-        host_changes.told.append(maintenance.tell_of_gone)
+        self.unit_changes = unit_changes = UnitChanges(kernel, leases, calendars, self.delegations, settings.serves)
+        unit_changes.told.append(maintenance.tell_of_gone)
         for part in (
             saved, claims, self.incidents, outages, failures, calendars, self.closes, early_ends,
             UnitMoves(leases, units, calendars, replacements, assignment),
             UnitCommands(leases, units, calendars, demands, saved.context),
-            maintenance, host_changes,
+            maintenance, unit_changes,
             Redemptions(served, leases, terms, tickets),
             Relinquishments(kernel, keyring, claims, voids),
         ):  # fmt: skip
@@ -146,7 +146,7 @@ class Authority(Server[SiteLease]):
     def _tick(self, tick: Tick) -> None:
         super()._tick(tick)
         if self.delegations.begin():
-            self.host_changes.begin()
+            self.unit_changes.begin()
             self.demands.mark_dirty()
 
     def _action_done(self, done: ActionDone) -> None:
@@ -163,7 +163,7 @@ class Authority(Server[SiteLease]):
         self.issued.restore(tables.get("delegations", ()), tables.get("overrides", ()))
         self.outages.load(tables.get(Outage.table, ()))
         self.saved.restore(tables.get(SavedUnit.table, ()))
-        self.host_changes.restore(tables.get(HostChange.table, ()), tables.get(HostKind.table, ()))
+        self.unit_changes.restore(tables.get(UnitChange.table, ()), tables.get(HostKind.table, ()))
         self.units.restore(tables.get("units", ()))
         self.calendars.reset()
         changed = self.units.retire_gone()
@@ -172,7 +172,7 @@ class Authority(Server[SiteLease]):
         self.outages.link()
         self.closes.restore()
         self.calendars.restore_windows(tables.get("maintenance", ()))
-        for tell in self.host_changes.told:
+        for tell in self.unit_changes.told:
             tell(changed)
 
     @query("leases")

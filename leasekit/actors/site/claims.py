@@ -503,8 +503,7 @@ class SiteDelegations:
             return False
         self._begun = True
         for type_ in self._units.inventory.types:
-            there = self._units.inventory.total(type_)
-            self._kernel.note(INVENTORY, INVENTORY, "", "", Reason(Code.INVENTORY, what=type_, units=there))
+            self.note_total(type_)
         self._forget_classes()
         self.issued.give(again=True)
         for record in list(self.issued):
@@ -513,6 +512,11 @@ class SiteDelegations:
                     record, self._kernel.now, -1, Reason(Code.TYPE_GONE, self._keyring.name, record.type)
                 )
         return True
+
+    def note_total(self, type_: str) -> None:
+        """How many units of a type there are is written down, for who accounts for them."""
+        there = self._units.inventory.total(type_)
+        self._kernel.note(INVENTORY, INVENTORY, "", "", Reason(Code.INVENTORY, what=type_, units=there))
 
     def _forget_classes(self) -> None:
         """Units are not counted any more as of what they were, unless there are claims that do."""

@@ -136,7 +136,7 @@ class Places:
     def _best(self, class_: bytes, size: Vector, term: Term) -> str | None:
         """The host with room for a unit that has the least left."""
         found = [
-            (self._free(unit.id, term), unit.index, unit.id)
+            (self._free(unit.id, term), unit.number, unit.id)
             for unit in self._units
             if self._takes(unit.id, class_, size, term)
         ]
@@ -200,7 +200,7 @@ class Places:
             return None
         over, classes = Term(min(t.start for t in terms), max(t.end for t in terms)), self._units[start].classes
         found = [
-            (self._free(unit.id, over), unit.index, unit.id)
+            (self._free(unit.id, over), unit.number, unit.id)
             for unit in (self._units if among is None else map(self._units.__getitem__, among))
             if unit.id != start and unit.type == self._units[start].type
             if any(class_ in unit.classes for class_ in classes) and self.can_move(claims, start, unit.id)

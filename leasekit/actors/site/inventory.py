@@ -15,7 +15,7 @@ from leasekit.actors.kernel import keeps
 from leasekit.actors.settings import UnitGroup
 from leasekit.core.errors import LeasekitError
 from leasekit.core.filters import Filter, FilterError, parse_filter
-from leasekit.core.leases.records import HostChange
+from leasekit.core.leases.records import UnitChange
 from leasekit.core.properties import CLASSES_MAX, EMPTY, Properties, digest_properties
 from leasekit.core.vectors import NO_HOSTS, HostClasses, Vector, weigh
 
@@ -174,7 +174,7 @@ class Kinds:
 
 @attrs.define(eq=False, slots=False)
 class Inventory:
-    """The units that the settings name, in groups, but for hosts that an operator has said otherwise. Raises
+    """The units that the settings name, in groups, but for those that an operator has said otherwise. Raises
     ``LeasekitError`` for a name used twice.
     """
 
@@ -198,8 +198,8 @@ class Inventory:
         self.types.update((group.type, group.properties) for group in self.settled)
         self.change(())
 
-    def change(self, changes: Iterable[HostChange]) -> None:
-        """What an operator has said of hosts: the inventory is as the settings say, but for these. Those of a type that
+    def change(self, changes: Iterable[UnitChange]) -> None:
+        """What an operator has said of units: the inventory is as the settings say, but for these. Those of a type that
         is not there wait for it.
         """
         said = {one.id: one for one in changes if one.type in self.types}
@@ -245,6 +245,11 @@ class Inventory:
         self.attributes.update((class_, each[name]) for name, class_ in found.items())
         self._hosts[type_] = HostClasses.of({class_: self.attributes[class_] for class_ in found.values()})
         return Counter(found.values())
+
+    def variety(self, type_: str) -> int:
+        """In how many ways units of a type differ."""
+        each = (all_.items() for of, all_ in self._of.values() if of == type_)
+        return len(set(map(frozenset, each)))
 
     def hosts(self, type_: str) -> HostClasses:
         """What hosts of a type have, by class: none, where units are not divided."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from itertools import count
 from typing import Final
 
 import attrs
@@ -103,6 +104,8 @@ class Units:
     def _declare(self) -> list[SiteUnit]:
         """Units that the site's settings name; returns those that were not known before."""
         new = []
+        # Numbers that no unit has had: units stay known when they are gone.
+        numbers = count(1 + max((unit.number for unit in self._units.values()), default=0))
         for group in self.inventory.groups:
             self._free.setdefault(group.type, SortedList())
             self._tearing.setdefault(group.type, {})
@@ -110,7 +113,7 @@ class Units:
                 unit = self._units.get(name)
                 if unit is None:
                     class_ = self.inventory.class_of(name, group.type)
-                    unit = self._units[name] = SiteUnit(name, group.type, index=len(self._units), classes=(class_,))
+                    unit = self._units[name] = SiteUnit(name, group.type, number=next(numbers), classes=(class_,))
                     self._put_free(unit)
                     self._sort(unit)
                     new.append(unit)
@@ -124,7 +127,6 @@ class Units:
         self._reset()
         for row in rows:
             unit = SiteUnit.from_row(row)
-            unit.index = len(self._units)
             self._units[unit.id] = unit
             if unit.lease:
                 self.holding[unit.lease] += 1
@@ -250,7 +252,7 @@ class Units:
         if not filter:
             return [self._view(unit) for unit in self if unit.type == type_]
         units = map(self._units.__getitem__, self.kinds.accepted(type_, filter))
-        return [self._view(unit) for unit in sorted(units, key=lambda unit: unit.index)]
+        return [self._view(unit) for unit in sorted(units, key=lambda unit: unit.number)]
 
     def snapshot(self) -> UnitsSnapshot:
         """The same views, which hold still while the units go on."""
@@ -503,10 +505,10 @@ class Units:
             unit.retire = Reason(Code.FAILED_IN_A_ROW, units=unit.failures).because(reason)
 
     def _put_free(self, unit: SiteUnit) -> None:
-        self._free[unit.type].add((pw.ORDER[self.power(unit)], unit.failures, unit.index, unit.id))
+        self._free[unit.type].add((pw.ORDER[self.power(unit)], unit.failures, unit.number, unit.id))
 
     def _take_free(self, unit: SiteUnit) -> None:
-        self._free[unit.type].remove((pw.ORDER[self.power(unit)], unit.failures, unit.index, unit.id))
+        self._free[unit.type].remove((pw.ORDER[self.power(unit)], unit.failures, unit.number, unit.id))
 
     def _fire(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
         before = unit.state

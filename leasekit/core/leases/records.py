@@ -619,6 +619,7 @@ class BrokerLease(SentRecord):
 class SiteUnit(KeptRecord):
     """One unit of a site's inventory. ``lease`` holds it now, ``promised`` gets it when its teardown has ended.
 
+    ``number`` is its own at the site, and is never another's: units are given out in that order; machines have none.
     ``given`` are the properties that its driver returned; ``failures`` counts failures in a row. ``setup`` is the
     number of the setup that it is up from (transient: 0 after a restart). ``power`` is whether it is on
     (:mod:`.power`), ``metered`` what the driver that switches it has said of it. ``left`` is the lease that could not
@@ -643,7 +644,7 @@ class SiteUnit(KeptRecord):
     reason: Reason | None = None
     failures: int = 0
     retire: Reason | None = None
-    index: int = volatile(0)
+    number: int = 0
     setup: int = volatile(0)
     power: str = ON
     metered: Properties = EMPTY
@@ -1035,8 +1036,8 @@ class Window(KeptRecord):
 
 
 @attrs.define(slots=True, eq=False)
-class HostChange(KeptRecord):
-    """What an operator has said of a host of a site, whatever its settings say: that it is ``gone``, or that it is of
+class UnitChange(KeptRecord):
+    """What an operator has said of a unit of a site, whatever its settings say: that it is ``gone``, or that it is of
     this type and has these attributes of its ``own``.
     """
 
@@ -1045,7 +1046,7 @@ class HostChange(KeptRecord):
     own: Properties = EMPTY
     gone: bool = False
 
-    table: ClassVar[str] = "hosts"
+    table: ClassVar[str] = "unit_changes"
 
 
 @attrs.define(slots=True, eq=False)

@@ -173,7 +173,7 @@ class StateChecker(Listening):
     NOTES = frozenset({
         "mapper", "joined", "blocked_redeem", "give_back", "request", "redeem", "taken", "delegate", "notice", "report",
         "complaint", "override", "endorsed", "administer", "maintenance", "plan", "hold", "save", "inventory", "place",
-        "host", "migrate", "rest", "outage", "waiting", "told", "not_taken", "bid", "price",
+        "said", "migrate", "rest", "outage", "waiting", "told", "not_taken", "bid", "price",
         "holdings",
     })  # fmt: skip
 

@@ -46,7 +46,7 @@ FAULTS: Final[Sequence[str]] = (
     "command refused", "operation: operate", "unit found down", "delegation taken back", "malice: over-delegation",
     "delegation changed", "inventory changed", "reload", "reload waits", "inventory grows", "inventory shrinks",
     "file gives another number", "delegation handed over", "odd words", "malice: odd words",
-    "host added", "host removed", "host changed", "host as the file says again",
+    "unit added", "unit removed", "host changed", "unit as the file says again",
     "delegation renewed", "tickets that go on from each other",
 )  # fmt: skip
 """The vocabulary of faults."""

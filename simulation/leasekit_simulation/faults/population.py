@@ -104,8 +104,8 @@ class Population(World):
         """How many units of a type a site's inventory names by now, where that is another number than at first."""
         self.shares: list[Share] = list(scenario.shares)
         """What is to be given by now, by what the actors' files say."""
-        self.changed_hosts: set[str] = set()
-        """The sites that an operator has told of hosts otherwise than their files."""
+        self.changed_units: set[str] = set()
+        """The sites that an operator has told of units otherwise than their files."""
         self.closes_asked: Callable[[str], None] = lambda lease: None
 
     # -- who is there ------------------------------------------------------------------------------------------

@@ -257,7 +257,7 @@ class Run:
     def _check_broker(self, broker: str) -> None:
         """All that a broker has not given to brokers below it is free again."""
         for source in self.world.query(broker, "sources"):
-            if source["state"] != "held" or source["site"] in self.world.changed_hosts:
+            if source["state"] != "held" or source["site"] in self.world.changed_units:
                 continue
             share = next((s for s in self.world.shares if _is_source(s, source, broker)), None)
             below = self.world.query(broker, "delegations")
@@ -280,7 +280,7 @@ class Run:
         What a broker gives it can change only where it has as much beside that.
         """
         world = self.world
-        if issuer in world.changed_hosts:
+        if issuer in world.changed_units:
             return
         overrides = world.actor(issuer).issued.overrides
         over = {row["chain"] for row in world.query(issuer, "delegations") if row["reclaimed"] >= 0} - overrides.keys()
@@ -322,7 +322,7 @@ class Run:
         actor = self.world.actor(site)
         rows = self.world.query(site, "units")
         named = {f"{type_}-{n}" for type_ in self.scenario.sites[site] for n in range(self.world.size(site, type_))}
-        named |= {row["host"] for row in self.world.query(site, "hosts") if row["differs"] not in ("", "removed")}
+        named |= {row["unit"] for row in self.world.query(site, "inventory") if row["differs"] not in ("", "removed")}
         for unit in rows:
             must(unit["state"] in ("free", "out"), f"{site}: {unit['unit']} is {unit['state']} for nobody")
             why = unit["reason"]
@@ -349,7 +349,7 @@ class Run:
                 if unit["type"] == type_ and unit["state"] == "free" and unit["unit"] not in held_back
             ]
             classes = Counter(self.world.class_of(site, unit) for unit in free_units)
-            if site in self.world.changed_hosts:  # what they were counts as long as claims may count it
+            if site in self.world.changed_units:  # what they were counts as long as claims may count it
                 classes = Counter(class_ for unit in free_units for class_ in actor.units[unit].classes)
             free = actor.inventory.weigh(type_, classes).total()
             there = table.capacity_at(actor.now)

@@ -26,7 +26,7 @@ Do: TypeAlias = Literal[
     "crash", "cut_pair", "cut_side", "slow", "full", "step_within", "step_beyond", "sleep",
     "leap", "operate",
     "reclaim", "delegate", "release", "resize", "reload", "grow", "shrink", "share", "hand_over",
-    "odd", "wordy", "maintain", "drain", "evict", "move", "host", "dry_run", "topology",
+    "odd", "wordy", "maintain", "drain", "evict", "move", "unit", "dry_run", "topology",
     "twice", "elsewhere", "stolen", "altered", "forged", "self_made", "meddle",
     "returned", "nonsense", "overdelegate", "beyond", "garbage", "flip", "replay", "slice_key", "extend_same",
 ]  # fmt: skip
@@ -251,7 +251,7 @@ def draw(seed: int) -> Scenario:
         redeem_within=Random(f"leasekit redeem {seed}").choice((0, 10 * SECOND, MINUTE, HOUR)),
         tidy_every=Random(f"leasekit tidying {seed}").choice((1, 2, 5, 256)),
     )
-    drawn = _hosted(_governed(_networked(_renewed(_reloaded(_timed(_worded(_operated(_live(scenario)))))))))
+    drawn = _hosted(_changing(_governed(_networked(_renewed(_reloaded(_timed(_worded(_operated(_live(scenario))))))))))
     return _marketed(drawn)
 
 
@@ -270,7 +270,12 @@ def _hosted(scenario: Scenario) -> Scenario:
         return scenario
     placed = {name: "yield" for name in scenario.sites if scenario.mappers[name] == "first_fit" and rng.random() < 0.5}
     hosted = attrs.evolve(scenario, hosts=True, mappers={**scenario.mappers, **placed})
-    return _with(hosted, "hosts that change", ("host", "host", "host", "move"), share=0.5)
+    return _with(hosted, "hosts that change", ("unit", "unit", "unit", "move"), share=0.5)
+
+
+def _changing(scenario: Scenario) -> Scenario:
+    """In a few worlds units come and go by command. From a stream of its own."""
+    return _with(scenario, "units that change", ("unit", "unit", "move"), share=0.06)
 
 
 def _live(scenario: Scenario) -> Scenario:

@@ -121,7 +121,7 @@ def _held(table: Timetable, start: Instant) -> dict[str, tuple[int, Instant, Ins
 STAYS: Final[Mapping[str, str]] = {
     "guilty": "as evidence",
     "booked": "claims that were replaced or ended, until the next tidying",
-    "changes": "what an operator has said of hosts",
+    "changes": "what an operator has said of units",
     "kinds": "of classes that hosts are of, or were",
     "evidence": "settings bound it",
     "by_digest": "claims of delegations, which are not over",

@@ -19,6 +19,7 @@ from leasekit_simulation.faults.host_book import CPU_NEEDS, MEMORY_NEEDS, WHOLE,
 from leasekit_simulation.faults.hostile import HostileGuest
 from leasekit_simulation.faults.notice_book import draw_ends
 from leasekit_simulation.faults.odd_words import costly_filter, odd_properties
+from leasekit_simulation.faults.population import in_rack
 from leasekit_simulation.faults.scenario import ROGUE, Do, Operation
 from leasekit_simulation.faults.topology_book import draw_topology
 from leasekit_simulation.faults.world import FaultyWorld
@@ -29,7 +30,7 @@ SLEEPS: Final[tuple[Duration, ...]] = (SECOND, 5 * SECOND, 5 * SECOND, 20 * SECO
 GROWTH_MAX: Final = 6
 """How many units of a type a site may come to have beyond those that it had at first."""
 ADDED: Final = 100
-"""The numbers of hosts that an operator adds are larger."""
+"""The numbers of units that an operator adds are larger."""
 STARTS: Final[tuple[Duration, ...]] = (0, 0, 10 * SECOND, 100 * SECOND)
 
 
@@ -57,7 +58,7 @@ class Workload:
             "reload": self._reload, "grow": self._grow, "shrink": self._shrink, "share": self._share,
             "hand_over": self._hand_over, "odd": self._odd,
             "maintain": self._maintain, "drain": self._drain, "evict": self._evict, "move": self._move,
-            "host": self._host,
+            "unit": self._unit,
             "dry_run": self._dry_run, "slice_key": self._slice_key, "extend_same": self._extend_same,
             "topology": self._topology, "garbage": self._garbage, "flip": self._flip, "replay": self._replay,
         }  # fmt: skip
@@ -529,40 +530,42 @@ class Workload:
             self.checkers.broke(site, unit)
             self._command(site, "unit.move", None, unit=unit)
 
-    def _host(self, operation: Operation, rng: Random) -> None:
-        """A host of a site comes, goes, is larger or smaller, or is as the file says again."""
+    def _unit(self, operation: Operation, rng: Random) -> None:
+        """A unit of a site comes, goes, or is as the file says again; a host may be larger or smaller, too."""
         world = self.world
         site = rng.choice(list(world.scenario.sites))
-        hosts = world.query(site, "hosts") if world.is_up(site) else []
-        if not hosts:
+        units = world.query(site, "inventory") if world.is_up(site) else []
+        units = [row for row in units if row["type"] not in world.scenario.links]
+        if not units:
             return
-        row, size = rng.choice(hosts), {"cpu": str(rng.choice((2, 4, 8))), "memory": f"{rng.choice((4, 8, 16))}GiB"}
-        name, type_ = row["host"], row["type"]
-        world.changed_hosts.add(site)
+        row, size = rng.choice(units), {"cpu": str(rng.choice((2, 4, 8))), "memory": f"{rng.choice((4, 8, 16))}GiB"}
+        name, type_ = row["unit"], row["type"]
+        world.changed_units.add(site)
         if row["differs"] and rng.random() < 0.5:
-            world.mark("host as the file says again")
-            self._command(site, "host.reset", None, host=name)
+            world.mark("unit as the file says again")
+            self._command(site, "unit.reset", None, unit=name)
         elif (kind := rng.random()) < 0.3:
-            world.mark("host added")
-            self.checkers.hosts.sized(site, name := f"{type_}-{len(hosts) + ADDED}", WHOLE)
-            self._command(site, "host.add", None, host=name, type=type_)
-        elif kind < 0.6:
-            world.mark("host removed")
+            world.mark("unit added")
+            number, racks = len(units) + ADDED, 1 if world.scenario.hosts else world.racks(type_)
+            self.checkers.hosts.sized(site, name := f"{type_}-{number}", WHOLE)
+            self._command(site, "unit.add", None, unit=name, type=type_, attributes=in_rack(number % racks, racks))
+        elif kind < 0.6 or not world.scenario.hosts:
+            world.mark("unit removed")
             self.checkers.disabled(site, name)
-            self._command(site, "host.remove", None, host=name)
+            self._command(site, "unit.remove", None, unit=name)
         else:
             world.mark("host changed")
             self.checkers.hosts.sized(
                 site, name, HostSize(int(size["cpu"]) * 1000, int(size["memory"].removesuffix("GiB")) * 1024)
             )
-            self._command(site, "host.set", None, host=name, capacity=size)
+            self._command(site, "unit.set", None, unit=name, capacity=size)
 
     def undrain(self) -> None:
-        """All units that are drained come back, and hosts are as files say."""
+        """All units that are drained come back, and are as files say."""
         for site in self.world.scenario.sites:
-            for row in self.world.query(site, "hosts") if self.world.is_up(site) else ():
+            for row in self.world.query(site, "inventory") if self.world.is_up(site) else ():
                 if row["differs"]:
-                    self._command(site, "host.reset", None, host=row["host"])
+                    self._command(site, "unit.reset", None, unit=row["unit"])
             for row in self.world.query(site, "maintenance") if self.world.is_up(site) else ():
                 if row["end"] == INSTANT_MAX:
                     self.checkers.unwindowed(site, row["window"])

@@ -1,4 +1,4 @@
-"""Hosts that an operator adds, changes and removes while the site runs: what is kept, shown, granted and refused."""
+"""Units that an operator adds, changes and removes while the site runs: what is kept, shown, granted and refused."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from leasekit.config.build import build
 from leasekit.config.identities import emulation_keys
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import service_manager as sm
+from leasekit.core.properties import CLASSES_MAX
 from leasekit.core.time import HOUR, MINUTE, SECOND
 
 BIG = {"cpu": "4", "memory": "8GiB"}
@@ -28,7 +29,7 @@ def told(world: DeployedWorld, command: str, **arguments: Any) -> dict[str, Any]
 
 def shown(world: DeployedWorld) -> dict[str, tuple[str, str]]:
     """What each host has, and how it differs from the file."""
-    return {row["host"]: (row["capacity"], row["differs"]) for row in world.query("site", "hosts")}
+    return {row["unit"]: (row["capacity"], row["differs"]) for row in world.query("site", "inventory")}
 
 
 @pytest.mark.parametrize("mapper", MAPPERS)
@@ -38,7 +39,7 @@ def test_a_host_that_is_added_is_granted(tmp_path: Path, mapper: str) -> None:
     world.pass_time(SECOND)
     now = world.now
     assert ask(world, 4, now, now + HOUR)["state"] == sm.FAILED
-    told(world, "host.add", host="d", type="node", capacity=BIG, attributes={"rack": "d"})
+    told(world, "unit.add", unit="d", type="node", capacity=BIG, attributes={"rack": "d"})
     assert shown(world)["d"] == ("cpu=4,memory=8GiB", "added")
     lease = ask(world, 4, world.now, now + HOUR)["id"]
     world.pass_time(MINUTE)
@@ -62,7 +63,7 @@ def test_a_host_that_is_removed_goes_when_its_machines_have_left(tmp_path: Path)
     world.pass_time(MINUTE)
     (host,) = hosts(world, lease)
     assert world.site().leases[later].places == (host,) if later in world.site().leases else True
-    gone = told(world, "host.remove", host=host)
+    gone = told(world, "unit.remove", unit=host)
     assert gone["differs"] == "removed" and gone["leases"] == [lease] and len(gone["machines"]) == 2
     again = ask(world, 6, world.now, world.now + HOUR, properties=SMALL)["id"]
     world.pass_time(MINUTE)
@@ -71,7 +72,7 @@ def test_a_host_that_is_removed_goes_when_its_machines_have_left(tmp_path: Path)
     world.run_until(now + HOUR + MINUTE)
     assert world.site().units[host].state == au.OUT
     assert ask(world, 3, world.now, world.now + HOUR)["state"] == sm.FAILED
-    told(world, "host.reset", host=host)
+    told(world, "unit.reset", unit=host)
     assert shown(world)[host] == ("cpu=4,memory=8GiB", "") and world.site().units[host].state == au.FREE
     world.run_until(now + 2 * HOUR + MINUTE)
     assert ask(world, 2, world.now, world.now + HOUR // 2)["state"] != sm.FAILED
@@ -89,11 +90,11 @@ def test_what_is_planned_on_a_host_that_goes(tmp_path: Path) -> None:
     world.run_until(now + HOUR - 30 * SECOND)
     assert [one.places for one in world.site().leases[first].accepted] == [(host, host)]
     for name in "abc":
-        told(world, "host.remove", host=name)
+        told(world, "unit.remove", unit=name)
     world.run_until(now + HOUR + MINUTE)
     lease = world.lease("web", first)
     assert lease["state"] == sm.ACTIVE and hosts(world, first) == {host: 1}, "no host takes the second machine"
-    told(world, "host.reset", host="b" if host != "b" else "a")
+    told(world, "unit.reset", unit="b" if host != "b" else "a")
 
 
 def test_a_host_changes_its_size(tmp_path: Path) -> None:
@@ -106,9 +107,9 @@ def test_a_host_changes_its_size(tmp_path: Path) -> None:
     lease = ask(world, 3, now, now + HOUR, properties=filtered)["id"]
     waits = ask(world, 1, now + HOUR // 2, now + 2 * HOUR, properties=filtered)["id"]
     world.pass_time(MINUTE)
-    error = world.command("site", "host.set", host="c", capacity={"cpu": "8", "memory": "4GiB"}).error
+    error = world.command("site", "unit.set", unit="c", capacity={"cpu": "8", "memory": "4GiB"}).error
     assert error == "host c: found cpu=8,memory=4GiB, its machines take up to memory=6GiB, now or later"
-    told(world, "host.set", host="c", capacity={"cpu": "16", "memory": "16GiB"})
+    told(world, "unit.set", unit="c", capacity={"cpu": "16", "memory": "16GiB"})
     assert shown(world)["c"] == ("cpu=16,memory=16GiB", "changed")
     more = ask(world, 4, world.now, now + HOUR, properties=filtered)["id"]
     world.pass_time(MINUTE)
@@ -119,7 +120,7 @@ def test_a_host_changes_its_size(tmp_path: Path) -> None:
     assert world.lease("web", lease)["state"] == world.lease("web", waits)["state"] == sm.ACTIVE
     assert hosts(world, lease) == {"c": 3} and hosts(world, waits) == {"c": 1}
     check_room(world)
-    told(world, "host.reset", host="c")
+    told(world, "unit.reset", unit="c")
     assert shown(world)["c"] == ("cpu=8,memory=8GiB", "")
     world.run_until(now + 3 * HOUR)
     assert ask(world, 3, world.now, world.now + HOUR)["state"] != sm.FAILED
@@ -133,7 +134,7 @@ def test_all_hosts_of_a_class_change(tmp_path: Path) -> None:
     lease = ask(world, 4, now, now + HOUR, properties=SMALL)["id"]
     world.pass_time(MINUTE)
     for name in "ab":
-        told(world, "host.set", host=name, capacity={"cpu": "8", "memory": "16GiB"})
+        told(world, "unit.set", unit=name, capacity={"cpu": "8", "memory": "16GiB"})
     more = ask(world, 4, world.now, now + HOUR, properties={"needs.memory": "4096"})["id"]
     world.pass_time(MINUTE)
     assert world.lease("web", more)["state"] == sm.ACTIVE
@@ -146,25 +147,25 @@ def test_all_hosts_of_a_class_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "arguments", "word"),
     [
-        ("host.add", {"host": "a", "type": "node", "capacity": BIG}, "host: found 'a', which is a unit here already"),
-        ("host.add", {"host": "d", "type": "vm", "capacity": BIG}, "type: found 'vm', types of hosts with capacity"),
-        ("host.add", {"host": "../d", "type": "node", "capacity": BIG}, "host: found '../d', expected 1 to 63 letters"),
-        ("host.add", {"host": "d", "type": "node"}, "capacity: found nothing, expected what the host has in all"),
-        ("host.add", {"host": "d", "type": "node", "capacity": {"cpu": "-1"}}, "capacity: cpu: found '-1'"),
-        ("host.add", {"host": "d", "type": "node", "capacity": {"cpu": "nan"}}, "capacity: cpu: found 'nan'"),
-        ("host.set", {"host": "d", "capacity": BIG}, "host: found 'd', which is no host here"),
-        ("host.set", {"host": "a", "least_yield": 0}, "least_yield: found 0"),
-        ("host.set", {"host": "a", "attributes": {"capacity.cpu": "1"}}, "attributes: found 'capacity.cpu'"),
-        ("host.remove", {"host": "d"}, "host: found 'd', which is no host here"),
-        ("host.reset", {"host": "a"}, "host: found 'a', those that differ from the settings are (none)"),
+        ("unit.add", {"unit": "a", "type": "node", "capacity": BIG}, "unit: found 'a', which is a unit here already"),
+        ("unit.add", {"unit": "d", "type": "vm", "capacity": BIG}, "type: found 'vm', there are node"),
+        ("unit.add", {"unit": "../d", "type": "node", "capacity": BIG}, "unit: found '../d', expected 1 to 63 letters"),
+        ("unit.add", {"unit": "d", "type": "node"}, "capacity: found nothing, expected what the host has in all"),
+        ("unit.add", {"unit": "d", "type": "node", "capacity": {"cpu": "-1"}}, "capacity: cpu: found '-1'"),
+        ("unit.add", {"unit": "d", "type": "node", "capacity": {"cpu": "nan"}}, "capacity: cpu: found 'nan'"),
+        ("unit.set", {"unit": "d", "capacity": BIG}, "unit: found 'd', which is not in the inventory"),
+        ("unit.set", {"unit": "a", "least_yield": 0}, "least_yield: found 0"),
+        ("unit.set", {"unit": "a", "attributes": {"capacity.cpu": "1"}}, "attributes: found 'capacity.cpu'"),
+        ("unit.remove", {"unit": "d"}, "unit: found 'd', which is not in the inventory"),
+        ("unit.reset", {"unit": "a"}, "unit: found 'a', those that differ from the settings are (none)"),
     ],
 )  # fmt: skip
 def test_what_can_not_be_said_of_a_host(tmp_path: Path, command: str, arguments: dict[str, Any], word: str) -> None:
     """One clear message, and nothing is changed."""
     world = world_of(tmp_path)
-    before = world.query("site", "hosts")
+    before = world.query("site", "inventory")
     assert word in world.command("site", command, **arguments).error
-    assert world.query("site", "hosts") == before
+    assert world.query("site", "inventory") == before
 
 
 def test_a_whole_host_that_is_leased_keeps_its_size(tmp_path: Path) -> None:
@@ -174,11 +175,11 @@ def test_a_whole_host_that_is_leased_keeps_its_size(tmp_path: Path) -> None:
     lease = ask(world, 1, now, now + HOUR)["id"]
     world.pass_time(MINUTE)
     (host,) = hosts(world, lease)
-    error = world.command("site", "host.set", host=host, capacity={"cpu": "64", "memory": "8GiB"}).error
+    error = world.command("site", "unit.set", unit=host, capacity={"cpu": "64", "memory": "8GiB"}).error
     assert error == f"host {host}: it is leased whole, now or later: its capacity stays until that is over"
-    told(world, "host.set", host=host, attributes={"rack": "x"})
+    told(world, "unit.set", unit=host, attributes={"rack": "x"})
     world.run_until(now + HOUR + MINUTE)
-    told(world, "host.set", host=host, capacity={"cpu": "64", "memory": "8GiB"})
+    told(world, "unit.set", unit=host, capacity={"cpu": "64", "memory": "8GiB"})
     assert ask(world, 1, world.now, world.now + HOUR, properties={"needs.cpu": "32000"})["state"] != sm.FAILED
 
 
@@ -276,3 +277,96 @@ def test_a_host_with_ten_guests_dies(tmp_path: Path) -> None:
     left = sum(hosts(world, one["id"]).total() for one in told_ if one["id"] in world.site().leases)
     assert left < 10 and all(one["reason"] or one["units"] for one in told_), "who has none was told why"
     check_room(world)
+
+
+PLAIN = (
+    HOSTS.replace("MAPPER", "fcfs")
+    .replace('capacity = { cpu = 4, memory = "8GiB" }', "")
+    .replace('capacity = { cpu = 8, memory = "8GiB", core = 2 }', "")
+)
+"""The same units without capacity: two of one class, one of another."""
+
+
+def listed(world: DeployedWorld) -> dict[str, tuple[int, dict[str, str], str]]:
+    """The number of each unit, its attributes, and how it differs from the file."""
+    rows = world.query("site", "inventory")
+    return {row["unit"]: (row["number"], row["attributes"], row["differs"]) for row in rows}
+
+
+def units_of(world: DeployedWorld, lease: str) -> set[str]:
+    return set(world.site().leases[lease].units)
+
+
+def test_units_without_capacity_come_change_and_go(tmp_path: Path) -> None:
+    """A broker has them at once, filters choose by their attributes, and leases keep them to their end; all of it is so
+    after a restart. Numbers are never given again.
+    """
+    world = DeployedWorld(PLAIN, tmp_path)
+    now = world.now
+    assert ask(world, 4, now, now + HOUR)["state"] == sm.FAILED
+    told(world, "unit.add", unit="d", type="node", attributes={"rack": "d"})
+    assert ask(world, 4, world.now, now + HOUR)["state"] != sm.FAILED
+    gone = told(world, "unit.remove", unit="d")
+    assert gone["differs"] == "removed" and gone["leases"] == [gone["lease"]]
+    world.restart("site")
+    world.run_until(now + HOUR + MINUTE)
+    assert world.site().units["d"].state == au.OUT and "d" not in listed(world)
+    assert ask(world, 1, world.now, world.now + MINUTE, properties={"filter": "rack == d"})["state"] == sm.FAILED
+    told(world, "unit.set", unit="a", attributes={"rack": "x", "disk": "ssd"})
+    world.restart("site")
+    assert listed(world) == {
+        "a": (1, {"rack": "x", "disk": "ssd"}, "changed"),
+        "b": (2, {}, ""),
+        "c": (3, {"rack": "c"}, ""),
+    }
+    told(world, "unit.reset", unit="a")
+    told(world, "unit.add", unit="e", type="node")
+    assert listed(world)["a"] == (1, {}, "") and listed(world)["e"][0] == 5
+    told(world, "unit.add", unit="d", type="node", attributes={"rack": "c"})
+    assert listed(world)["d"] == (4, {"rack": "c"}, "added")
+    every = ask(world, 5, world.now, world.now + HOUR)["id"]
+    world.pass_time(MINUTE)
+    assert units_of(world, every) == {"a", "b", "c", "d", "e"} and not world.site().errors
+
+
+def test_a_unit_that_the_file_names_is_removed_and_comes_back(tmp_path: Path) -> None:
+    """With fewer units the broker grants fewer; with the file's again as many as before."""
+    world = DeployedWorld(PLAIN, tmp_path)
+    told(world, "unit.remove", unit="c")
+    assert ask(world, 3, world.now, world.now + MINUTE)["state"] == sm.FAILED
+    world.restart("site")
+    assert world.command("site", "unit.enable", unit="c").error
+    told(world, "unit.reset", unit="c")
+    assert ask(world, 3, world.now, world.now + MINUTE)["state"] != sm.FAILED
+    error = world.command("site", "unit.add", unit="f", type="node", capacity=BIG).error
+    assert error == "capacity: found some, units of type 'node' have none in the settings"
+
+
+@pytest.mark.parametrize("text", [HOSTS.replace("MAPPER", "fcfs"), PLAIN])
+def test_units_may_differ_in_many_ways(tmp_path: Path, text: str) -> None:
+    """Units are told apart in claims, and so no more kinds of them can come than these hold."""
+    world, capacity = DeployedWorld(text, tmp_path), {"capacity": BIG} if text is not PLAIN else {}
+    replies = [
+        world.command("site", "unit.add", unit=f"u{n}", type="node", attributes={"shelf": str(n)}, **capacity).error
+        for n in range(CLASSES_MAX)
+    ]
+    world.pass_time(SECOND)
+    refused = [error for error in replies if error]
+    assert len(refused) == 2
+    assert all("units of type 'node' may differ in 64 ways at most" in error for error in refused)
+    more = CLASSES_MAX + 1
+    assert len(listed(world)) == more
+    assert ask(world, more, world.now, world.now + MINUTE)["state"] != sm.FAILED and not world.site().errors
+
+
+def test_a_unit_that_no_driver_serves_is_not_added(tmp_path: Path) -> None:
+    """A driver that names its units says so before anything is set up there."""
+    bmc = '{ kind = "redfish", url = "https://192.0.2.1", user = "u", password_file = "p" }'
+    nodes = "".join(f"nodes.{name}.power = {bmc}\n" for name in "abc")
+    (tmp_path / "p").write_text("secret")
+    (tmp_path / "p").chmod(0o600)
+    world = DeployedWorld(PLAIN + f'[actor.site.driver.bmc]\nkind = "power"\n{nodes}', tmp_path)
+    error = world.command("site", "unit.add", unit="d", type="node").error
+    assert (
+        error == "unit: the driver of type 'node' has no node for 'd' in its nodes: name it there, and reload the site"
+    )

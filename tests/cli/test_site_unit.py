@@ -1,4 +1,4 @@
-"""`leasekit site host` against real daemons: hosts that come, change and go, with machines on them."""
+"""`leasekit site unit` against real daemons: hosts that come, change and go, with machines on them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cli(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Cli]:
 
 def differs(cli: Cli) -> dict[str, str]:
     """How each host differs from the file."""
-    return {row["host"]: row["differs"] for row in cli.json("site host list")}
+    return {row["unit"]: row["differs"] for row in cli.json("site unit list")}
 
 
 def machines(cli: Cli) -> dict[str, str]:
@@ -43,21 +43,21 @@ def test_hosts_come_change_and_go(cli: Cli) -> None:
     """Each command says what it has done; a host that is removed with --move is gone when its machines have moved."""
     cli("lease request node 3 --for 1h --needs cpu=1,memory=2GiB --name web --wait")
     (host,) = set(machines(cli).values())
-    said = cli("site host add c --type node --capacity cpu=8,memory=16GiB --attribute rack=c")[1]
-    assert said == "host c of type node is free: cpu=8,memory=16GiB\n"
+    said = cli("site unit add c --type node --capacity cpu=8,memory=16GiB --attribute rack=c")[1]
+    assert said == "unit c of type node is free: cpu=8,memory=16GiB\n"
     wait_until("the broker", lambda: "" if cli.json("status site")[0]["delegations"] == [] else "an offer")
     cli("lease request node 1 --for 1h --needs cpu=8 --name large --wait")
     assert set(machines(cli).values()) == {host, "c"}
-    small = cli(f"site host set {host} --capacity cpu=4,memory=4GiB", 1)[1]
+    small = cli(f"site unit set {host} --capacity cpu=4,memory=4GiB", 1)[1]
     assert f"host {host}: found cpu=4,memory=4GiB, its machines take up to memory=6GiB, now or later" in small
-    assert cli(f"site host set {host} --least-yield 0.5")[1] == f"host {host} is free: cpu=4,memory=8GiB\n"
-    cli(f"site host remove {host} --move")
+    assert cli(f"site unit set {host} --least-yield 0.5")[1] == f"unit {host} is free: cpu=4,memory=8GiB\n"
+    cli(f"site unit remove {host} --move")
     wait_until("the moves", lambda: machines(cli) if host in machines(cli).values() else "")
     assert differs(cli) == {"a": "", "b": "", "c": "added"} | {host: "removed"}
     assert {unit["unit"]: unit["state"] for unit in cli.json("site units")}[host] == "out"
-    assert cli(f"site host reset {host}")[1] == f"host {host} is as the file says, free\n"
+    assert cli(f"site unit reset {host}")[1] == f"unit {host} is as the file says, free\n"
     assert differs(cli) == {"a": "", "b": "", "c": "added"}
-    assert "host: found 'd', which is no host here" in cli("site host remove d", 1)[1]
+    assert "unit: found 'd', which is not in the inventory" in cli("site unit remove d", 1)[1]
 
 
 def test_a_machine_is_moved_by_command(cli: Cli) -> None:

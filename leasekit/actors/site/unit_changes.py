@@ -1,0 +1,298 @@
+"""Units that an operator adds, removes, or says to be otherwise while the site runs.
+
+What was said is kept, over restarts and whatever the settings say, until the unit is reset. Leases keep what they have:
+a unit that is removed is given to nobody, and is gone when its lease, or the last machine on it, has left it; a host
+that changes has what is on it, or planned for it, in its new size, or the change is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import attrs
+
+from leasekit.actors.kernel import Kernel, command, keeps, query
+from leasekit.actors.site.calendars import Calendars
+from leasekit.actors.site.claims import SiteDelegations
+from leasekit.actors.site.leases import SiteLeases, host_of
+from leasekit.core.answers import InventoryEntry
+from leasekit.core.commands import RemoveUnit, ResetUnit, SetUnit
+from leasekit.core.drivers import UNIT_ID, UNIT_ID_ALLOWED, OnlyUnits
+from leasekit.core.errors import CommandError
+from leasekit.core.leases.records import HostKind, SiteUnit, UnitChange
+from leasekit.core.properties import CLASSES_MAX, EMPTY, Properties, check_plain, check_properties
+from leasekit.core.reasons import Code, said
+from leasekit.core.schema import Row
+from leasekit.core.vectors import (
+    CAPACITY,
+    LEAST_YIELD,
+    THOUSAND,
+    HostClass,
+    added,
+    amount,
+    host_attributes,
+    host_class,
+    written,
+)
+
+ADDED, REMOVED, CHANGED = "added", "removed", "changed"
+"""How a unit differs from what the settings say."""
+
+
+@keeps(rows="_changes _kinds")
+@attrs.define(eq=False, slots=False)
+class UnitChanges:
+    """What an operator has said of units. ``told`` hear of those of which it is news whether they are in the
+    inventory. ``_serves`` says which units alone the drivers of a type can serve.
+    """
+
+    _kernel: Kernel
+    _leases: SiteLeases
+    _calendars: Calendars
+    _delegations: SiteDelegations
+    _serves: Mapping[str, Sequence[OnlyUnits]]
+    told: list[Callable[[Iterable[SiteUnit]], None]] = attrs.field(factory=list, init=False)
+    _changes: dict[str, UnitChange] = attrs.field(factory=dict, init=False)
+    _kinds: dict[str, HostKind] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._kernel.register(UnitChange)
+        self._kernel.register(HostKind)
+        self._units, self._inventory = self._calendars.units, self._calendars.units.inventory
+
+    def restore(self, rows: Iterable[Row], kinds: Iterable[Row]) -> None:
+        """What a store kept: before the units are taken up."""
+        self._changes = {one.id: one for one in map(UnitChange.from_row, rows)}
+        self._inventory.change(self._changes.values())
+        self._kinds = {one.id: one for one in map(HostKind.from_row, kinds)}
+        for one in self._kinds.values():
+            self._inventory.remember(one.type, {bytes.fromhex(one.id): one.attributes})
+
+    def begin(self) -> None:
+        """It is known which claims go on, and so as what hosts count: as nothing else, from now on."""
+        self._keep_kinds()
+        for type_ in self._inventory.types:
+            if self._inventory.known_hosts(type_):
+                self._calendars.count(type_)
+
+    def _keep_kinds(self) -> None:
+        """What hosts of each class have is written down: claims go on when hosts are otherwise. What no host counts as
+        any more is forgotten.
+        """
+        now = {
+            class_.hex(): unit.type
+            for unit in self._units
+            if self._inventory.known_hosts(unit.type)
+            for class_ in unit.classes
+        }
+        for id_, type_ in now.items():
+            if id_ not in self._kinds:
+                has = self._inventory.attributes_of(bytes.fromhex(id_), type_)
+                self._kinds[id_] = HostKind(id_, type_, has)
+                self._kernel.touch(self._kinds[id_])
+        for id_ in [one for one in self._kinds if one not in now]:
+            gone = self._kinds.pop(id_)
+            self._inventory.forget(gone.type, bytes.fromhex(id_))
+            self._kernel.erase(gone)
+
+    # -- commands ----------------------------------------------------------------------------------------------
+
+    @command("unit.add")
+    def _add(self, asked: SetUnit) -> InventoryEntry:
+        known = [self._units[asked.unit]] if asked.unit in self._units else []
+        if any(unit.id in self._inventory or unit.host for unit in known):
+            raise CommandError(f"unit: found {asked.unit!r}, which is a unit here already")
+        if asked.type not in self._inventory.types:
+            there = ", ".join(self._inventory.types)
+            raise CommandError(f"type: found {asked.type!r:.80}, there are {there}")
+        if any(unit.type != asked.type for unit in known):
+            raise CommandError(f"unit: {asked.unit!r} was of type {known[0].type!r}: it keeps that")
+        if not UNIT_ID.fullmatch(asked.unit):
+            raise CommandError(f"unit: found {asked.unit!r:.80}, expected {UNIT_ID_ALLOWED}")
+        self._check_served(asked.unit, asked.type)
+        return self._say(UnitChange(asked.unit, asked.type, self._attributes(asked, asked.type, EMPTY)))
+
+    @command("unit.set")
+    def _set(self, asked: SetUnit) -> InventoryEntry:
+        unit = self._find(asked.unit)
+        if asked.type not in ("", unit.type):
+            raise CommandError(
+                f"type: found {asked.type!r:.80}, unit {unit.id} is of type {unit.type!r}: it keeps that"
+            )
+        own = self._attributes(asked, unit.type, self._own(unit.id))
+        self._check_taken(unit, own)
+        return self._say(UnitChange(unit.id, unit.type, own))
+
+    @command("unit.remove")
+    def _remove(self, asked: RemoveUnit) -> InventoryEntry:
+        unit = self._find(asked.unit)
+        return self._say(UnitChange(unit.id, unit.type, gone=True))
+
+    @command("unit.reset")
+    def _reset(self, asked: ResetUnit) -> InventoryEntry:
+        change = self._changes.get(asked.unit)
+        if change is None:
+            found = ", ".join(self._changes) or "(none)"
+            raise CommandError(f"unit: found {asked.unit!r:.80}, those that differ from the settings are {found}")
+        settled = self._settled(change.id)
+        if settled is None:
+            return self._say(attrs.evolve(change, gone=True))
+        if not change.gone:
+            self._check_taken(self._units[change.id], settled)
+        return self._say(attrs.evolve(change, own=settled, gone=False))
+
+    def _find(self, name: str) -> SiteUnit:
+        if name not in self._inventory:
+            raise CommandError(
+                f"unit: found {name!r:.80}, which is not in the inventory; `leasekit site unit list` shows what is",
+                Code.NOT_FOUND,
+            )
+        return self._units[name]
+
+    def _check_served(self, name: str, type_: str) -> None:
+        """A driver that says which units it has must have this one. Raises ``CommandError``."""
+        for only in self._serves.get(type_, ()):
+            what = only.lacks(name, divided=bool(self._inventory.known_hosts(type_)))
+            if what:
+                raise CommandError(
+                    f"unit: the driver of type {type_!r} has no {what} for {name!r} in its {only.key}: name it there,"
+                    " and reload the site"
+                )
+
+    def _own(self, name: str) -> Properties:
+        return next(group.own for group in self._inventory.groups if name in group.names)
+
+    def _settled(self, name: str) -> Properties | None:
+        """A unit's own attributes as the settings say; None if they don't name it."""
+        return next((group.own for group in self._inventory.settled if name in group.names), None)
+
+    def _has(self, type_: str, own: Properties) -> HostClass:
+        """What a unit of a type with these attributes of its own has: nothing, where it is no host."""
+        return host_class({**self._inventory.properties(type_), **own}) or HostClass((), 0, THOUSAND)
+
+    def _check_taken(self, host: SiteUnit, own: Properties) -> None:
+        """What is on a host, or planned for it, has room in its new size. Raises ``CommandError``."""
+        places, now, capacity = self._calendars.places, self._kernel.now, self._has(host.type, own).capacity
+        if capacity == self._inventory.capacity(host.type, host.classes[0]):
+            return
+        if host.is_in_use or places.is_leased_whole(host.id, now):
+            raise CommandError(
+                f"host {host.id}: it is leased whole, now or later: its capacity stays until that is over"
+            )
+        on = added(one.size for one in self._units.machines_on(host.id) if not one.is_free)
+        taken = {**dict(places.taken(host.id, now))}
+        for name, much in on:
+            taken[name] = max(much, taken.get(name, 0))
+        over = tuple((name, much) for name, much in sorted(taken.items()) if much > amount(capacity, name))
+        if over:
+            raise CommandError(
+                f"host {host.id}: found {written(capacity)}, its machines take up to {written(over)}, now or later"
+            )
+
+    def _say(self, change: UnitChange) -> InventoryEntry:
+        """Keep what is said, and go on with the inventory that there is now. Raises ``CommandError``, with nothing
+        changed, if units of the type were told apart in claims, and can be no more: they differ in too many ways.
+        """
+        before, variety = self._changes.pop(change.id, None), self._inventory.variety(change.type)
+        settled = self._settled(change.id)
+        differs = settled is not None if change.gone else change.own != settled
+        if differs:
+            self._changes[change.id] = change
+        self._inventory.change(self._changes.values())
+        if variety <= CLASSES_MAX < self._inventory.variety(change.type):
+            self._changes.pop(change.id, None)
+            self._changes.update({} if before is None else {before.id: before})
+            self._inventory.change(self._changes.values())
+            raise CommandError(
+                f"unit {change.id}: units of type {change.type!r} may differ in {CLASSES_MAX} ways at most"
+            )
+        if differs:
+            self._kernel.touch(change)
+        elif before is not None:
+            self._kernel.erase(before)
+        attributes = " ".join(f"{key}={value}" for key, value in change.own.items())
+        self._kernel.note(change.id, "said", "", "", said(REMOVED if change.gone else attributes))
+        self._follow(change)
+        return self._show([self._units[change.id]])[0]
+
+    def _follow(self, change: UnitChange) -> None:
+        news = self._units.follow_inventory()
+        self._keep_kinds()
+        for unit in news:
+            self._calendars.places.resize(unit.id, self._kernel.now)
+        self._calendars.count(change.type)
+        self._delegations.note_total(change.type)
+        for tell in self.told:
+            tell(news)
+        self._delegations.issued.give(again=True)
+        if change.gone:
+            self._leases.plan_anew({change.id}, self._calendars.from_now_on)
+
+    # -- queries -----------------------------------------------------------------------------------------------
+
+    @query("inventory")
+    def _query_inventory(self) -> list[InventoryEntry]:
+        """Every unit of the inventory, those that were removed and are not gone yet among them."""
+        there = [
+            unit for unit in self._units if unit.id in self._inventory or unit.id in self._changes or not unit.is_out
+        ]
+        return self._show(there)
+
+    def _show(self, units: Iterable[SiteUnit]) -> list[InventoryEntry]:
+        own = {name: group.own for group in self._inventory.groups for name in group.names}
+        leases: dict[str, list[str]] = {}
+        for lease in self._leases.by_id.values():
+            if lease.ended < 0:
+                for host in {*lease.places, *(host_of(self._units[name]) for name in lease.units)}:
+                    leases.setdefault(host, []).append(lease.id)
+        return [self._entry(unit, own.get(unit.id), sorted(leases.get(unit.id, ()))) for unit in units]
+
+    def _entry(self, unit: SiteUnit, own: Properties | None, leases: list[str]) -> InventoryEntry:
+        has = HostClass((), 0, THOUSAND) if own is None else self._has(unit.type, own)
+        on = [one for one in self._units.machines_on(unit.id) if not one.is_free]
+        differs = REMOVED if own is None else ""
+        if own is not None and unit.id in self._changes:
+            differs = CHANGED if self._settled(unit.id) is not None else ADDED
+        return InventoryEntry(
+            unit.id, unit.number, unit.type, unit.state, written(has.capacity), written(added(one.size for one in on)),
+            has.core, has.least_yield, _others(own or EMPTY), {one.id: one.lease or one.promised for one in on},
+            unit.lease or unit.promised, leases, differs,
+        )  # fmt: skip
+
+    def _attributes(self, asked: SetUnit, type_: str, now: Properties) -> Properties:
+        """A unit's own attributes: those that it has ``now``, but for what is asked. Raises ``CommandError``."""
+        of_type, is_host = self._inventory.properties(type_), bool(self._inventory.known_hosts(type_))
+        if not is_host and (asked.capacity is not None or asked.least_yield is not None):
+            raise CommandError(f"capacity: found some, units of type {type_!r} have none in the settings")
+        others = _other_attributes(asked, now, of_type)
+        return {**others, **_capacity(asked, now)} if is_host else others
+
+
+def _capacity(asked: SetUnit, now: Properties) -> Properties:
+    least = int(now.get(LEAST_YIELD, THOUSAND)) if asked.least_yield is None else asked.least_yield
+    if not 0 < least <= THOUSAND:
+        raise CommandError(f"least_yield: found {least}, expected a number from 1 to {THOUSAND}, in thousandths")
+    has = {key: value for key, value in now.items() if key.startswith(CAPACITY)}
+    if asked.capacity is not None or not has:
+        try:
+            has = dict(host_attributes(asked.capacity or {}))
+        except ValueError as error:
+            raise CommandError(f"capacity: {error}") from None
+    return {**has, **({LEAST_YIELD: str(least)} if least < THOUSAND else {})}
+
+
+def _other_attributes(asked: SetUnit, now: Properties, of_type: Properties) -> Properties:
+    others = asked.attributes if asked.attributes is not None else _others(now)
+    wrong = next((key for key in others if key.startswith(CAPACITY) or key == LEAST_YIELD or key in of_type), None)
+    if wrong is not None:
+        raise CommandError(f"attributes: found {wrong!r:.80}, which is said by the capacity, or the type's properties")
+    try:
+        check_plain(check_properties(others, "attributes"), "attributes")
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    return others
+
+
+def _others(own: Properties) -> Properties:
+    """A unit's own attributes that say nothing of what it has."""
+    return {key: value for key, value in own.items() if not key.startswith(CAPACITY) and key != LEAST_YIELD}
