@@ -8,7 +8,8 @@ min_units          the fewest units of an elastic request
 deferrable         ``true``: a later start is fine, up to ``latest_start``
 latest_start       the latest start, in milliseconds of the guest's clock
 request_timeout    how long an answer is of use, a duration such as ``30s``
-group_id           the request group; scoped to its holder; all get one term, or each its own if none can be moved
+group_id           the request group; scoped to its holder; all get one term, or each its own if none can be moved;
+                   each that is elastic has as many units as it can over it, the first members first
 lease_count        on the group's leader only: how many requests the group has
 priority           the request's own class, a whole number; higher goes first
 preemptible        ``true``: the broker may end the lease early
@@ -103,8 +104,6 @@ def parse_options(properties: Properties, term: Term) -> Options:
         raise CommandError(f"properties.latest_start: found {latest}, which is before the start, {term.start}")
     if "lease_count" in properties and not group:
         raise CommandError("properties.lease_count: goes with group_id, on the group's leader")
-    if group and elastic:
-        raise CommandError("properties.elastic: a request of a group is never elastic")
     for name in OF_PREEMPTIBLE:
         if name in properties and properties.get("preemptible") != TRUE:
             raise CommandError(f"properties.{name}: goes with preemptible = 'true'")

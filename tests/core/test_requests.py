@@ -62,7 +62,6 @@ def test_what_can_be_said(given_: dict[str, str], changes: dict[str, Any]) -> No
         ({"request_timeout": "soon"}, "properties.request_timeout: 'soon' is not a duration"),
         ({"lease_count": "2"}, "properties.lease_count: goes with group_id, on the group's leader"),
         ({"group_id": "g", "lease_count": "0"}, "properties.lease_count: found 0, expected at least 1"),
-        ({"group_id": "g", "elastic": "true"}, "properties.elastic: a request of a group is never elastic"),
         (
             {"deferrable": "true", "latest_start": "9" * 30},
             f"properties.latest_start: found '{'9' * 30}', at most 9007199254740991 is allowed",

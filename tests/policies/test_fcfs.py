@@ -374,17 +374,50 @@ def test_members_with_fixed_starts_have_terms_of_their_own() -> None:
     assert [grant.source for grant in grants([both])] == ["a/vm", "b/vm"]
 
 
+def test_elastic_members_of_a_group_share_what_there_is() -> None:
+    """Each has what it needs before any has more; then the first ones have as many as they can, over one term."""
+    books = Books({"a": 8, "b": 3})
+    books.book("a", "x", 8, 0, 20)
+    wide = [(2, 6), (3, 4), (1, 5)]
+    members = tuple(
+        request(f"g{n}", most, min_units=least, group="g", latest_start=0) for n, (least, most) in enumerate(wide)
+    )
+    (refused,) = mapper().allocate(books.cycle(groups=[members]))
+    assert isinstance(refused, Reject) and "all 6 units of the 3 requests" in refused.reason
+    late = tuple(member._replace(latest_start=100) for member in members)
+    (granted,) = mapper().allocate(books.cycle(groups=[late]))
+    assert [(g.source, g.units, g.term) for g in grants([granted])] == [
+        ("a/vm", 6, Term(20, 30)), ("b/vm", 3, Term(20, 30)), ("a/vm", 2, Term(20, 30))
+    ]  # fmt: skip
+    (alone,) = mapper().allocate(Books({"a": 7}).cycle(groups=[members]))
+    assert [grant.units for grant in grants([alone])] == [3, 3, 1]
+    (plenty,) = mapper().allocate(Books({"a": 99}).cycle(groups=[members]))
+    assert [grant.units for grant in grants([plenty])] == [6, 4, 5]
+
+
+def test_elastic_members_with_terms_of_their_own() -> None:
+    """All that they need is booked before any has more, where their terms overlap as well."""
+    days = tuple(request(f"g{n}", 6, 3 * n, 3 * n + 5, group="g", latest_start=3 * n, min_units=2) for n in range(3))
+    (granted,) = mapper().allocate(Books({"a": 7}).cycle(groups=[days]))
+    assert [grant.units for grant in grants([granted])] == [5, 2, 5]
+    (refused,) = mapper().allocate(Books({"a": 3}).cycle(groups=[days]))
+    assert isinstance(refused, Reject) and refused.lease == "g1"
+
+
 def test_large_group_is_placed() -> None:
     """A group of 500 is placed in one turn, without recursing or searching for long."""
     (granted,) = mapper().allocate(Books({"a": 300, "b": 200}).cycle(groups=[group(*[1] * 500)]))
     assert len(list(grants([granted]))) == 500
+    many = tuple(request(f"g{n}", 9, min_units=1, group="g", latest_start=0) for n in range(500))
+    (granted,) = mapper().allocate(Books({"a": 600, "b": 300}).cycle(groups=[many]))
+    assert sum(grant.units for grant in grants([granted])) > 500
 
 
 def test_group_search_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A packing that can't be found within the limit defers the group instead of searching for ever."""
     monkeypatch.setattr(turn, "STARTS_MAX", 1)
     sites = {f"s{index:02}": 10 for index in range(20)}
-    decisions = mapper().allocate(Books(sites).cycle(groups=[group(*[6] * 21, latest_start=0)]))
+    decisions = mapper().allocate(Books(sites).cycle(groups=[group(*[6] * 21, latest_start=1)]))
     assert {type(decision) for decision in decisions} == {Defer}
 
 

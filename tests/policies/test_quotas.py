@@ -128,14 +128,16 @@ def test_a_modify_counts_what_it_gives_up() -> None:
 
 
 def test_the_members_of_a_group_count_together() -> None:
-    """A group whose members each keep to the quota, but not all of them, has to wait."""
+    """A group whose members each keep to the quota, but not all of them, is refused; elastic ones share it."""
     mapper, books = fcfs({"units": 4}), Books({"a": 20})
     pair = tuple(request(f"g{index}", 3, group="g") for index in range(2))
     decisions = mapper.allocate(books.cycle(groups=[pair]))
-    assert [type(decision) for decision in decisions] == [Defer, Defer]
+    assert [type(decision) for decision in decisions] == [Reject]
     assert "4 units at once" in reasons(decisions)[0]
     (whole,) = mapper.allocate(books.cycle(groups=[tuple(each._replace(units=2, min_units=2) for each in pair)]))
     assert isinstance(whole, GrantGroup)
+    (fewer,) = mapper.allocate(books.cycle(groups=[tuple(each._replace(min_units=1) for each in pair)]))
+    assert [grant.units for grant in grants([fewer])] == [3, 1]
 
 
 def test_the_closest_quota_counts() -> None:

@@ -30,7 +30,7 @@ from leasekit.core.mappers import RequestLease, RequestTopology, TopologyView
 from leasekit.core.properties import PROPERTIES_MAX
 from leasekit.core.protocol.messages import ErrorReply, Plan, Planned, PlanPart, ReleaseParts
 from leasekit.core.reasons import Code, Reason, mark, marked, said, view, words
-from leasekit.core.requests import parse_options
+from leasekit.core.requests import TRUE, parse_options
 from leasekit.core.schema import Row
 from leasekit.core.steps import Command, Reply
 from leasekit.core.time import SECOND, Duration, Instant
@@ -434,6 +434,8 @@ def check_topology(request: TopologyRequest, now: Instant) -> None:
     faults = request.check()
     for member in request.members:
         faults += [f"{member.id}: properties.{name}: a topology says it itself" for name in OWN & {*member.properties}]
+        if member.properties.get("elastic") == TRUE:
+            faults.append(f"{member.id}: properties.elastic: a part of a topology is never elastic")
         if len(member.properties) + len(OWN) > PROPERTIES_MAX:
             most = PROPERTIES_MAX - len(OWN)
             faults.append(f"{member.id}: properties: found {len(member.properties)}, at most {most} are allowed")

@@ -156,6 +156,8 @@ def _group(
         properties = {"group_id": f"group{index}"}
         if member == 0:
             properties["lease_count"] = str(count)
+        if "elastic" in event.properties:
+            properties |= {name: event.properties[name] for name in ("elastic", "min_units")}
         yield attrs.evolve(
             event, guest=first.guest, start=first.start, length=first.length, properties=properties,
             at=at + member * SECOND,

@@ -141,7 +141,7 @@ def _group_fits(cycle: BrokerCycle, group: Sequence[PendingRequest]) -> str:
     if len(lengths) != 1 or start > min(member.latest_start for member in group) or len({m.type for m in group}) != 1:
         return ""
     term = Term(start, start + lengths.pop())
-    total = sum(member.units for member in group)
+    total = sum(member.min_units for member in group)
     for source in cycle.sources(group[0].type):
         allowed = all(m.site in ("", source.site) and source.site not in m.exclude_sites for m in group)
         if allowed and source.term.contains(term) and source.free.available(term) >= total:

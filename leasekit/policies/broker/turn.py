@@ -44,6 +44,9 @@ from leasekit.policies.broker.quotas import Limit, Quotas
 STARTS_MAX = 1_000
 """How many starts are tried for one group in one turn."""
 
+FILLED_MAX = 10_000
+"""How many members of one group are placed anew, to see whether one can have more units: some 0.1 s."""
+
 QUOTA_STARTS_MAX = 64
 """How many starts are tried for a request whose holder is at its quota."""
 
@@ -271,10 +274,11 @@ class BrokerTurn:
     # -- groups ------------------------------------------------------------------------------------------------
 
     def group(self, group: tuple[PendingRequest, ...]) -> list[BrokerDecision]:
-        """All members at their earliest common start, or none. Members that each begin at a fixed instant have terms of
-        their own.
+        """All members at their earliest common start, or none; elastic ones with as many units as they can have there.
+        Members that each begin at a fixed instant have terms of their own, and don't wait.
         """
-        if len({request.term for request in group}) > 1 and all(r.latest_start <= r.term.start for r in group):
+        is_fixed = all(request.latest_start <= request.term.start for request in group)
+        if is_fixed and (len(group) == 1 or len({request.term for request in group}) > 1):
             return [self._each_in_its_term(group)]
         shapes = [self.shape(request) for request in group]
         refusal = self._never_together(group, shapes)
@@ -288,24 +292,29 @@ class BrokerTurn:
             chosen = place(members, term, self.choice)
             if chosen is None:
                 continue
-            short = self._short_together(group, term)
+            short = self._short_together(group, members, term)
             if not short:
-                return [GrantGroup(group[0].group, self._grants(group, chosen, term))]
+                filled = self._filled(group, members, chosen, term)
+                return [GrantGroup(group[0].group, self._grants(group, *filled, term))]
         latest = min(request.latest_start for request in group)
-        total = sum(request.units for request in group)
+        total = sum(request.min_units for request in group)
         reason = short or Coded(
             f"insufficient resources: no start from {mark(max(request.term.start for request in group))} to "
             f"{mark(latest)} has all "
             f"{total} units of the {len(group)} requests of group {group[0].group!r} free at once",
             reasons.INSUFFICIENT,
         )
+        if is_fixed:
+            return [Reject(group[0].lease, reason)]
         return [Defer(request.lease, reason) for request in group]
 
     def _each_in_its_term(self, group: Sequence[PendingRequest]) -> BrokerDecision:
-        """Each member by itself; where one can't be had, what the others had booked is given back."""
+        """Each member by itself; where one can't be had, what the others had booked is given back. All that they need
+        is booked before any has more.
+        """
         granted: list[tuple[PendingRequest, Grant]] = []
         for request in group:
-            decision = self.new(request)
+            decision = self.new(request if len(group) == 1 else request._replace(units=request.min_units))
             if isinstance(decision, Grant):
                 granted.append((request, decision))
                 continue
@@ -315,10 +324,44 @@ class BrokerTurn:
                 self.give(view, grant.units, grant.booked)
                 self.usage.add(other.holder, other.type, -grant.units, grant.term)
             return decision
-        return GrantGroup(group[0].group, tuple(grant for _, grant in granted))
+        return GrantGroup(group[0].group, tuple(self._grown(request, grant) for request, grant in granted))
+
+    def _grown(self, request: PendingRequest, grant: Grant) -> Grant:
+        """A grant with as many more units as its request wants and there are."""
+        (found,) = [one for one in self.shape(request).places if one.view.id == grant.source]
+        limit, wanted = self.limit(request), request.units - grant.units
+        if limit is not None:
+            wanted = min(wanted, limit.units(grant.term))
+        if wanted <= 0 or found.free(grant.term) <= 0:
+            return grant
+        more = self.grant(request._replace(units=wanted), found, grant.term, None)
+        return grant._replace(units=grant.units + more.units)
+
+    def _filled(
+        self, group: Sequence[PendingRequest], members: Sequence[Member], chosen: Sequence[Place], term: Term
+    ) -> tuple[Sequence[Member], Sequence[Place]]:
+        """The members with as many units as each can have, in their order, and a place for each. They have at least
+        what they have in ``members``, at the places ``chosen``.
+        """
+        left = FILLED_MAX
+        for number, request in enumerate(group):
+            least, most = members[number].units, request.units
+            units = most  # most often there is enough
+            while least < most and left > 0:
+                left -= len(members)
+                more = [*members[:number], members[number]._replace(units=units), *members[number + 1 :]]
+                found = place(more, term, self.choice)
+                if found is None or self._short_together(group, more, term):
+                    most = units - 1
+                else:
+                    least, members, chosen = units, more, found
+                units = (least + most + 1) // 2
+        return members, chosen
 
     def _members(self, group: Sequence[PendingRequest], shapes: Sequence[Shape]) -> list[Member]:
-        """The members, each view with the longest preparation that any of them needs there."""
+        """The members, with what each needs at least, and each view with the longest preparation that any of them needs
+        there.
+        """
         ahead: dict[str, Duration] = {}
         for shape in shapes:
             for each in shape.places:
@@ -326,35 +369,38 @@ class BrokerTurn:
         return [
             Member(
                 request.lease,
-                request.units,
+                request.min_units,
                 [self.views.prepared(each.view, ahead[each.view.id]) for each in shape.places],
             )
             for request, shape in zip(group, shapes, strict=True)
         ]
 
-    def _short_together(self, group: Sequence[PendingRequest], term: Term) -> str:
-        """Which quota doesn't let the members have all they want; of one holder and type they count together."""
+    def _short_together(self, group: Sequence[PendingRequest], members: Sequence[Member], term: Term) -> str:
+        """Which quota doesn't let the members have so many units; of one holder and type they count together."""
         wanted: dict[tuple[str, str], int] = {}
-        for request in group:
+        for request, member in zip(group, members, strict=True):
             key = (request.holder, request.type)
-            wanted[key] = wanted.get(key, 0) + request.units
+            wanted[key] = wanted.get(key, 0) + member.units
             limit = self.limit(request)
             short = limit.short(term, wanted[key]) if limit is not None else None
             if short is not None:
                 return short.reason
         return ""
 
-    def _grants(self, group: Sequence[PendingRequest], chosen: Sequence[Place], term: Term) -> tuple[Grant, ...]:
+    def _grants(
+        self, group: Sequence[PendingRequest], members: Sequence[Member], chosen: Sequence[Place], term: Term
+    ) -> tuple[Grant, ...]:
         grants: dict[str, Grant] = {}
         # Who takes any class of units leaves to the others what these need.
-        for request, found in sorted(zip(group, chosen, strict=True), key=lambda pair: pair[1].view.classes):
-            assert found.free(term) >= request.units, "place() counts what it has placed"
-            grants[request.lease] = self.grant(request, found, term, None)
+        each = sorted(zip(group, members, chosen, strict=True), key=lambda one: one[2].view.classes)
+        for request, member, found in each:
+            assert found.free(term) >= member.units, "place() counts what it has placed"
+            grants[request.lease] = self.grant(request._replace(units=member.units), found, term, None)
         return tuple(grants[request.lease] for request in group)
 
     def _never_together(self, group: Sequence[PendingRequest], shapes: Sequence[Shape]) -> Reject | None:
         for request, shape in zip(group, shapes, strict=True):
-            if reason := reasons.never(request, shape, request.units, self.now):
+            if reason := reasons.never(request, shape, request.min_units, self.now):
                 return Reject(request.lease, reason)
         name, first = group[0].group, group[0].lease
         lengths = {request.term.length for request in group}

@@ -285,9 +285,13 @@ class Workload:
             properties = {"group_id": f"group-{self._names}"}
             if number == 0:
                 properties["lease_count"] = str(members)
-            self._ask(
-                operation.who, type="vm", units=rng.randint(1, 2), term=term, properties=properties, broker=broker
-            )  # fmt: skip
+            units = rng.randint(1, 2)
+            # Drawn by itself, so that all else of a seed is as it was without.
+            wide = Random(f"leasekit elastic group {self.world.scenario.seed} {len(self.asked)}")
+            if wide.random() < 0.3:
+                properties |= {"elastic": "true", "min_units": str(units)}
+                units += wide.randint(1, 6)
+            self._ask(operation.who, type="vm", units=units, term=term, properties=properties, broker=broker)
 
     def _slice(self, operation: Operation, rng: Random) -> None:
         """Leases that are redeemed together."""

@@ -53,21 +53,23 @@ class Skeleton:
         return Grant(request.lease, source.id, units, term, request.preemptible)
 
     def _group(self, cycle: BrokerCycle, group: Sequence[PendingRequest]) -> Iterator[BrokerDecision]:
-        """All members over one term, each from the first source that has enough; or none, with nothing booked."""
+        """All members over one term, each with the fewest units that will do, from the first source that has them; or
+        none, with nothing booked.
+        """
         start = max(member.term.start for member in group)
         term = Term(start, start + group[0].term.length)
         booked: list[tuple[object, Source]] = []
         grants: list[Grant] = []
         for member in group:
-            able = [source for source in _allowed(cycle, member) if _free(source, member, term) >= member.units]
+            able = [source for source in _allowed(cycle, member) if _free(source, member, term) >= member.min_units]
             if not able or start > member.latest_start or member.term.length != term.length:
                 for key, source in booked:
                     source.free.release(key)
                 yield Reject(member.lease, f"no room for {member.lease} together with the rest of its group")
                 return
             booked.append((key := object(), able[0]))
-            able[0].free.reserve(key, member.units, term)
-            grants.append(Grant(member.lease, able[0].id, member.units, term, member.preemptible))
+            able[0].free.reserve(key, member.min_units, term)
+            grants.append(Grant(member.lease, able[0].id, member.min_units, term, member.preemptible))
         yield GrantGroup(group[0].group, tuple(grants))
 
 
