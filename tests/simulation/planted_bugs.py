@@ -39,7 +39,7 @@ from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Peering
 from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars
-from leasekit.actors.site.claims import SiteClaims
+from leasekit.actors.site.claims import SiteClaims, SiteDelegations
 from leasekit.actors.site.failures import SiteOutages
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.actors.site.maintenance import Maintenance
@@ -95,6 +95,9 @@ BUGS: Final[dict[str, Bug]] = {
         UnitChanges, "_follow", "self._calendars.count(change.type)", NOTHING
     ),
     # -- delegations that change
+    "of units that are gone those of another class are offered": Bug(
+        SiteDelegations, "is_outdated", "in leaf.classes)", "in leaf.classes if leaf.sizes)",
+    ),
     "a broker grants of a claim beside the one in its place": Bug(
         TakenDelegations, "_take", "other.replaced = source.term.start", NOTHING
     ),

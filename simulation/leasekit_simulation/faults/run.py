@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -340,6 +340,8 @@ class Run:
         stay = [one.id for one in actor.units.machines if not one.left]
         must(not stay, f"{site} has machines that nobody has: {stay}")
         must(not actor.units.holding, f"{site} counts units as held: {actor.units.holding}")
+        if site not in self.world.changed_units:
+            self._check_offered(site, named)
         for type_ in self.scenario.sites[site]:
             table = actor.calendars.of(type_)
             must(table.reserved_at(actor.now) == 0, f"{site}'s calendar holds {table.reserved_at(actor.now)}")
@@ -354,6 +356,19 @@ class Run:
             free = actor.inventory.weigh(type_, classes).total()
             there = table.capacity_at(actor.now)
             must(there == free, f"{site}: {free} units of {type_} are free, its calendar counts {there}")
+
+    def _check_offered(self, site: str, named: Set[str]) -> None:
+        """What brokers hold counts no more units of a class than the site's file names, where it gives no more than it
+        names.
+        """
+        there = Counter(self.world.class_of(site, unit).hex() for unit in named)
+        shares = [share for share in self.world.shares if share.site == site and not share.issuer]
+        if sum(share.units for share in shares) > len(named) or any(share.degree != DEGREE_ONE for share in shares):
+            return
+        for row in self.world.query(site, "delegations"):
+            for one in row["classes"] if row["state"] == "held" else ():
+                most = there[one["class"]]
+                must(one["units"] <= most, f"{site}: {row['delegation']} counts {one}, there are {most}")
 
     def _check_usable(self) -> None:
         """Whoever asks for all units of a site that a broker has gets them."""
