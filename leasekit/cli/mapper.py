@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import entry_points
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin
 
@@ -37,7 +38,9 @@ from leasekit.core.json_text import JsonError, read_json
 from leasekit.core.settings import SettingsError
 
 if TYPE_CHECKING:
+    from leasekit.emulation.compare.deployed import Contest
     from leasekit.emulation.compare.pool import Saving
+    from leasekit.emulation.compare.targets import Target
     from leasekit.emulation.compare.works import Work, Workload
     from leasekit.emulation.conformance.kit import Checked, Subject
 
@@ -123,7 +126,7 @@ def check(
 
     Example:
       leasekit mapper check fcfs
-      leasekit mapper check mine.py:Mine --cases 500
+      leasekit mapper check mine.py --cases 500
       leasekit mapper check mine.py:Mine --replay mapper-check-mine.json
     """
     from leasekit.emulation.compare.targets import read_target
@@ -172,7 +175,8 @@ def _replayed(checked: Checked) -> Shown:
     faults = [(found.check, found.text) for found in checked.faults]
     rows: list[tuple[Any, str, str]] = []
     for now, shown, decided in checked.journal:
-        rows += [(now, shown, decided[0] if decided else "(nothing)"), *(("", "", each) for each in decided[1:])]
+        lines = zip_longest(shown, decided or ("(nothing)",), fillvalue="")
+        rows += [("" if number else now, *line) for number, line in enumerate(lines)]
     columns, empty = ("at ms", "shown", "decided"), "the mapper was never called"
     table = partial(print_table, columns, rows, empty=empty, right=("at ms",))
     wrong = [f"{name}: {text}" for name, text in faults] or ["nothing wrong with this case"]
@@ -185,7 +189,12 @@ def compare(
     targets: tuple[str, ...] = argument("MAPPER...", required=True),
     workload_file: Path | None = option("A workload as for `plan timetable`.", "--workload", metavar="FILE"),
     swf: Path | None = option("A job log in the Standard Workload Format, gzip or not.", metavar="FILE"),
-    nodes: int = option("How many nodes there are.", type=Count(min=1), required=True, metavar="N"),
+    deploy: Path | None = option("A deploy file that is emulated with each of them.", "--in", metavar="FILE"),
+    actor: str = option("Whose mapper in that file they take the place of.", default="", metavar="NAME"),
+    data: Path | None = option("Where that file's traces are [LEASEKIT_DATA].", metavar="DIR"),
+    synthetic: bool = option("Generated load instead of that file's traces."),
+    seed: int | None = option("Instead of that file's.", metavar="N"),
+    nodes: int | None = option("How many nodes a workload has.", type=Count(min=1), metavar="N"),
     out: Path | None = option("Where tables and pictures go.", metavar="DIR"),
     jobs: int | None = option("How many runs at once (default: a run a CPU).", type=Count(min=1), metavar="N"),
     engine: str = option("Where they run.", type=("local", "dask"), shown="local"),
@@ -193,36 +202,48 @@ def compare(
     patience: float = option("How long one turn may take.", type=Number(min=0, min_open=True), shown=60.0, metavar="S"),
     saving: Saving = SAVING,
 ) -> Shown:
-    """Run one workload through several brokers' mappers, and show how work fared.
+    """Run the same through several mappers, and show how it fared with each.
+
+    Brokers' mappers are given a workload of jobs or reservations. Mappers of any role take the place of an actor's in a
+    deploy file (--in, --actor), which is emulated as it is, without the variants of its runs, once with each of them.
 
     MAPPER is a name, module:Class or path/to/file.py:Class, with settings after a colon if need be, as
     `backfill:mode=easy`, or a TOML file with `name` and settings. Work asks for its estimate and ends when it is done.
     First come, first served as job logs know it is `fcfs:backfill=false`: `fcfs` alone books everything ahead.
 
-    Guests, a broker and a site do what they do as daemons, in virtual time. What a mapper does wrong is told at once;
-    the broker goes on, and the exit status is 1.
+    Guests, brokers and sites do what they do as daemons, in virtual time. What a mapper does wrong is told at once;
+    its actor goes on, and the exit status is 1. So it is for one that does not fit; the others are run all the same.
 
     Example:
       leasekit mapper compare fcfs backfill:mode=easy --swf log.swf.gz --nodes 240 --out compared
+      leasekit mapper compare first_fit energy:types=[\"node\"] --in energy.toml --actor site
     """
-    from leasekit.emulation.compare.engines import cpus, run_dask, run_local
-    from leasekit.emulation.compare.pool import Pool
-    from leasekit.emulation.compare.targets import read_target
     from leasekit.emulation.outputs import make_folder
 
-    if (workload_file is None) == (swf is None):
-        raise click.UsageError("give either --workload or --swf")
+    if sum(given is not None for given in (workload_file, swf, deploy)) != 1:
+        raise click.UsageError("give either --workload or --swf, or a deploy file by --in")
+    if (deploy is None) == bool(actor):
+        raise click.UsageError("--in and --actor go together")
+    if (deploy is None) == (nodes is None):
+        raise click.UsageError("--nodes is given with --workload or --swf, and with neither of them not")
     if (engine == "dask") != (scheduler is not None):
         raise click.UsageError("--engine dask and --scheduler go together")
     twice = sorted({target for target in targets if targets.count(target) > 1})
     if twice:
         raise click.UsageError(f"{twice[0]!r} is given twice")
-    chosen = [read_target(target) for target in targets]
-    for target in chosen:
-        target.make()  # what is wrong with one is told before hours of work
-    workload = _workload(workload_file, swf)
+    chosen, misfits = _contenders(targets, made=deploy is None)
     if out is not None:
         make_folder(out)
+    if nodes is None:
+        assert deploy is not None, "one of the two is given"
+        from leasekit.emulation.compare.deployed import Contest
+
+        contest = Contest(file=deploy, actor=actor, data=data, synthetic=synthetic, seed=seed)
+        return _contested(contest, chosen, misfits, out)
+    workload = _workload(workload_file, swf)
+    from leasekit.emulation.compare.engines import cpus, run_dask, run_local
+    from leasekit.emulation.compare.pool import Pool
+
     with progress_bars() as report:
         pool = Pool(nodes, saving)
         if engine == "dask":
@@ -232,7 +253,62 @@ def compare(
                 chosen, workload.works, pool, jobs=jobs or cpus(), report=report, patience=patience,
                 tell=lambda label, text: note(f"{label}: {text}"),
             )  # fmt: skip
-    return _compared(targets, workload, nodes, results, out)
+    results_of = {**misfits, **dict(zip((target.label for target in chosen), results, strict=True))}
+    return _compared(targets, workload, nodes, [results_of[target] for target in targets], out)
+
+
+def _contenders(targets: Sequence[str], *, made: bool) -> tuple[list[Target], dict[str, LeasekitError]]:
+    """The mappers that were named, and what is wrong with those that can't be had (``made``: as a broker's): that is
+    told before hours of work, and the others are run.
+    """
+    from leasekit.emulation.compare.targets import read_target
+
+    chosen: list[Target] = []
+    misfits: dict[str, LeasekitError] = {}
+    for text in targets:
+        try:
+            target = read_target(text)
+            if made:
+                target.make()
+        except LeasekitError as error:
+            misfits[text] = error
+        else:
+            chosen.append(target)
+    if not chosen:
+        raise LeasekitError("\n".join(map(str, misfits.values())))
+    for text, misfit in misfits.items():
+        note(f"{text} is left out: {misfit}")
+    return chosen, misfits
+
+
+def _contested(contest: Contest, chosen: list[Target], misfits: dict[str, LeasekitError], out: Path | None) -> Shown:
+    """Each in the same deployment, and what came of it."""
+    from leasekit.emulation.compare.deployed import columns_of, run_contest, write_contest
+
+    with progress_bars() as progress:
+        results = run_contest(chosen, contest, out, tell=note, progress=progress)
+    failed = {label: str(error) for label, error in misfits.items()}
+    texts = [f"mapper {label!r} {text}" for label, text in failed.items()]
+    runs = []
+    for target, result in zip(chosen, results, strict=True):
+        if isinstance(result, LeasekitError):
+            failed[target.label] = str(result)
+            texts.append(f"mapper {target.label!r} {result}")
+        else:
+            runs.append(result)
+    told: list[Any] = []
+    if runs:
+        columns = columns_of(runs)
+        rows = [[run["mapper"], *(_cell(run["figures"].get(key)) for key in columns)] for run in runs]
+        headings = ("mapper", *(column.replace("_", " ") for column in columns))
+        told.append(lambda _: print_table(headings, rows, empty="", right=headings[1:]))
+    if out is not None and runs:
+        note(f"written to {out}: {', '.join(file.name for file in write_contest(out, contest, runs))}")
+    wrong = went_wrong({run["mapper"]: run["mapper_errors"].get(contest.actor, {}) for run in runs})
+    for line in wrong:
+        note(line)
+    plain = {"file": str(contest.file), "actor": contest.actor, "runs": runs, "failed": failed}
+    return plain, tuple(told), LeasekitError("\n".join(texts)) if texts else int(bool(wrong))
 
 
 def _workload(file: Path | None, swf: Path | None) -> Workload:

@@ -331,7 +331,9 @@ class Resolver:
     def _mapper_path(self, target: str) -> str:
         """A mapper in a file is looked for from the folder of the deploy file."""
         path, colon, name = target.rpartition(":")
-        return f"{self.file.parent / path}:{name}" if colon and path.endswith(".py") else target
+        if not colon:
+            return str(self.file.parent / target) if target.endswith(".py") else target
+        return f"{self.file.parent / path}:{name}" if path.endswith(".py") else target
 
     def _signal(self, name: str, table: Any, where: str) -> SignalSpec | None:
         if isinstance(table, Mapping):

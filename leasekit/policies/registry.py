@@ -75,6 +75,7 @@ PARTS: Final[Mapping[str, Mapping[str, str]]] = {
 _METHODS: Final = {**METHODS, **PART_METHODS}
 _BUILT_IN: Final = {**BUILT_IN, **PARTS}
 
+NO_MAPPER: Final = "it is no mapper of role"
 _FORMS: Final = "or module:Class, or path/to/file.py:Class"
 
 
@@ -130,9 +131,7 @@ def find_mapper(target: str, role: str, where: str) -> type[Any]:
     found = _load(target, role, f"{where}.name")
     method = _METHODS[role]
     if not isinstance(found, type) or not callable(getattr(found, method, None)):
-        raise SettingsError(
-            [f"{where}.name: found {target!r}, which has no method {method}(): it is no mapper of role {role}"]
-        )
+        raise SettingsError([f"{where}.name: found {target!r}, which has no method {method}(): {NO_MAPPER} {role}"])
     return found
 
 
@@ -216,7 +215,7 @@ def _load_named(target: str, role: str, where: str) -> Any:
     if built_in is not None:
         return _load(built_in, role, where)
     if target.endswith(".py"):
-        raise SettingsError([f"{where}: found {target!r}, expected the class in that file as well: {target}:Class"])
+        return _only_one(target, role, where)
     points = [point for point in _entry_points() if point.name == target]
     if not points:
         raise SettingsError([f"{where}: found {target!r}, {expect_one_of(target, known_mappers(role))}, {_FORMS}"])
@@ -224,6 +223,23 @@ def _load_named(target: str, role: str, where: str) -> Any:
         bring = ", ".join(f"{_package(point)} ({point.value})" for point in points)
         raise SettingsError([f"{where}: found {target!r}, which several packages bring: {bring}; write module:Class"])
     return _guarded(points[0].load, f"{where}: mapper {target!r} of {_package(points[0])} can't be imported")
+
+
+def _only_one(target: str, role: str, where: str) -> Any:
+    """The mapper of a file that has one of this role: a class of its own, whose name begins with no underscore."""
+    module = _load_file(Path(target), f"{where}: found {target!r}", f"{where}: mapper {target!r} can't be imported")
+    able = [
+        value
+        for key, value in vars(module).items()
+        if _is_mapper(value, role) and value.__module__ == module.__name__ and not key.startswith("_")
+    ]
+    if len(able) == 1:
+        return able[0]
+    if not able:
+        lacks = f"{where}: found {target!r}, which has no class with {_METHODS[role]}()"
+        raise SettingsError([f"{lacks}: {NO_MAPPER} {role}"])
+    named = " or ".join(f"{target}:{one.__name__}" for one in able)
+    raise SettingsError([f"{where}: found {target!r}, which has several mappers of role {role}, expected {named}"])
 
 
 def _package(point: EntryPoint) -> str:

@@ -13,6 +13,7 @@ import pytest
 from leasekit.cli import main
 
 TESTS = Path(__file__).resolve().parents[1]
+MONTH = TESTS.parent / "deploy" / "emulation" / "month.toml"
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +125,10 @@ def test_compare_tells_who_went_wrong(log: Path, capsys: pytest.CaptureFixture[s
     ("words", "told"),
     [
         (["fcfs", "--nodes", "4"], "either --workload or --swf"),
+        (["fcfs", "--swf", "x.swf"], "--nodes"),
+        (["fcfs", "--nodes", "4", "--swf", "x.swf", "--actor", "site"], "go together"),
+        (["fcfs", "--in", "x.toml"], "go together"),
+        (["fcfs", "--in", str(MONTH), "--actor", "nobody"], "--actor: found 'nobody'"),
         (["fcfs", "--nodes", "4", "--swf", "x.swf", "--engine", "dask"], "go together"),
         (["fcfs", "fcfs", "--nodes", "4", "--swf", "x.swf"], "given twice"),
         (["nosuch", "--nodes", "4", "--swf", "x.swf"], "found 'nosuch'"),
@@ -142,6 +147,48 @@ def test_compare_says_what_is_wrong(words: list[str], told: str, capsys: pytest.
     assert all(line.startswith("leasekit: ") for line in shown.splitlines())
 
 
+@pytest.mark.parametrize(
+    ("actor", "targets", "figures"),
+    [
+        (
+            "web",
+            ('load_following:type="node",term="2h"', 'load_following:type="node",term="1d"'),
+            "unserved",
+        ),
+        ("east", ("first_fit", "filter_and_weigh"), "used"),
+        ("broker", ("fcfs", "priority"), "refused"),
+    ],
+)
+def test_mappers_of_any_role_meet_in_a_deploy_file(
+    actor: str, targets: tuple[str, ...], figures: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each takes the place of the actor's own mapper; the figures are those that the role is judged by, and the same
+    as an emulation of that file has. One that does not fit ends nothing for the others.
+    """
+    file = tmp_path / "day.toml"
+    file.write_text(MONTH.read_text().replace('horizon = "30d"', 'horizon = "1d"'))
+    out = tmp_path / "out"
+    words = ("mapper", "compare", *targets, "nosuch", "--in", str(file), "--actor", actor, "--out", str(out))
+    found = _json(capsys, *words, status=1)
+    assert [run["mapper"] for run in found["runs"]] == list(targets)
+    assert list(found["failed"]) == ["nosuch"] and "found 'nosuch'" in found["failed"]["nosuch"]
+    assert figures in found["runs"][0]["figures"]
+    rows = list(csv.DictReader((out / "summary.csv").open()))
+    assert [row["mapper"] for row in rows] == list(targets)
+    assert [float(row["asked"]) for row in rows] == [run["figures"]["asked"] for run in found["runs"]]
+    if actor == "east":
+        (run,) = _json(capsys, "emulate", str(file))["runs"]
+        assert run["sites"] == found["runs"][0]["sites"]
+
+
+def test_a_mapper_that_does_not_fit_ends_nothing_for_the_others(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What can't be made is told before the runs, and the exit status is 1; the others have their figures."""
+    words = ("mapper", "compare", "fcfs:balance=odd", "fcfs", "--swf", str(log), "--nodes", "16")
+    found = _json(capsys, *words, status=1)
+    assert [run["mapper"] for run in found["runs"]] == ["fcfs"]
+    assert "balance" in found["failed"]["fcfs:balance=odd"]
+
+
 def test_check_passes_what_is_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No fault, exit status 0, no file, and what a turn costs at three sizes."""
     found = _json(capsys, "mapper", "check", "fcfs", "--cases", "6", "--out", str(tmp_path / "cases"))
@@ -158,9 +205,35 @@ def test_check_writes_what_fails_and_plays_it_again(tmp_path: Path, capsys: pyte
     (file,) = found["files"]
     again = _json(capsys, "mapper", "check", "misfit_mappers:Overbooks", "--replay", file, status=1)
     assert again["faults"][0][0] == "never overbooks"
-    assert "Grant" in again["turns"][-1][2][0]
+    _, shown, decided = again["turns"][-1]
+    assert shown[0].startswith("new ")
+    assert "free throughout its term" in shown[1]
+    assert "Grant" in decided[0]
     assert main.run(["mapper", "check", "fcfs", "--replay", file]) == 0
     assert "nothing wrong with this case" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("target", "role"),
+    [('static:demands=[{type="vm",units=2,term="1h"}]', "guest"), ('energy:types=["vm", "host"]', "authority")],
+)
+def test_check_takes_mappers_of_each_role(target: str, role: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Guests' and sites' mappers are checked as brokers' are; settings may hold tables and commas."""
+    found = _json(capsys, "mapper", "check", target, "--cases", "6")
+    assert (found["role"], found["faults"]) == (role, {})
+
+
+def test_check_of_a_file_with_one_mapper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file is enough where it has one mapper; where it has several, or none, that is told."""
+    one, two, none = (tmp_path / f"{name}.py" for name in ("one", "two", "none"))
+    one.write_text("from leasekit.policies.broker.fcfs import Fcfs\n\n\nclass Mine(Fcfs):\n    pass\n")
+    two.write_text(one.read_text() + "\n\nclass Other(Fcfs):\n    pass\n")
+    none.write_text("import sys\n")
+    assert _json(capsys, "mapper", "check", str(one), "--cases", "3")["role"] == "broker"
+    assert main.run(["mapper", "check", str(two)]) == 1
+    assert f"expected {two}:Mine or {two}:Other" in capsys.readouterr().err
+    assert main.run(["mapper", "check", str(none)]) == 1
+    assert "has the method of no role" in capsys.readouterr().err
 
 
 def test_check_takes_settings_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -205,8 +205,11 @@ def test_what_is_not_there_is_one_clear_line(own: str) -> None:
 
 
 def test_half_a_name_is_told_what_is_missing(own: str) -> None:
-    """A file without a class, and a mapper's name in the place of a module, are told how it is written."""
-    assert errors(own) == [f"broker.mapper.name: found {own!r}, expected the class in that file as well: {own}:Class"]
+    """A file with several classes, and a mapper's name in the place of a module, are told how it is written."""
+    able = " or ".join(f"{own}:{name}" for name in ("Mine", "Plain", "Broken", "Odd"))
+    assert errors(own) == [
+        f"broker.mapper.name: found {own!r}, which has several mappers of role broker, expected {able}"
+    ]
     (line,) = errors("fcfs:backfill")
     assert "'fcfs' is a mapper itself; settings behind a colon are written KEY=VALUE" in line
 

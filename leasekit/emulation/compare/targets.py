@@ -1,14 +1,15 @@
 """Which mapper, with which settings, from what is typed.
 
-``backfill``, ``my.module:Mapper`` and ``mine.py:Mapper`` name a mapper as a deploy file does; settings follow after a
-colon, as ``backfill:mode=easy,balance=first_fit``. A file ``tuned.toml`` holds what would stand in a deploy file's
-mapper table: ``name`` and settings.
+``backfill``, ``my.module:Mapper`` and ``mine.py:Mapper`` name a mapper as a deploy file does, ``mine.py`` the only one
+of a file; settings follow after a colon, as ``backfill:mode=easy,balance=first_fit``. A file ``tuned.toml`` holds what
+would stand in a deploy file's mapper table: ``name`` and settings.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def read_target(text: str, settings: Path | None = None) -> Target:
         name = table.pop("name", None)
         if not isinstance(name, str):
             raise LeasekitError(f"{text}: name: found {name!r}, expected a mapper's name or path/to/file.py:Class")
-        if ".py:" in name:
+        if name.endswith(".py") or ".py:" in name:
             name = str(Path(text).parent / name)
     else:
         name, table = _split(text)
@@ -54,6 +55,9 @@ def _split(text: str) -> tuple[str, dict[str, Any]]:
     name, colon, given = text.rpartition(":")
     if not colon or "=" not in given:
         return text, {}
+    with suppress(tomllib.TOMLDecodeError):
+        inline: dict[str, Any] = tomllib.loads(f"settings = {{ {given} }}")["settings"]
+        return name, inline
     table: dict[str, Any] = {}
     for pair in given.split(","):
         key, equals, value = pair.partition("=")

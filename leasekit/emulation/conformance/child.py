@@ -122,7 +122,7 @@ class _MapperChild:
             self._say(
                 fault={"check": played.fault.check, "text": played.fault.text, "case": case_to_json(case)},
             )
-        journal = [[record.now, record.shown, list(record.decided)] for record in played.journal[:200]]
+        journal = [[record.now, list(record.shown), list(record.decided)] for record in played.journal[:200]]
         self._say(done={"digests": [played.digest], "turns": played.turns, "costs": [], "journal": journal})
 
     def _tell(self, case: Case, fault: Fault) -> None:

@@ -36,7 +36,7 @@ from leasekit.emulation.conformance.cases import (
 )
 from leasekit.emulation.conformance.child import BUG, Subject
 from leasekit.emulation.conformance.loads import Cost
-from leasekit.policies.registry import BUILT_IN, METHODS, find_mapper
+from leasekit.policies.registry import BUILT_IN, METHODS, NO_MAPPER, find_mapper
 
 CHECKS: Final[Mapping[str, str]] = {
     watched.OVERBOOKS: "nothing is promised twice, at no instant more than there is",
@@ -86,7 +86,7 @@ class Checked:
     turns: int
     faults: tuple[KitFinding, ...]
     costs: tuple[Cost, ...] = ()
-    journal: tuple[tuple[int, str, tuple[str, ...]], ...] = ()
+    journal: tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...] = ()
 
 
 def role_of(target: str, given: str | None) -> str:
@@ -106,7 +106,7 @@ def role_of(target: str, given: str | None) -> str:
     if len(roles) == 1:
         return roles[0]
     if not roles:
-        known = [error for error in errors if "is no mapper of role" not in str(error)]
+        known = [error for error in errors if NO_MAPPER not in str(error)]
         if known:
             raise known[0]
         methods = ", ".join(f"{method}() of {with_article(role)}" for role, method in METHODS.items())
@@ -172,7 +172,7 @@ class _KitChild:
         self.faults: list[KitFinding] = []
         self.digests: list[str] = []
         self.costs: list[Cost] = []
-        self.journal: list[tuple[int, str, tuple[str, ...]]] = []
+        self.journal: list[tuple[int, tuple[str, ...], tuple[str, ...]]] = []
         self.turns = 0
         self.at: Any = None
         self.over = False
@@ -220,7 +220,7 @@ class _KitChild:
             done = words["done"]
             self.digests, self.turns = done["digests"], done["turns"]
             self.costs = [Cost(**cost) for cost in done["costs"]]
-            self.journal = [(now, shown, tuple(decided)) for now, shown, decided in done.get("journal", ())]
+            self.journal = [(now, tuple(shown), tuple(decided)) for now, shown, decided in done.get("journal", ())]
             self.over = True
 
     def _ended(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from leasekit.core.mappers import Wake
 from leasekit.core.time import HOUR, Instant
+from leasekit.emulation.conformance.shown import shown
 
 TURNS_MAX: Final = 3_000
 """The most turns within an hour: a mapper that wants almost every tick of an idle world spins."""
@@ -55,7 +56,7 @@ class TurnRecord(NamedTuple):
     """One turn, for who replays a case."""
 
     now: Instant
-    shown: str
+    shown: tuple[str, ...]
     decided: tuple[str, ...]
 
 
@@ -176,13 +177,6 @@ def _line(error: BaseException) -> str:
 def _size(cycle: Any) -> int:
     parts = (getattr(cycle, name, ()) for name in ("requests", "groups", "demands", "leases"))
     return sum(len(part) for part in parts)
-
-
-def shown(cycle: Any) -> str:
-    """What a mapper was shown, in short."""
-    names = ("requests", "groups", "demands", "leases")
-    counts = [f"{len(getattr(cycle, name))} {name}" for name in names if getattr(cycle, name, ())]
-    return ", ".join(counts) or "nothing"
 
 
 def wakes(decisions: Sequence[Any]) -> bool:
