@@ -35,9 +35,11 @@ system:
 			libvirt-dev pkg-config gcc >/dev/null || echo "libvirt-dev can't be installed: the libvirt driver's tests will fail" >&2; \
 	fi
 
+# Editable by a path, not by an import hook: type checkers read paths, and run no hooks.
 $(STAMP): pyproject.toml simulation/pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --editable ./simulation
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat \
+		--editable '.[dev]' --editable ./simulation
 	@if pkg-config --exists libvirt 2>/dev/null; then \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check 'libvirt-python>=9.0'; \
 	fi
