@@ -70,7 +70,7 @@ def run(
         type=type_, units=units, length=span, name=name, site=site, filter=filter_, keepalive=silence, timeout=timeout
     )
     try:
-        arguments = wanted.arguments(int(place.query(GUEST, "clock")["now"]), GuestSettings().request_timeout)
+        arguments = wanted.arguments(None, GuestSettings().request_timeout)
     except WantedError as error:
         raise click.UsageError(f"--{error.field}: {dated(error.text)}") from None
     socket = place.socket(GUEST)

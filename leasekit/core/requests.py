@@ -203,29 +203,57 @@ class WantedLease:
             requested["request_timeout"] = f"{self.timeout}ms"
         return requested
 
-    def arguments(self, now: Instant, answer_within: Duration) -> dict[str, Any]:
+    def arguments(self, now: Instant | None, answer_within: Duration) -> dict[str, Any]:
         """The arguments of the command ``lease.request`` at an instant: ``now`` at the guest, who waits for an answer
-        for ``answer_within`` if nothing is said. Raises :class:`WantedError`.
+        for ``answer_within`` if nothing is said. With None the guest says itself when now is (:func:`with_term`), so
+        that who asks twice says the same twice. Raises :class:`WantedError`.
         """
         requested, latest = self.request_properties(), self.deferrable_until
         begin = now if self.start is None else self.start
-        if latest is not None and latest < begin:
+        if latest is not None and begin is not None and latest < begin:
             raise WantedError("deferrable_until", f"found {mark(latest)}, which is before the start, {mark(begin)}")
         if (self.length is None) == (self.end is None):
             raise WantedError("length", "either length or end is to be said")
-        end = self.end if self.end is not None else begin + (self.length or 0)
-        if end <= begin:
-            raise WantedError("end", f"found {mark(end)}, which is not after the start, {mark(begin)}")
-        if self.start is None and latest is None:
-            latest = begin + (self.timeout or answer_within)
         if latest is not None:
             requested |= {"deferrable": TRUE, "latest_start": str(latest)}
-        return {
-            "type": self.type, "units": self.units, "term": [begin, end], "slice": self.slice, "name": self.name,
+        arguments = {
+            "type": self.type, "units": self.units, "slice": self.slice, "name": self.name,
             "broker": self.broker, "site": self.site, "properties": requested,
             "configuration": dict(self.configuration), "redeem_predecessor": self.after,
             "join_predecessor": self.join_after, "if_predecessor_fails": "proceed" if self.proceed else "fail",
         }  # fmt: skip
+        if self.start is None:
+            span = {"length": self.length} if self.end is None else {"end": self.end}
+            soon = {**arguments, **span, "within": self.timeout or answer_within}
+            return soon if now is None else with_term(soon, now)
+        end = self.end if self.end is not None else self.start + (self.length or 0)
+        if end <= self.start:
+            raise WantedError("end", f"found {mark(end)}, which is not after the start, {mark(self.start)}")
+        return {**arguments, "term": [self.start, end]}
+
+
+def with_term(arguments: Mapping[str, Any], now: Instant) -> dict[str, Any]:
+    """The arguments of ``lease.request`` with a term. Those of one that begins as soon as it can have none: it begins
+    ``now``, or up to ``within`` later if its properties don't say, and lasts for ``length``, or to ``end``. Raises
+    :class:`WantedError`.
+    """
+    found = dict(arguments)
+    if "term" in found:
+        return found
+    spans = {name: found.pop(name) for name in ("length", "end", "within") if name in found}
+    for name, value in spans.items():
+        if type(value) is not int or not 0 < value <= INSTANT_MAX - now:
+            raise WantedError(name, f"found {value!r:.80}, expected milliseconds")
+    if ("length" in spans) == ("end" in spans):
+        raise WantedError("term", "found none, expected a term, or either length or end")
+    end = spans["end"] if "end" in spans else now + spans["length"]
+    if end <= now:
+        raise WantedError("end", f"found {mark(end)}, which is not after the start, {mark(now)}")
+    properties = found.get("properties") or {}
+    if "within" in spans and isinstance(properties, Mapping):
+        latest = properties.get("latest_start", str(now + spans["within"]))
+        found["properties"] = {**properties, "deferrable": TRUE, "latest_start": latest}
+    return {**found, "term": [now, end]}
 
 
 KEEPALIVE: Final = "keepalive"

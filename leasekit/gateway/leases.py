@@ -112,7 +112,7 @@ async def _past(
 @route("POST", "/leases", status=HTTPStatus.CREATED)
 async def request_lease(call: Call, params: OfProject, body: LeaseRequest) -> Lease:
     """Ask for a lease. It is there, and asked for, when this is answered; whether it is granted its state says."""
-    actor, arguments = await _asked(call, params, body)
+    actor, arguments = _asked(call, params, body)
     made = await actor.command("lease.request", arguments, **call.signed)
     return _lease(actor.name, await actor.query("lease", lease=made["id"]))
 
@@ -120,42 +120,37 @@ async def request_lease(call: Call, params: OfProject, body: LeaseRequest) -> Le
 @route("POST", "/leases/dry-run")
 async def try_request(call: Call, params: OfProject, body: LeaseRequest) -> DryRunResult:
     """Say what the broker would answer to a request. Nothing is asked for."""
-    actor, arguments = await _asked(call, params, body)
+    actor, arguments = _asked(call, params, body)
     return _verdict(await actor.command("lease.dry_run", arguments))
 
 
-async def _asked(call: Call, params: OfProject, body: LeaseRequest) -> tuple[ActorConnection, dict[str, Any]]:
-    """Who asks, and the arguments of the command. Raises ``LeasekitError``."""
-    actor = call.door.project(call.caller, params.project, USER)
-    wanted = _wanted(body)
-    # Without a start it is the guest's clock that says when now is.
-    now = 0 if wanted.start is not None else (await actor.query("clock"))["now"]
-    return actor, wanted.arguments(now, ANSWER_WITHIN)
+def _asked(call: Call, params: OfProject, body: LeaseRequest) -> tuple[ActorConnection, dict[str, Any]]:
+    """Who asks, and the arguments of the command: the same whenever the same is asked, as keys have it. Raises
+    ``LeasekitError``.
+    """
+    return call.door.project(call.caller, params.project, USER), _wanted(body).arguments(None, ANSWER_WITHIN)
 
 
 @route("POST", "/leases/{lease}/extend")
 async def extend_lease(call: Call, lease: str, params: OfProject, body: LeaseExtend) -> Lease:
     """Renew a lease beyond its end, or that of its last extension."""
     actor = await _holder(call, params.project, lease, USER)
-    return await _changed(call, actor, "lease.extend", await _extend(actor, lease, body))
+    return await _changed(call, actor, "lease.extend", _extend(lease, body))
 
 
 @route("POST", "/leases/{lease}/extend/dry-run")
 async def try_extend(call: Call, lease: str, params: OfProject, body: LeaseExtend) -> DryRunResult:
     """Say what the broker would answer to a renewal. Nothing changes."""
     actor = await _holder(call, params.project, lease, USER)
-    return _verdict(await actor.command("lease.dry_run_extend", await _extend(actor, lease, body)))
+    return _verdict(await actor.command("lease.dry_run_extend", _extend(lease, body)))
 
 
-async def _extend(actor: ActorConnection, lease: str, body: LeaseExtend) -> dict[str, Any]:
+def _extend(lease: str, body: LeaseExtend) -> dict[str, Any]:
     length, end = span(body.length, "length"), instant(body.end)
     if (length is None) == (end is None):
         raise unprocessable("end: either end or length is to be said")
-    if end is None:
-        shown = await actor.query("lease", lease=lease)
-        last = [one["term"][1] for one in (shown["approved"], shown["renewal"], *shown["continuations"]) if one]
-        end = max([shown["end"], *last]) + (length or 0)
-    return {"lease": lease, "end": end, "units": body.units, "victims": body.victims, "properties": body.properties}
+    until = {"end": end} if length is None else {"length": length}
+    return {"lease": lease, "units": body.units, "victims": body.victims, "properties": body.properties, **until}
 
 
 @route("POST", "/leases/{lease}/undo-extend")

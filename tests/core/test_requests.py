@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ from hypothesis import given
 from wire_strategies import properties, terms
 
 from leasekit.core.errors import CommandError
-from leasekit.core.requests import Options, parse_options
-from leasekit.core.time import SECOND, Term
+from leasekit.core.requests import Options, parse_options, with_term
+from leasekit.core.time import INSTANT_MAX, SECOND, Term
 
 TERM = Term(1000, 2000)
 PLAIN = Options(False, 0, False, 0, 0, "", 0, 0, False, frozenset())
@@ -94,3 +95,30 @@ def test_odd_numbers(name: str, value: str) -> None:
         return
     with pytest.raises(CommandError, match=f"properties.{name}: found"):
         parse_options(pairs, TERM)
+
+
+def test_a_request_without_a_term_begins_when_it_comes() -> None:
+    """For a length, or to an end, and a little later if nothing else is said."""
+    soon = with_term({"length": 500, "within": 60, "properties": {"bid": "3"}}, 1000)
+    assert soon == {"term": [1000, 1500], "properties": {"bid": "3", "deferrable": "true", "latest_start": "1060"}}
+    said = with_term({"end": 1500, "within": 60, "properties": {"deferrable": "true", "latest_start": "1400"}}, 1000)
+    assert (said["term"], said["properties"]["latest_start"]) == ([1000, 1500], "1400")
+    assert with_term({"term": [1, 2]}, 1000) == {"term": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("given_", "told"),
+    [
+        ({}, "term: found none, expected a term, or either length or end"),
+        ({"length": 5, "end": 2000}, "term: found none, expected a term, or either length or end"),
+        ({"length": "1h"}, "length: found '1h', expected milliseconds"),
+        ({"length": True}, "length: found True, expected milliseconds"),
+        ({"length": 0}, "length: found 0, expected milliseconds"),
+        ({"length": INSTANT_MAX}, f"length: found {INSTANT_MAX}, expected milliseconds"),
+        ({"end": 1000}, "end: found"),
+    ],
+)
+def test_what_is_wrong_with_a_request_without_a_term(given_: dict[str, Any], told: str) -> None:
+    """One message, which names the field."""
+    with pytest.raises(CommandError, match=f"^{re.escape(told)}"):
+        with_term(given_, 1000)

@@ -121,16 +121,28 @@ def test_what_is_no_request_is_told(user: httpx.Client) -> None:
     assert user.post("/leases", json={}, headers={"idempotency-key": "a b"}).status_code == 422
 
 
-def test_a_key_makes_a_request_once(user: httpx.Client, leased: Leased) -> None:
-    """The same answer for a repeat; a refusal for another request with the key."""
-    wish = {"type": "vm", "length": "1h", "start": "2030-01-01T00:00:00Z"}
-    keyed = {"idempotency-key": "once-1"}
+@pytest.mark.parametrize("start", [{"start": "2030-01-01T00:00:00Z"}, {}])
+def test_a_key_makes_a_request_once(user: httpx.Client, leased: Leased, start: dict[str, str]) -> None:
+    """The same answer for a repeat, whenever it comes; a refusal for another request with the key."""
+    wish = {"type": "vm", "length": "1h", **start}
+    keyed = {"idempotency-key": f"once-{len(start)}"}
     first = user.post("/leases", json=wish, headers=keyed)
     again = user.post("/leases", json=wish, headers=keyed)
     assert first.json()["id"] == again.json()["id"]
     other = user.post("/leases", json={**wish, "units": 2}, headers=keyed)
     assert (other.status_code, other.json()["code"]) == (422, "key_used")
     user.post(f"/leases/{first.json()['id']}/close", json={})
+
+
+def test_a_key_makes_a_change_once(user: httpx.Client, leased: Leased) -> None:
+    """A lease that goes on for so much longer does so once."""
+    lease = until(user, leased()["id"], "active")["id"]
+    keyed = {"idempotency-key": "longer-1"}
+    assert user.post(f"/leases/{lease}/extend", json={"length": "1h"}, headers=keyed).status_code == 200
+    until(user, lease, "active_ticketed")
+    first = user.get(f"/leases/{lease}").json()
+    again = user.post(f"/leases/{lease}/extend", json={"length": "1h"}, headers=keyed)
+    assert (again.status_code, again.json()) == (200, first)
 
 
 def test_an_answer_that_is_known_is_not_sent_again(user: httpx.Client, leased: Leased) -> None:

@@ -49,9 +49,9 @@ from leasekit.core.mappers import ExtendLease, ModifyLease, RequestLease
 from leasekit.core.properties import Properties, counts, first_of, minus
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, DryRun, DryRunAnswer
 from leasekit.core.reasons import Code, Reason, mark, said, view, words
-from leasekit.core.requests import KEEP, REQUEUE, TRUE, Options, keepalive_of, kept_words, parse_options
+from leasekit.core.requests import KEEP, REQUEUE, TRUE, Options, keepalive_of, kept_words, parse_options, with_term
 from leasekit.core.steps import Command, Reply
-from leasekit.core.time import SECOND, Duration, Instant, Term
+from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant, Term
 
 FILTER: Final = "filter"
 
@@ -74,7 +74,8 @@ class LeaseRequests:
 
     @command("lease.request")
     def _request(self, arguments: Mapping[str, Any]) -> GuestLeaseDetails:
-        return self._records.describe(self.request(structure(RequestLease, arguments, term=True)))
+        timed = with_term(arguments, self._kernel.now)
+        return self._records.describe(self.request(structure(RequestLease, timed, term=True)))
 
     def request(self, request: RequestLease) -> GuestLease:
         """Ask for a new lease. Raises ``CommandError`` that names the field."""
@@ -232,7 +233,7 @@ class LeaseChanges:
 
     @command("lease.extend")
     def _extend(self, arguments: Mapping[str, Any]) -> GuestLeaseDetails:
-        return self._records.describe(self.extend(structure(ExtendLease, arguments)))
+        return self._records.describe(self.extend(structure(ExtendLease, self.with_end(arguments))))
 
     @command("lease.modify")
     def _modify(self, arguments: Mapping[str, Any]) -> GuestLeaseDetails:
@@ -243,6 +244,23 @@ class LeaseChanges:
         lease = self._records.find(asked.lease)
         self._redeems.undo_extend(lease)
         return self._records.describe(lease)
+
+    def with_end(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments of ``lease.extend`` with an ``end``: where they say a ``length``, so much later than the end of
+        the lease, or of what is to follow. Raises ``CommandError``.
+        """
+        length = arguments.get("length")
+        if length is None or arguments.get("end") is not None:
+            return arguments
+        if type(length) is not int or not 0 < length <= INSTANT_MAX:
+            raise CommandError(f"length: found {length!r:.80}, expected milliseconds")
+        lease = self._records.find(str(arguments.get("lease", "")))
+        rest = {name: value for name, value in arguments.items() if name != "length"}
+        return {**rest, "end": self._last_end(lease) + length}
+
+    @staticmethod
+    def _last_end(lease: GuestLease) -> Instant:
+        return lease.following[-1].term.end if lease.following else lease.end
 
     def extend(self, request: ExtendLease) -> GuestLease:
         """Renew a lease, growing or shrinking it. Raises ``CommandError``."""
@@ -255,7 +273,7 @@ class LeaseChanges:
         lease = self._records.find(request.lease)
         self._must_allow(lease, "extend")
         units = _new_units(lease, request.units, request.victims, further=True)
-        end = lease.following[-1].term.end if lease.following else lease.end
+        end = self._last_end(lease)
         if request.end <= end:
             raise CommandError(f"end: found {mark(request.end)}, it must be later than the lease's end, {mark(end)}")
         give_up = self._limits.leaves_before(end)
@@ -383,7 +401,7 @@ class DryRunRequests:
 
     @deferred("lease.dry_run")
     def _dry_run(self, command: Command) -> None:
-        request = structure(RequestLease, command.arguments, term=True)
+        request = structure(RequestLease, with_term(command.arguments, self._kernel.now), term=True)
         self._requests.check(request)
         broker = self._requests.broker(request.broker)
         if parse_options(request.properties, request.term).group:
@@ -394,7 +412,7 @@ class DryRunRequests:
 
     @deferred("lease.dry_run_extend")
     def _dry_run_extend(self, command: Command) -> None:
-        lease, asked, _ = self._changes.extension(structure(ExtendLease, command.arguments))
+        lease, asked, _ = self._changes.extension(structure(ExtendLease, self._changes.with_end(command.arguments)))
         self._send(command, lease.broker, lease.type, asked, lease.id)
 
     @deferred("lease.dry_run_modify")
