@@ -130,6 +130,11 @@ def is_within(less: Vector, more: Vector) -> bool:
     return all(much <= amount(more, name) for name, much in less)
 
 
+def most_of(one: Vector, other: Vector) -> Vector:
+    """The least that has as much of each resource as either."""
+    return tuple(sorted((name, max(amount(one, name), much)) for name, much in {**dict(one), **dict(other)}.items()))
+
+
 def ratio(mine: Vector, theirs: Vector) -> int:
     """How many units of one size are missing at most where one of another size is taken, rounded up."""
     return max((-(-much // amount(mine, name)) for name, much in theirs if amount(mine, name)), default=0)

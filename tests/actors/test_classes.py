@@ -294,6 +294,22 @@ def test_a_window_takes_units_of_their_class(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mapper", MAPPERS)
+def test_a_lease_whose_class_is_in_maintenance_grows_by_units_of_others(tmp_path: Path, mapper: str) -> None:
+    """What it has is its own, however few units of that class its broker may grant now."""
+    world = world_of(tmp_path, mapper)
+    now, end = world.now, world.now + HOUR
+    lease = ask(world, 1, now, end)["id"]
+    world.pass_time(MINUTE)
+    assert racks(world, lease) == {"b": 1}
+    units = [f"b-{number}" for number in range(4)]
+    assert not world.command("site", "maintenance.add", units=units, start=world.now, end=end, reason="works").error
+    world.pass_time(MINUTE)
+    assert not world.command("web", "lease.modify", lease=lease, end=end, units=3).error
+    world.pass_time(MINUTE)
+    assert racks(world, lease) == {"a": 2, "b": 1} and world.broker("upper").errors == []
+
+
+@pytest.mark.parametrize("mapper", MAPPERS)
 def test_who_takes_any_class_leaves_the_others_of_its_group_what_they_need(tmp_path: Path, mapper: str) -> None:
     """Whichever of a group is asked for first."""
     world = world_of(tmp_path, mapper)

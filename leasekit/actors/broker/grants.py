@@ -35,7 +35,7 @@ from leasekit.core.errors import CommandError
 from leasekit.core.leases.plans import HOLD, PlanHold
 from leasekit.core.leases.records import BrokerLease, Delegation, Granted
 from leasekit.core.mappers import BrokerCycle, Grant, GrantedLease, PendingRequest, Usage
-from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties, chosen, first_of, fits, saves, total
+from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties, chosen, count_of, first_of, fits, saves, total
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, TICKET_MAX, Introduce, TicketUpdate
 from leasekit.core.reasons import Code, Reason, mark, marked
 from leasekit.core.requests import SUSPEND, TERMINATE, Options
@@ -537,11 +537,12 @@ class GrantChecks:
         but = old.key if lease.asked.op == MODIFY else None
         if grant.units == total(kept):
             return kept
-        more = chosen(
-            grant.units,
-            {name: self._free_of(whole.open(name), grant, but) for name in {**dict(kept), **table.tables}},
-            kept,
-        )
+        # What is kept is the lease's own, also where its class is overcommitted.
+        free = {
+            name: max(self._free_of(whole.open(name), grant, but), count_of(kept, name))
+            for name in {**dict(kept), **table.tables}
+        }
+        more = chosen(grant.units, free, kept)
         if not fits(kept, more):
             raise Shortfall(grant.booked, total(more), grant.units)
         return more

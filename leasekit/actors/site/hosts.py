@@ -23,7 +23,7 @@ from leasekit.core.leases.records import SiteUnit
 from leasekit.core.properties import Counts
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Shortfall, Timetable
-from leasekit.core.vectors import Sizes, Vector, amount
+from leasekit.core.vectors import Sizes, Vector, amount, most_of
 
 PLANNED, FRAGMENTED = "planned", "fragmented"
 
@@ -130,8 +130,7 @@ class Places:
         has = self._inventory.capacity(unit.type, unit.classes[0])
         if class_ == unit.classes[0] or size != self._inventory.capacity(unit.type, class_):
             return size
-        names = dict.fromkeys(name for name, _ in (*has, *size))
-        return tuple(sorted((name, max(amount(has, name), amount(size, name))) for name in names))
+        return most_of(has, size)
 
     def _best(self, class_: bytes, size: Vector, term: Term) -> str | None:
         """The host with room for a unit that has the least left."""

@@ -23,7 +23,7 @@ from leasekit.core.mappers import (
 )
 from leasekit.core.reasons import Coded
 from leasekit.core.time import Term
-from leasekit.core.vectors import Vector
+from leasekit.core.vectors import Vector, most_of
 
 FILTER: Final = "filter"
 """The configuration property that says which units will do."""
@@ -136,12 +136,14 @@ class FirstFitTurn:
         return Refuse(demand.lease, Coded(words, "fragmented"))
 
     def _beside_places(self, demand: Demand, hosts: Sequence[HostView], size: Vector, count: int) -> list[str]:
-        """Hosts that have room for so many units more, up to the end of the lease: a whole one for all that it has."""
+        """Hosts that have room for so many units more, up to the end of the lease: a whole one for all that it has, and
+        for all that its claim counts.
+        """
         term, found = Term(self._cycle.now, max(demand.term.end, self._cycle.now + 1)), list[str]()
         for host in hosts:
             if len(found) >= count:
                 break
-            free = self._cycle.room(host.id, size if demand.needs else host.capacity, term)
+            free = self._cycle.room(host.id, size if demand.needs else most_of(host.capacity, size), term)
             more = max(0, min(count - len(found), free - self._beside[host.id]))
             found += [host.id] * more
             self._beside[host.id] += more
