@@ -34,6 +34,7 @@ from leasekit.config.instants import CALENDAR_END, dated
 from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import Code, counted
 from leasekit.core.requests import NOTICE, REQUEUE, TERMINATE, WantedError, WantedLease
+from leasekit.core.requests import SERIES as RECURRING
 from leasekit.core.time import DAY, MINUTE, SECOND, Duration, Instant, format_duration, parse_duration
 from leasekit.core.vectors import Vector, read_amount
 
@@ -146,7 +147,10 @@ def request_series(
     the arguments of each request but its term.
     """
     days, skipped = _days(series, max(_now(place), start or 0), asked)
-    group = "" if series.each or len(days) == 1 else f"every-{secrets.token_hex(8)}"
+    id_ = f"every-{secrets.token_hex(8)}"
+    for day in days:
+        day["properties"] = {**day["properties"], RECURRING: id_}
+    group = "" if series.each or len(days) == 1 else id_
     if dry_run:
         with place.connect(GUEST) as client:
             rows = [_tried(client, day) for day in days]

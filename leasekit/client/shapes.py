@@ -268,6 +268,73 @@ class Me(Struct, kw_only=True):
     offices: list[Office]
 
 
+class LeasePolicy(RequestBody):
+    """What a project's leases may be; what is not given is not limited. ``longest``: from start to end, extensions
+    included; ``ahead``: how long before its start a lease is asked for at most, ``lead`` at least; ``recurring``:
+    whether by ``--every``.
+
+    Above ``approve_units`` or ``approve_length`` a manager of the project, or one of ``approvers``, approves it first,
+    within ``approve_within``. ``ask`` is the URL of a service that is asked before a request is sent on, ``asked_as``
+    its protocol; it answers within ``ask_within``, else the request is refused, or let through where it ``fails`` open.
+    """
+
+    longest: Span | None = None
+    ahead: Span | None = None
+    lead: Span | None = None
+    most_units: Count | None = None
+    recurring: bool = True
+    approve_units: Count | None = None
+    approve_length: Span | None = None
+    approvers: Annotated[list[Word], Meta(max_length=100)] = []
+    approve_within: Span = "3d"
+    ask: Word = ""
+    asked_as: Literal["leasekit", "blazar"] = "leasekit"
+    ask_within: Span = "5s"
+    fails: Literal["closed", "open"] = "closed"
+
+
+class ProjectPolicy(Struct, kw_only=True):
+    """The policy of a project."""
+
+    project: str
+    policy: LeasePolicy
+
+
+class ApprovalRequest(RequestBody):
+    """What is to be approved: a new lease (``request``), or a change of one that there is: ``lease``, and ``extend``
+    or ``modify``. ``why`` is for who approves.
+    """
+
+    request: LeaseRequest | None = None
+    lease: Word = ""
+    extend: LeaseExtend | None = None
+    modify: LeaseModify | None = None
+    why: Words = ""
+
+
+class Decision(RequestBody):
+    """Why it is approved, refused, or withdrawn."""
+
+    reason: Words = ""
+
+
+class Approval(Struct, kw_only=True):
+    """Something that waits to be approved until ``until``, or was: ``pending``, ``approved``, ``refused``,
+    ``withdrawn`` or ``expired``; ``lease`` is what came of it.
+    """
+
+    id: str
+    project: str
+    caller: str
+    asked: ApprovalRequest
+    state: str
+    created: At
+    until: At
+    decided_by: str = ""
+    reason: str = ""
+    lease: str = ""
+
+
 class ActorState(Struct, kw_only=True):
     """A daemon of the deployment: ``running``, or ``away`` and why."""
 

@@ -27,6 +27,7 @@ filter             which units will do, by their attributes and their site (:mod
 keep               of a lease that names its victims, and has units of several classes: which it goes on with, as
                    ``CLASS:UNITS``, the class in hex, separated by commas
 keepalive          the lease is closed when its holder was not heard of for so long, through a gateway
+series             the lease is one of several that recur: all of them have the same
 exclude_sites      names of sites that won't do, separated by commas
 needs.RESOURCE     what each machine needs of a host (:mod:`leasekit.core.vectors`); without, whole units are meant
 =================  =====================================================================================
@@ -257,6 +258,7 @@ def with_term(arguments: Mapping[str, Any], now: Instant) -> dict[str, Any]:
 
 
 KEEPALIVE: Final = "keepalive"
+SERIES: Final = "series"
 
 
 def keepalive_of(properties: Properties) -> Duration:

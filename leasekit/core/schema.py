@@ -70,6 +70,8 @@ TABLES: Final[Mapping[str, Table]] = {
     "tokens": Table(
         {"id": str, "name": str, "caller": str, "digest": bytes, "created": int, "body": bytes}
     ),
+    "policies": Table({"id": str, "body": bytes}),
+    "approvals": Table({"id": str, "project": str, "until": int, "body": bytes}),
     "reports": Table({"id": str, "at": int, "peer": str, "code": str, "reason": str, "body": bytes}),
 }  # fmt: skip
 """Every table but the log, by name."""

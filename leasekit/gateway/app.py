@@ -20,7 +20,7 @@ from starlette.routing import Route as StarletteRoute
 from leasekit.client.shapes import ProblemDetails
 from leasekit.core.errors import LeasekitError
 from leasekit.core.frames import MEDIA_TYPE
-from leasekit.gateway import deployment, leases, slots, tokens, usage  # noqa: F401 - they declare their routes
+from leasekit.gateway import approvals, deployment, leases, slots, tokens, usage  # noqa: F401 - they declare their routes
 from leasekit.gateway.callers import ANYBODY, Caller
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.openapi import document

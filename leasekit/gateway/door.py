@@ -11,11 +11,13 @@ from typing import Final
 import attrs
 import trio
 
+from leasekit.client.shapes import LeasePolicy
 from leasekit.core.schema import Change, Store
 from leasekit.core.time import Instant
 from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.callers import TABLE, VIEWER, Caller, Tokens
 from leasekit.gateway.events import EventHub
+from leasekit.gateway.policies import APPROVALS, POLICIES, ApprovalRecord, read_policy
 from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.routing import unprocessable
 
@@ -36,11 +38,19 @@ class GatewayDoor:
     _store: Store
     clock: Callable[[], Instant] = lambda: time.time_ns() // 1_000_000
     tokens: Tokens = attrs.field(init=False, factory=Tokens)
+    policies: dict[str, LeasePolicy] = attrs.field(init=False, factory=dict)
+    """The policy of each project that has one."""
+    approvals: dict[str, ApprovalRecord] = attrs.field(init=False, factory=dict)
+    """What waits to be approved, or was, by its id, oldest first."""
     hub: EventHub = attrs.field(init=False, factory=EventHub)
     _store_lock: trio.Lock = attrs.field(init=False, factory=trio.Lock)
 
     def __attrs_post_init__(self) -> None:
-        self.tokens.restore(self._store.load().get(TABLE, ()))
+        kept = self._store.load()
+        self.tokens.restore(kept.get(TABLE, ()))
+        self.policies.update((id_, read_policy(body)) for id_, body in kept.get(POLICIES, ()))
+        found = [ApprovalRecord.of_row(row) for row in kept.get(APPROVALS, ())]
+        self.approvals.update((one.id, one) for one in sorted(found, key=lambda one: (one.created, one.id)))
 
     async def commit(self, *changes: Change) -> None:
         """Keep what has changed; it is on the disk when this returns. Raises ``StoreError``."""

@@ -30,6 +30,7 @@ from leasekit.gateway.actors import ActorConnection, RefusedError
 from leasekit.gateway.callers import USER, VIEWER
 from leasekit.gateway.events import transition
 from leasekit.gateway.instants import instant, moment, span, values_of
+from leasekit.gateway.policies import admit
 from leasekit.gateway.problems import not_found
 from leasekit.gateway.routing import Call, route, unprocessable
 
@@ -67,7 +68,7 @@ class HistoryPage(OfProject, kw_only=True):
 @route("GET", "/leases/{lease}")
 async def show_lease(call: Call, lease: str, params: OfProject) -> Lease:
     """Show one lease, by its id, or its name in the project."""
-    actor = await _holder(call, params.project, lease, VIEWER)
+    actor = await holder(call, params.project, lease, VIEWER)
     return _lease(actor.name, await actor.query("lease", lease=lease))
 
 
@@ -112,7 +113,8 @@ async def _past(
 @route("POST", "/leases", status=HTTPStatus.CREATED)
 async def request_lease(call: Call, params: OfProject, body: LeaseRequest) -> Lease:
     """Ask for a lease. It is there, and asked for, when this is answered; whether it is granted its state says."""
-    actor, arguments = _asked(call, params, body)
+    actor, arguments = asked_for(call, params.project, body)
+    await admit(call, actor, "lease.request", arguments)
     made = await actor.command("lease.request", arguments, **call.signed)
     return _lease(actor.name, await actor.query("lease", lease=made["id"]))
 
@@ -120,32 +122,33 @@ async def request_lease(call: Call, params: OfProject, body: LeaseRequest) -> Le
 @route("POST", "/leases/dry-run")
 async def try_request(call: Call, params: OfProject, body: LeaseRequest) -> DryRunResult:
     """Say what the broker would answer to a request. Nothing is asked for."""
-    actor, arguments = _asked(call, params, body)
-    return _verdict(await actor.command("lease.dry_run", arguments))
+    actor, arguments = asked_for(call, params.project, body)
+    return await _tried(call, actor, "lease.dry_run", arguments)
 
 
-def _asked(call: Call, params: OfProject, body: LeaseRequest) -> tuple[ActorConnection, dict[str, Any]]:
+def asked_for(call: Call, project: str, body: LeaseRequest, role: str = USER) -> tuple[ActorConnection, dict[str, Any]]:
     """Who asks, and the arguments of the command: the same whenever the same is asked, as keys have it. Raises
     ``LeasekitError``.
     """
-    return call.door.project(call.caller, params.project, USER), _wanted(body).arguments(None, ANSWER_WITHIN)
+    return call.door.project(call.caller, project, role), _wanted(body).arguments(None, ANSWER_WITHIN)
 
 
 @route("POST", "/leases/{lease}/extend")
 async def extend_lease(call: Call, lease: str, params: OfProject, body: LeaseExtend) -> Lease:
     """Renew a lease beyond its end, or that of its last extension."""
-    actor = await _holder(call, params.project, lease, USER)
-    return await _changed(call, actor, "lease.extend", _extend(lease, body))
+    actor = await holder(call, params.project, lease, USER)
+    return await _changed(call, actor, "lease.extend", extension(lease, body))
 
 
 @route("POST", "/leases/{lease}/extend/dry-run")
 async def try_extend(call: Call, lease: str, params: OfProject, body: LeaseExtend) -> DryRunResult:
     """Say what the broker would answer to a renewal. Nothing changes."""
-    actor = await _holder(call, params.project, lease, USER)
-    return _verdict(await actor.command("lease.dry_run_extend", _extend(lease, body)))
+    actor = await holder(call, params.project, lease, USER)
+    return await _tried(call, actor, "lease.dry_run_extend", extension(lease, body))
 
 
-def _extend(lease: str, body: LeaseExtend) -> dict[str, Any]:
+def extension(lease: str, body: LeaseExtend) -> dict[str, Any]:
+    """The arguments of ``lease.extend``. Raises :class:`ProblemError`."""
     length, end = span(body.length, "length"), instant(body.end)
     if (length is None) == (end is None):
         raise unprocessable("end: either end or length is to be said")
@@ -156,25 +159,26 @@ def _extend(lease: str, body: LeaseExtend) -> dict[str, Any]:
 @route("POST", "/leases/{lease}/undo-extend")
 async def undo_extend(call: Call, lease: str, params: OfProject) -> Lease:
     """Take the last extension of a lease back, which has not begun."""
-    actor = await _holder(call, params.project, lease, USER)
+    actor = await holder(call, params.project, lease, USER)
     return await _changed(call, actor, "lease.undo_extend", {"lease": lease})
 
 
 @route("PATCH", "/leases/{lease}")
 async def modify_lease(call: Call, lease: str, params: OfProject, body: LeaseModify) -> Lease:
     """Change a lease in mid-term: its units, its end, its configuration."""
-    actor = await _holder(call, params.project, lease, USER)
-    return await _changed(call, actor, "lease.modify", _modify(lease, body))
+    actor = await holder(call, params.project, lease, USER)
+    return await _changed(call, actor, "lease.modify", modification(lease, body))
 
 
 @route("POST", "/leases/{lease}/modify/dry-run")
 async def try_modify(call: Call, lease: str, params: OfProject, body: LeaseModify) -> DryRunResult:
     """Say what the broker would answer to a change. Nothing changes."""
-    actor = await _holder(call, params.project, lease, USER)
-    return _verdict(await actor.command("lease.dry_run_modify", _modify(lease, body)))
+    actor = await holder(call, params.project, lease, USER)
+    return await _tried(call, actor, "lease.dry_run_modify", modification(lease, body))
 
 
-def _modify(lease: str, body: LeaseModify) -> dict[str, Any]:
+def modification(lease: str, body: LeaseModify) -> dict[str, Any]:
+    """The arguments of ``lease.modify``."""
     return {
         "lease": lease, "units": body.units, "end": instant(body.end), "victims": body.victims,
         "configuration": None if body.configuration is UNSET else body.configuration,
@@ -184,14 +188,14 @@ def _modify(lease: str, body: LeaseModify) -> dict[str, Any]:
 @route("POST", "/leases/{lease}/close")
 async def close_lease(call: Call, lease: str, params: OfProject, body: Close) -> Lease:
     """End a lease early; what is left of its time goes back to the broker."""
-    actor = await _holder(call, params.project, lease, USER)
+    actor = await holder(call, params.project, lease, USER)
     return await _changed(call, actor, "lease.close", {"lease": lease, "reason": body.reason})
 
 
 @route("POST", "/leases/{lease}/keepalive")
 async def keep_alive(call: Call, lease: str, params: OfProject, body: SayAlive) -> KeptLease:
     """Say that the holder of a lease is there; with ``length`` it may be silent for so long from now on."""
-    actor = await _holder(call, params.project, lease, USER)
+    actor = await holder(call, params.project, lease, USER)
     kept = await actor.command(
         "lease.keepalive", {"lease": lease, "length": span(body.length, "length")}, **call.signed
     )
@@ -201,13 +205,13 @@ async def keep_alive(call: Call, lease: str, params: OfProject, body: SayAlive) 
 @route("GET", "/leases/{lease}/history")
 async def lease_history(call: Call, lease: str, params: OfProject) -> TransitionPage:
     """What happened to a lease, oldest first: its transitions, and who commanded what."""
-    actor = await _holder(call, params.project, lease, VIEWER)
+    actor = await holder(call, params.project, lease, VIEWER)
     id_ = (await actor.query("lease", lease=lease))["id"]
     rows = await actor.request("history", id_, {})
     return TransitionPage(items=[transition(actor.name, row) for row in rows])
 
 
-async def _holder(call: Call, project: str, lease: str, role: str) -> ActorConnection:
+async def holder(call: Call, project: str, lease: str, role: str) -> ActorConnection:
     """The guest whose lease that is: of the project that is named, or of those that the caller may look into."""
     names = [project] if project else call.door.projects(call.caller)
     if len(names) == 1:
@@ -223,6 +227,7 @@ async def _holder(call: Call, project: str, lease: str, role: str) -> ActorConne
 
 
 async def _changed(call: Call, actor: ActorConnection, command: str, arguments: Mapping[str, Any]) -> Lease:
+    await admit(call, actor, command, arguments)
     changed = await actor.command(command, arguments, **call.signed)
     return _lease(actor.name, await actor.query("lease", lease=changed["id"]))
 
@@ -275,6 +280,11 @@ def _lease(project: str, shown: Mapping[str, Any]) -> Lease:
         start=moment(shown["start"]), end=moment(shown["end"]), **details,
         **told_reason(shown["reason"], shown["because"]),
     )  # fmt: skip
+
+
+async def _tried(call: Call, actor: ActorConnection, command: str, arguments: Mapping[str, Any]) -> DryRunResult:
+    await admit(call, actor, command, arguments)
+    return _verdict(await actor.command(command, arguments))
 
 
 def _verdict(answer: Mapping[str, Any]) -> DryRunResult:

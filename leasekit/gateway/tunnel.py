@@ -12,6 +12,7 @@ from leasekit.core.frames import LENGTH, MEDIA_TYPE, REQUEST_MAX, FrameError, le
 from leasekit.gateway.actors import ActorConnection, RefusedError
 from leasekit.gateway.callers import AUDITOR, OPERATOR, USER, VIEWER
 from leasekit.gateway.door import GUEST, forbidden
+from leasekit.gateway.policies import admit
 from leasekit.gateway.problems import not_found
 from leasekit.gateway.routing import Call, unprocessable
 
@@ -40,6 +41,8 @@ async def answer_frame(call: Call, name: str, data: bytes) -> Response:
         raise unprocessable("body: expected a request with an id and a map of arguments")
     if not _may(call, actor, kind, what):
         raise forbidden(f"{call.caller.name} may not {kind} {what} at {name}")
+    if kind == "command" and actor.role == GUEST:
+        await admit(call, actor, what, arguments)
     if kind in STREAMS and (kind == "watch" or arguments.get("follow")):
         return StreamingResponse(_follow(actor, id_, kind, what, arguments), media_type=MEDIA_TYPE)
     key = {"key": str(request["key"])} if request.get("key") else {}

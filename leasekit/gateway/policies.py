@@ -1,0 +1,261 @@
+"""What a project's leases may be, beside what its broker gives: how long, how far ahead, how many units, and what has
+to be approved first. Kept by the gateway, and heeded by it alone: who has the guest's control socket is an operator.
+
+Limits hold for everybody but operators; managers of a project approve, so they need no approval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import attrs
+import httpx
+import msgpack
+import msgspec
+
+from leasekit.client.shapes import ApprovalRequest, LeasePolicy
+from leasekit.config.instants import dated
+from leasekit.core.reasons import counted, mark
+from leasekit.core.requests import SERIES, with_term
+from leasekit.core.schema import Row
+from leasekit.core.time import MINUTE, Duration, Instant, format_duration, parse_duration
+from leasekit.core.topology import read_topology
+from leasekit.gateway.actors import ActorConnection
+from leasekit.gateway.callers import MANAGER, OPERATOR, Caller
+from leasekit.gateway.instants import iso
+from leasekit.gateway.problems import ProblemError
+from leasekit.gateway.routing import Call, unprocessable
+
+POLICIES: Final = "policies"
+APPROVALS: Final = "approvals"
+PENDING: Final = "pending"
+REQUESTS: Final = frozenset({"lease.request", "lease.dry_run"})
+CHANGES: Final = frozenset({"lease.extend", "lease.modify", "lease.dry_run_extend", "lease.dry_run_modify"})
+TOPOLOGY: Final = "topology.request"
+DRY_RUNS: Final = frozenset({"lease.dry_run", "lease.dry_run_extend", "lease.dry_run_modify"})
+SPANS: Final = ("longest", "ahead", "lead", "approve_length", "approve_within", "ask_within")
+ASK_MAX: Final[Duration] = MINUTE
+"""How long a service is waited for at most."""
+
+
+@attrs.frozen(kw_only=True)
+class ApprovalRecord:
+    """Something that is to be approved, as it is kept. ``decided`` is pending, approved, refused or withdrawn."""
+
+    id: str
+    project: str
+    caller: str
+    asked: ApprovalRequest
+    created: Instant
+    until: Instant
+    decided: str = PENDING
+    by: str = ""
+    reason: str = ""
+    lease: str = ""
+
+    def state(self, now: Instant) -> str:
+        """Its state at an instant."""
+        return "expired" if self.decided == PENDING and now >= self.until else self.decided
+
+    def row(self) -> Row:
+        """Its row."""
+        rest = [self.caller, self.created, self.decided, self.by, self.reason, self.lease]
+        body = msgpack.packb([*rest, msgspec.json.encode(self.asked)])
+        return (self.id, self.project, self.until, body)
+
+    @classmethod
+    def of_row(cls, row: Row) -> ApprovalRecord:
+        """From its row."""
+        id_, project, until, body = row
+        caller, created, decided, by, reason, lease, asked = msgpack.unpackb(body)
+        return cls(
+            id=id_, project=project, caller=caller, asked=msgspec.json.decode(asked, type=ApprovalRequest),
+            created=created, until=until, decided=decided, by=by, reason=reason, lease=lease,
+        )  # fmt: skip
+
+
+def read_policy(body: bytes) -> LeasePolicy:
+    """A policy as it is kept."""
+    return msgspec.json.decode(body, type=LeasePolicy)
+
+
+@attrs.frozen(kw_only=True)
+class Wish:
+    """A lease as it would be: ``new``, or changed. ``series``: it is one of those of ``--every``."""
+
+    new: bool
+    type: str
+    units: int
+    start: Instant
+    end: Instant
+    series: bool = False
+    shown: Mapping[str, Any] | None = None
+    """The lease as it is, of one that is to be changed."""
+
+
+def check_policy(policy: LeasePolicy) -> None:
+    """Raises :class:`ProblemError` that names the field."""
+    for name in SPANS:
+        text = getattr(policy, name)
+        try:
+            length = None if text is None else parse_duration(text)
+        except (ValueError, OverflowError) as error:
+            raise unprocessable(f"{name}: {error}") from None
+        if name == "ask_within" and length is not None and not 0 < length <= ASK_MAX:
+            raise unprocessable(f"ask_within: found {text}, expected more than 0s and at most 1m")
+    if policy.ask and httpx.URL(policy.ask).scheme not in ("http", "https"):
+        raise unprocessable(f"ask: found {policy.ask!r}, expected the URL of a service, http:// or https://")
+
+
+async def admit(
+    call: Call, actor: ActorConnection, command: str, arguments: Mapping[str, Any], *, approved: bool = False
+) -> None:
+    """Raises :class:`ProblemError` for a command of a guest that the policy of its project does not allow, or that has
+    to be ``approved`` first.
+    """
+    policy = call.door.policies.get(actor.name)
+    if policy is None or OPERATOR in call.caller.offices:
+        return
+    now = (await actor.query("clock"))["now"]
+    wish = await wished(actor, command, arguments, now)
+    if wish is None:
+        return
+    for found in limits(policy, wish, now):
+        raise refused(f"{found} in project {actor.name}")
+    if not (approved or command in DRY_RUNS or call.caller.may(actor.name, MANAGER)):
+        for found in to_be_approved(policy, wish):
+            how = "a manager asks for it" if command == TOPOLOGY else "ask for it with POST /approvals"
+            raise ProblemError(HTTPStatus.FORBIDDEN, f"{found} in project {actor.name}: {how}", code="approval_needed")
+    if policy.ask and command not in DRY_RUNS:
+        await ask_service(policy, call.caller, actor.name, wish)
+
+
+async def wished(actor: ActorConnection, command: str, arguments: Mapping[str, Any], now: Instant) -> Wish | None:
+    """The lease that a command would make, or change; None: it is about something else. Raises ``LeasekitError``."""
+    if command in REQUESTS:
+        return _new(with_term(arguments, now))
+    if command == TOPOLOGY:
+        asked = read_topology(arguments.get("request", {}))
+        units = sum(site.units for site in asked.sites)
+        return Wish(new=True, type="topology", units=units, start=asked.est, end=asked.est + asked.duration)
+    if command in CHANGES:
+        shown = await actor.query("lease", lease=str(arguments.get("lease", "")))
+        following = [one for one in (shown["renewal"], *shown["continuations"]) if one]
+        last = following[-1]["term"][1] if following else shown["end"]
+        end = arguments.get("end") or (last + arguments["length"] if arguments.get("length") else last)
+        current = shown["granted"] or shown["approved"] or shown["requested"]
+        units = arguments.get("units") or current["units"]
+        return Wish(new=False, type=shown["type"], units=units, start=shown["start"], end=end, shown=shown)
+    return None
+
+
+def _new(arguments: Mapping[str, Any]) -> Wish | None:
+    term, units, properties = arguments.get("term"), arguments.get("units"), arguments.get("properties") or {}
+    if not (isinstance(term, list) and len(term) == 2 and all(type(at) is int for at in term) and type(units) is int):
+        return None  # the guest says what is wrong with it
+    return Wish(
+        new=True, type=str(arguments.get("type", "")), units=units, start=term[0], end=term[1],
+        series=isinstance(properties, Mapping) and SERIES in properties,
+    )  # fmt: skip
+
+
+def limits(policy: LeasePolicy, wish: Wish, now: Instant) -> list[str]:
+    """What of a policy a lease would be beyond, in words."""
+    found, length, wait = [], wish.end - wish.start, wish.start - now
+    longest, ahead, lead = (_span(getattr(policy, name)) for name in ("longest", "ahead", "lead"))
+    if longest is not None and length > longest:
+        found.append(f"length: found {format_duration(length)}, a lease lasts {policy.longest} at most")
+    if policy.most_units is not None and wish.units > policy.most_units:
+        found.append(f"units: found {wish.units}, a lease has {counted(policy.most_units)} at most")
+    if wish.new and ahead is not None and wait > ahead:
+        found.append(f"start: found {dated(mark(wish.start))}, a lease begins {policy.ahead} from now at the latest")
+    if wish.new and lead is not None and wait < lead:
+        found.append(f"start: found {dated(mark(wish.start))}, a lease is asked for {policy.lead} before its start")
+    if wish.series and not policy.recurring:
+        found.append("every: found a lease that recurs, none may")
+    return found
+
+
+def to_be_approved(policy: LeasePolicy, wish: Wish) -> list[str]:
+    """Why somebody has to approve a lease first, in words."""
+    found, above, length = [], policy.approve_units, _span(policy.approve_length)
+    before = wish.shown and (wish.shown["granted"] or wish.shown["approved"])
+    if above is not None and wish.units > max(above, before["units"] if before else 0):
+        found.append(f"units: found {wish.units}, more than {above} are approved first")
+    if length is not None and wish.end - wish.start > length:
+        took = format_duration(wish.end - wish.start)
+        found.append(f"length: found {took}, more than {policy.approve_length} is approved first")
+    return found
+
+
+async def ask_service(policy: LeasePolicy, caller: Caller, project: str, wish: Wish) -> None:
+    """Ask the service of a policy. Raises :class:`ProblemError` if it refuses, or doesn't answer and that counts as a
+    refusal.
+    """
+    seconds = (_span(policy.ask_within) or 0) / 1000
+    path, body = (_as_blazar if policy.asked_as == "blazar" else _as_leasekit)(caller, project, wish)
+    try:
+        async with httpx.AsyncClient(timeout=seconds, follow_redirects=False) as client:
+            answer = await client.post(policy.ask.rstrip("/") + path, json=body)
+    except httpx.HTTPError as error:
+        if policy.fails == "open":
+            return
+        text = f"the service that is asked first does not answer: {type(error).__name__}"
+        raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, text, code="policy_away") from None
+    if answer.is_success or (answer.is_server_error and policy.fails == "open"):
+        return
+    if answer.status_code == HTTPStatus.FORBIDDEN:
+        raise refused(_message(answer) or "the service that is asked first refuses it")
+    text = f"the service that is asked first answers {answer.status_code}"
+    raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, text, code="policy_away")
+
+
+def _message(answer: httpx.Response) -> str:
+    """What a service says for people."""
+    try:
+        said = msgspec.json.decode(answer.content[:65_536])
+    except msgspec.DecodeError:
+        return ""
+    return str(said.get("message", ""))[:1_000] if isinstance(said, dict) else ""
+
+
+def _as_leasekit(caller: Caller, project: str, wish: Wish) -> tuple[str, dict[str, Any]]:
+    return "", {
+        "project": project, "caller": caller.name, "new": wish.new, "lease": wish.shown["id"] if wish.shown else "",
+        "type": wish.type, "units": wish.units, "start": iso(wish.start), "end": iso(wish.end),
+    }  # fmt: skip
+
+
+def _as_blazar(caller: Caller, project: str, wish: Wish) -> tuple[str, dict[str, Any]]:
+    """The calls of Blazar's external service filter: check-create and check-update."""
+    context = {"user_id": caller.name, "project_id": project, "auth_url": "", "region_name": ""}
+    lease = _blazar_lease(wish.type, wish.units, wish.start, wish.end)
+    if wish.shown is None:
+        return "/v1/check-create", {"context": context, "lease": lease}
+    now = wish.shown["granted"] or wish.shown["approved"] or wish.shown["requested"]
+    before = _blazar_lease(wish.type, now["units"], wish.shown["start"], wish.shown["end"])
+    return "/v1/check-update", {"context": context, "current_lease": before, "lease": lease}
+
+
+def _blazar_lease(type_: str, units: int, start: Instant, end: Instant) -> dict[str, Any]:
+    reservation = {
+        "resource_type": type_, "min": units, "max": units, "hypervisor_properties": "", "resource_properties": "",
+        "allocations": [],
+    }  # fmt: skip
+    return {"start_date": _plain(start), "end_date": _plain(end), "reservations": [reservation]}
+
+
+def _plain(at: Instant) -> str:
+    """As Blazar has dates: in UTC, without saying so."""
+    return (iso(at) or "")[:19].replace("T", " ")
+
+
+def _span(text: str | None) -> Duration | None:
+    return None if text is None else parse_duration(text)
+
+
+def refused(text: str) -> ProblemError:
+    """The policy of a project does not allow it."""
+    return ProblemError(HTTPStatus.FORBIDDEN, text, code="policy")

@@ -1,0 +1,240 @@
+"""What a project's leases may be, what has to be approved first, and services that are asked."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+import pytest
+from gateway_world import GatewayUnderTest, until
+
+from leasekit.client.shapes import ApprovalRequest, LeaseRequest
+from leasekit.core.frames import MEDIA_TYPE, pack, unpack
+from leasekit.gateway.policies import ApprovalRecord
+
+WISH = {"type": "vm", "length": "1h"}
+
+
+@pytest.fixture(scope="module")
+def manager(gateway: GatewayUnderTest) -> Iterator[httpx.Client]:
+    """Who approves in the project alpha."""
+    with gateway.client(gateway.token("manfred", alpha="manager")) as client:
+        yield client
+
+
+@contextmanager
+def policy(operator: httpx.Client, **limits: Any) -> Iterator[None]:
+    """The project alpha has a policy for a while."""
+    answer = operator.put("/policies/alpha", json=limits)
+    assert answer.status_code == 200, answer.text
+    try:
+        yield
+    finally:
+        operator.put("/policies/alpha", json={})
+
+
+@pytest.mark.parametrize(
+    ("limit", "wish", "told"),
+    [
+        ({"longest": "30m"}, {}, "length: found 1h, a lease lasts 30m at most in project alpha"),
+        ({"most_units": 2}, {"units": 3}, "units: found 3, a lease has 2 units at most in project alpha"),
+        ({"ahead": "7d"}, {"start": "2030-01-01T00:00:00Z"}, "a lease begins 7d from now at the latest"),
+        ({"lead": "1h"}, {}, "a lease is asked for 1h before its start"),
+        ({"recurring": False}, {"properties": {"series": "x"}}, "every: found a lease that recurs, none may"),
+    ],
+)
+def test_what_is_beyond_a_policy_is_refused(
+    operator: httpx.Client, user: httpx.Client, manager: httpx.Client, limit: Any, wish: Any, told: str
+) -> None:
+    """By request and dry run, to managers as well; not to operators."""
+    with policy(operator, **limit):
+        for client, path in ((user, "/leases"), (manager, "/leases"), (user, "/leases/dry-run")):
+            answer = client.post(path, json={**WISH, **wish})
+            assert (answer.status_code, answer.json()["code"]) == (403, "policy")
+            assert told in answer.json()["detail"]
+        assert operator.post("/leases/dry-run?project=alpha", json={**WISH, **wish}).status_code == 200
+    assert user.post("/leases/dry-run", json={**WISH, **wish}).status_code == 200
+
+
+def test_changes_are_within_a_policy(operator: httpx.Client, user: httpx.Client) -> None:
+    """Extensions and modifications count the whole lease; what was there before stays."""
+    lease = until(user, user.post("/leases", json={**WISH, "units": 2}).json()["id"], "active")["id"]
+    with policy(operator, longest="90m", most_units=2):
+        refused = user.post(f"/leases/{lease}/extend", json={"length": "1h"})
+        assert (refused.status_code, refused.json()["code"]) == (403, "policy")
+        assert user.patch(f"/leases/{lease}", json={"units": 3}).json()["code"] == "policy"
+        assert user.post(f"/leases/{lease}/extend", json={"length": "20m"}).status_code == 200
+        frame = pack({"id": 1, "kind": "command", "name": "lease.modify", "arguments": {"lease": lease, "units": 3}})
+        tunnelled = user.post("/control/alpha", content=frame, headers={"content-type": MEDIA_TYPE})
+        assert (tunnelled.status_code, tunnelled.json()["code"]) == (403, "policy")
+    user.post(f"/leases/{lease}/close", json={})
+
+
+def test_what_is_large_is_approved_first(operator: httpx.Client, user: httpx.Client, manager: httpx.Client) -> None:
+    """It is sent on as its asker's; once, whoever approves how often."""
+    with policy(operator, approve_units=1):
+        wish = {**WISH, "units": 2}
+        refused = user.post("/leases", json=wish)
+        assert (refused.status_code, refused.json()["code"]) == (403, "approval_needed")
+        asked = user.post("/approvals", json={"request": wish, "why": "a demo"}).json()
+        assert (asked["state"], asked["caller"], asked["asked"]["why"]) == ("pending", "ursula", "a demo")
+        path = f"/approvals/{asked['id']}"
+        assert user.post(f"{path}/approve", json={}).status_code == 403
+        done = manager.post(f"{path}/approve", json={"reason": "fine"}).json()
+        assert (done["state"], done["decided_by"], done["reason"]) == ("approved", "manfred", "fine")
+        assert manager.post(f"{path}/approve", json={}).json()["code"] == "decided"
+        lease = until(user, done["lease"], "active")
+        assert lease["units"] == 2
+        (line,) = (
+            one for one in user.get(f"/leases/{lease['id']}/history").json()["items"] if one["event"] == "lease.request"
+        )
+        assert (line["values"]["who"], line["values"]["what"]) == ("ursula", "approved by manfred")
+        # What it has it may keep; more is approved again.
+        assert user.post(f"/leases/{lease['id']}/extend", json={"length": "1h"}).status_code == 200
+        more = user.post("/approvals", json={"lease": lease["id"], "modify": {"units": 3}}).json()
+        assert manager.post(f"/approvals/{more['id']}/refuse", json={}).json()["state"] == "refused"
+        user.post(f"/leases/{lease['id']}/close", json={})
+        assert manager.post("/leases/dry-run", json=wish).status_code == 200
+
+
+def test_who_may_approve(
+    operator: httpx.Client, user: httpx.Client, viewer: httpx.Client, stranger: httpx.Client
+) -> None:
+    """Whom the policy names, but nobody what they ask for themselves; strangers see nothing."""
+    with policy(operator, approve_length="30m", approvers=["viktor", "ursula"]):
+        asked = user.post("/approvals", json={"request": WISH}).json()
+        path = f"/approvals/{asked['id']}"
+        assert stranger.get(path).status_code == stranger.post(f"{path}/approve", json={}).status_code == 404
+        assert "somebody else" in user.post(f"{path}/approve", json={}).json()["detail"]
+        assert viewer.post(f"{path}/withdraw", json={}).status_code == 403
+        lease = viewer.post(f"{path}/approve", json={}).json()["lease"]
+        user.post(f"/leases/{lease}/close", json={})
+        other = user.post("/approvals", json={"request": WISH}).json()
+        assert user.post(f"/approvals/{other['id']}/withdraw", json={}).json()["state"] == "withdrawn"
+        listed = [one["id"] for one in user.get("/approvals?state=withdrawn").json()["items"]]
+        assert other["id"] in listed
+        assert stranger.get("/approvals").json()["items"] == []
+        assert viewer.post("/approvals", json={"request": WISH}).status_code == 403
+
+
+def test_what_nobody_decides_in_time_is_over(operator: httpx.Client, user: httpx.Client, manager: httpx.Client) -> None:
+    """It can't be approved any more."""
+    with policy(operator, approve_units=1, approve_within="1ms"):
+        asked = user.post("/approvals", json={"request": {**WISH, "units": 2}}).json()
+        refused = manager.post(f"/approvals/{asked['id']}/approve", json={})
+        assert (refused.status_code, refused.json()["detail"]) == (409, f"approval {asked['id']} is expired already")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"longest": "soon"}, "longest: "),
+        ({"ask": "ftp://x"}, "ask: found 'ftp://x', expected the URL of a service"),
+        ({"ask_within": "2h"}, "ask_within: found 2h, expected more than 0s and at most 1m"),
+        ({"most": 3}, "body: found an unknown key 'most'"),
+        ({"fails": "shut"}, "fails: found 'shut'"),
+    ],
+)
+def test_a_policy_that_is_wrong(operator: httpx.Client, body: Any, told: str) -> None:
+    """One message, and the policy stays as it was."""
+    before = operator.get("/policies").json()
+    answer = operator.put("/policies/alpha", json=body)
+    assert (answer.status_code, answer.json()["detail"][: len(told)]) == (422, told)
+    assert operator.get("/policies").json() == before
+
+
+def test_who_sets_policies(user: httpx.Client, manager: httpx.Client, stranger: httpx.Client) -> None:
+    """Operators alone; who is in the project sees it."""
+    assert manager.put("/policies/alpha", json={}).status_code == 403
+    assert stranger.put("/policies/alpha", json={}).status_code == 404
+    assert [one["project"] for one in user.get("/policies").json()["items"]] == ["alpha"]
+    for body in ({}, {"request": WISH, "lease": "x"}, {"lease": "x"}, {"extend": {"length": "1h"}}):
+        assert user.post("/approvals", json=body).status_code == 422
+
+
+@contextmanager
+def service(status: int, text: str = "") -> Iterator[tuple[str, list[Any]]]:
+    """A service that is asked, its URL and what it was asked."""
+    asked: list[Any] = []
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append((self.path, json.loads(self.rfile.read(int(self.headers["content-length"])))))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *args: Any) -> None:
+            """Nothing is printed."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_service_is_asked_first(operator: httpx.Client, user: httpx.Client) -> None:
+    """It hears who wants what, and its word counts."""
+    with service(204) as (url, asked), policy(operator, ask=url):
+        lease = user.post("/leases", json={**WISH, "units": 2}).json()["id"]
+        until(user, lease, "active")
+        assert user.patch(f"/leases/{lease}", json={"units": 1}).status_code == 200
+        user.post(f"/leases/{lease}/close", json={})
+    (_, first), (_, second) = asked
+    assert (first["project"], first["caller"], first["new"], first["units"]) == ("alpha", "ursula", True, 2)
+    assert (second["new"], second["lease"], second["units"]) == (False, lease, 1)
+    with service(403, '{"message": "not on a Sunday"}') as (url, _), policy(operator, ask=url):
+        refused = user.post("/leases", json=WISH).json()
+        assert (refused["code"], refused["detail"]) == ("policy", "not on a Sunday")
+
+
+def test_blazars_filter_service_is_asked(operator: httpx.Client, user: httpx.Client) -> None:
+    """By its two calls that can refuse."""
+    with service(204) as (url, asked), policy(operator, ask=url, asked_as="blazar"):
+        lease = user.post("/leases", json={**WISH, "start": "2030-01-01T00:00:00Z"}).json()["id"]
+        until(user, lease, "ticketed")
+    ((path, body),) = asked
+    assert path == "/v1/check-create"
+    assert (body["context"]["user_id"], body["context"]["project_id"]) == ("ursula", "alpha")
+    assert (body["lease"]["start_date"], body["lease"]["end_date"]) == ("2030-01-01 00:00:00", "2030-01-01 01:00:00")
+    assert body["lease"]["reservations"][0]["resource_type"] == "vm"
+    user.post(f"/leases/{lease}/close", json={})
+
+
+@pytest.mark.parametrize(("fails", "status"), [("closed", 503), ("open", 201)])
+def test_a_service_that_is_away(operator: httpx.Client, user: httpx.Client, fails: str, status: int) -> None:
+    """What that counts as is the policy's to say."""
+    with service(500) as (broken, _):
+        pass
+    with policy(operator, ask=broken, fails=fails):
+        answer = user.post("/leases", json=WISH)
+        assert answer.status_code == status
+    with service(500) as (broken, _), policy(operator, ask=broken, fails=fails):
+        assert user.post("/leases", json=WISH).status_code == status
+    for one in user.get("/leases").json()["items"]:
+        user.post(f"/leases/{one['id']}/close", json={})
+
+
+def test_an_approval_is_kept() -> None:
+    """As it was."""
+    asked = ApprovalRequest(request=LeaseRequest(type="vm", units=3, length="1h"), why="why")
+    record = ApprovalRecord(id="1", project="alpha", caller="ursula", asked=asked, created=5, until=7, by="x")
+    assert ApprovalRecord.of_row(record.row()) == record
+    assert (record.state(6), record.state(7)) == ("pending", "expired")
+
+
+def test_frames_are_answered(user: httpx.Client) -> None:
+    """What no policy is about goes on as before."""
+    frame = pack({"id": 1, "kind": "query", "name": "clock", "arguments": {}})
+    answer = user.post("/control/alpha", content=frame, headers={"content-type": MEDIA_TYPE})
+    assert unpack(answer.content[4:])["ok"]
