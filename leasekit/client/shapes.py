@@ -312,7 +312,7 @@ class ApprovalRequest(RequestBody):
     why: Words = ""
 
 
-class Decision(RequestBody):
+class ApprovalDecision(RequestBody):
     """Why it is approved, refused, or withdrawn."""
 
     reason: Words = ""

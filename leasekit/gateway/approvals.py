@@ -11,7 +11,7 @@ import attrs
 import msgspec
 from msgspec import Struct
 
-from leasekit.client.shapes import Approval, ApprovalRequest, Decision, LeasePolicy, ProjectPolicy
+from leasekit.client.shapes import Approval, ApprovalDecision, ApprovalRequest, LeasePolicy, ProjectPolicy
 from leasekit.core.schema import Change
 from leasekit.core.time import parse_duration
 from leasekit.gateway.actors import ActorConnection
@@ -102,7 +102,7 @@ async def ask_approval(call: Call, params: OfProject, body: ApprovalRequest) -> 
 
 
 @route("POST", "/approvals/{approval}/approve")
-async def approve(call: Call, approval: str, body: Decision) -> Approval:
+async def approve(call: Call, approval: str, body: ApprovalDecision) -> Approval:
     """Have it done: the request is sent on, with who asked for it and who approved it in the actor's history."""
     record = _pending(call, approval)
     _must_decide(call, record)
@@ -116,7 +116,7 @@ async def approve(call: Call, approval: str, body: Decision) -> Approval:
 
 
 @route("POST", "/approvals/{approval}/refuse")
-async def refuse(call: Call, approval: str, body: Decision) -> Approval:
+async def refuse(call: Call, approval: str, body: ApprovalDecision) -> Approval:
     """Refuse it."""
     record = _pending(call, approval)
     _must_decide(call, record)
@@ -124,7 +124,7 @@ async def refuse(call: Call, approval: str, body: Decision) -> Approval:
 
 
 @route("POST", "/approvals/{approval}/withdraw")
-async def withdraw(call: Call, approval: str, body: Decision) -> Approval:
+async def withdraw(call: Call, approval: str, body: ApprovalDecision) -> Approval:
     """Withdraw what one has asked for."""
     record = _pending(call, approval)
     if record.caller != call.caller.name and OPERATOR not in call.caller.offices:
@@ -172,7 +172,9 @@ def _must_decide(call: Call, record: ApprovalRecord) -> None:
         raise forbidden("what one asks for oneself somebody else approves")
 
 
-async def _decided(call: Call, record: ApprovalRecord, decided: str, body: Decision, *, lease: str = "") -> Approval:
+async def _decided(
+    call: Call, record: ApprovalRecord, decided: str, body: ApprovalDecision, *, lease: str = ""
+) -> Approval:
     record = attrs.evolve(record, decided=decided, by=call.caller.name, reason=body.reason, lease=lease)
     await _keep(call, record)
     return _shown(call, record)
