@@ -44,6 +44,7 @@ def gateway_service(deployment: Deployment, spec: GatewaySpec) -> Service:
     return Service(
         name=spec.name, role=spec.role, serve=server.serve, control=spec.control, state=deployment.state,
         describe=server.describe, log=spec.log, log_level=spec.log_level,
+        metrics=spec.metrics, measure=server.measure,
         commands={"token.create": create, "token.list": list_, "token.revoke": revoke},
     )  # fmt: skip
 

@@ -35,7 +35,7 @@ class ActorSpec:
     """One actor. Paths are absolute; ``listen`` holds addresses (``unix:/PATH``, ``tcp://HOST:PORT``, with
     ``?tls=false`` where TLS is not spoken), the first for peers of this file. ``store`` is its SQLite file (None: its
     rows are in memory). ``passphrase_file`` is where the passphrase of its key is, if the file says, ``after`` where
-    the keys are that it had before, the latest first.
+    the keys are that it had before, the latest first. ``metrics`` is the ``HOST:PORT`` of its numbers, or empty.
 
     ``driver_of`` says which of ``drivers`` serves a resource type; ``other_types`` names the one for types not in it
     (a guest's only: it does not know all types beforehand), or is empty.
@@ -56,6 +56,7 @@ class ActorSpec:
     other_types: str
     shell: ShellSettings
     transport: TransportSettings = attrs.Factory(TransportSettings)
+    metrics: str = ""
     permissions: Mapping[str, Permission] = attrs.Factory(dict)
     passphrase_file: Path | None = None
     after: tuple[Path, ...] = ()

@@ -14,7 +14,7 @@ import attrs
 
 from leasekit.config.errors import Faults
 from leasekit.config.sockets import resolve_address, socket_path
-from leasekit.config.tables import LogFormat, LogLevel
+from leasekit.config.tables import LogFormat, LogLevel, check_metrics
 
 GATEWAY: Final = "gateway"
 LISTEN: Final = "http://127.0.0.1:8770"
@@ -41,6 +41,7 @@ class GatewayTable:
     store: str = ""
     log: LogFormat = "human"
     log_level: LogLevel = "info"
+    metrics: str = attrs.field(default="", validator=check_metrics)
     without_login: bool = False
     base: str = attrs.field(default="", validator=_base)
 
@@ -56,6 +57,7 @@ class GatewaySpec:
     store: Path | None
     log: LogFormat
     log_level: LogLevel
+    metrics: str
     without_login: bool
     base: str
 

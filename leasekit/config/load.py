@@ -203,6 +203,7 @@ class Resolver:
             drivers=drivers,
             driver_of=driver_of,
             other_types=other_types,
+            metrics=table.metrics,
             shell=table.shell,
             transport=self._transport(where, table),
             permissions=table.permissions,
@@ -283,6 +284,7 @@ class Resolver:
             store=self._store(f"{where}.store", table.store or f"sqlite:{name}.db"),
             log=table.log,
             log_level=table.log_level,
+            metrics=table.metrics,
             without_login=table.without_login,
             base=table.base,
         )

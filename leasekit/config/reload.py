@@ -16,7 +16,7 @@ import attrs
 from leasekit.config.deployment import Deployment
 from leasekit.config.load import load, resolve_document
 
-FIXED: Final = frozenset({"role", "key", "listen", "control", "store", "log", "shell", "transport"})
+FIXED: Final = frozenset({"role", "key", "listen", "control", "store", "log", "metrics", "shell", "transport"})
 """Keys of an actor's table that take a restart."""
 FIXED_SETTINGS: Final = frozenset({"clock_skew", "history_kept", "history_max"})
 """Keys of its settings that do: the process's clock, its connections and its store have them, too."""

@@ -50,6 +50,16 @@ def _permissions(_: object, __: object, value: frozenset[str] | None) -> None:
         raise ValueError(f"expected some of {', '.join(PERMISSIONS)}, found {unknown[0]!r}")
 
 
+_HOST_AND_PORT: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
+
+
+def check_metrics(_: object, __: object, value: str) -> None:
+    """Where metrics are served. Raises ``ValueError``."""
+    match = _HOST_AND_PORT.fullmatch(value)
+    if value and (match is None or not 0 < int(match[1]) <= 65_535):
+        raise ValueError("expected HOST:PORT (an IPv6 host in brackets), or nothing")
+
+
 def _at_least(least: int) -> Any:
     return attrs.validators.ge(least)
 
@@ -131,6 +141,7 @@ class ActorTable:
     store: str = ""
     log: LogFormat = "human"
     log_level: LogLevel = "info"
+    metrics: str = attrs.field(default="", validator=check_metrics)
     settings: Mapping[str, Any] = attrs.Factory(dict)
     mapper: Mapping[str, Any] = attrs.Factory(dict)
     shell: ShellSettings = attrs.Factory(ShellSettings)

@@ -86,6 +86,11 @@ class ActorConnection:
     _sending: trio.Lock = attrs.field(init=False, factory=trio.Lock)
     _next_id: int = attrs.field(init=False, default=0)
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self._stream is not None
+
     async def command(self, name: str, arguments: Mapping[str, Any], **caller: str) -> Any:
         """Have the actor do something; what is returned is durable. ``caller`` is who asks, by which ``way``, with
         which ``key``. Raises ``ActorAwayError`` and ``RefusedError``.

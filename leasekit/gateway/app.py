@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
+from time import perf_counter
 from typing import Final
 
 import msgspec
@@ -60,28 +61,45 @@ def make_app(door: GatewayDoor, base: str) -> Starlette:
 
     made = [
         StarletteRoute(
-            f"{base}{BASE}{one.path}", _told_problems(partial(_answer, door, one)), methods=[one.method], name=one.name
+            f"{base}{BASE}{one.path}",
+            _told(door, one.path, partial(_answer, door, one)),
+            methods=[one.method],
+            name=one.name,
         )
         for one in ordered
     ]
     made.append(StarletteRoute(f"{base}{BASE}/openapi.json", openapi, methods=["GET"]))
-    control = _told_problems(partial(_control, door))
+    control = _told(door, "/control/{actor}", partial(_control, door))
     made.append(StarletteRoute(f"{base}{BASE}/control/{{actor}}", control, methods=["POST"]))
     return Starlette(routes=made, exception_handlers={HTTPException: _unrouted, Exception: _bug})
 
 
-def _told_problems(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+def _told(
+    door: GatewayDoor, path: str, answer: Callable[[Request], Awaitable[Response]]
+) -> Callable[[Request], Awaitable[Response]]:
+    """The ``answer`` at a ``path``, with what it raises as problem details, counted."""
+
     async def endpoint(request: Request) -> Response:
+        began, status = perf_counter(), int(HTTPStatus.INTERNAL_SERVER_ERROR)
         try:
-            return await answer(request)
-        except LeasekitError as error:
-            problem = of_error(error)
-            headers = dict(error.headers) if isinstance(error, ProblemError) else {}
-            return told(problem, headers)
-        except ClientDisconnect:
-            return Response(status_code=499)
+            answered = await _or_problem(answer, request)
+            status = answered.status_code
+        finally:
+            door.answered.note(request.method, path, status, perf_counter() - began)
+        return answered
 
     return endpoint
+
+
+async def _or_problem(answer: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
+    try:
+        return await answer(request)
+    except LeasekitError as error:
+        problem = of_error(error)
+        headers = dict(error.headers) if isinstance(error, ProblemError) else {}
+        return told(problem, headers)
+    except ClientDisconnect:
+        return Response(status_code=499)
 
 
 async def _control(door: GatewayDoor, request: Request) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
@@ -12,6 +13,7 @@ import attrs
 import trio
 
 from leasekit.client.shapes import LeasePolicy
+from leasekit.core.measures import Histogram
 from leasekit.core.schema import Change, Store
 from leasekit.core.time import Instant
 from leasekit.gateway.actors import ActorConnection
@@ -24,6 +26,19 @@ from leasekit.gateway.routing import unprocessable
 GUEST: Final = "guest"
 BROKER: Final = "broker"
 SITE: Final = "authority"
+
+
+@attrs.define(eq=False)
+class Answered:
+    """How many requests had which answer: by method, path and status; and how long they took, in seconds."""
+
+    counts: Counter[tuple[str, str, int]] = attrs.field(init=False, factory=Counter)
+    times: Histogram = attrs.field(init=False, factory=Histogram)
+
+    def note(self, method: str, path: str, status: int, seconds: float) -> None:
+        """One more."""
+        self.counts[method, path, status] += 1
+        self.times.note(seconds)
 
 
 @attrs.define(eq=False)
@@ -42,6 +57,7 @@ class GatewayDoor:
     """The policy of each project that has one."""
     approvals: dict[str, ApprovalRecord] = attrs.field(init=False, factory=dict)
     """What waits to be approved, or was, by its id, oldest first."""
+    answered: Answered = attrs.field(init=False, factory=Answered)
     hub: EventHub = attrs.field(init=False, factory=EventHub)
     _store_lock: trio.Lock = attrs.field(init=False, factory=trio.Lock)
 

@@ -109,6 +109,11 @@ class EventHub:
             feed = self._feeds[actor.name] = ActorFeed(actor, self._publish)
             nursery.start_soon(feed.run)
 
+    @property
+    def listeners(self) -> int:
+        """How many there are."""
+        return len(self._listeners)
+
     def close(self) -> None:
         """Hang up on all listeners: the gateway ends."""
         for listener in list(self._listeners.values()):

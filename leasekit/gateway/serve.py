@@ -17,6 +17,7 @@ from leasekit.client.shapes import Token, TokenRequest
 from leasekit.config.deployment import ActorSpec
 from leasekit.config.gateway import GatewaySpec
 from leasekit.core.errors import CommandError, LeasekitError
+from leasekit.core.measures import Measuring
 from leasekit.core.schema import Store
 from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.app import make_app
@@ -96,6 +97,23 @@ class GatewayServer:
         """What it adds to its status."""
         tokens = 0 if self.door is None else len(self.door.tokens.all())
         return {"listen": list(self.spec.listen), "tokens": tokens, "store": str(self.spec.store or "")}
+
+    async def measure(self, into: Measuring) -> None:
+        """Tell its numbers."""
+        if self.door is None:
+            return
+        name = {"gateway": self.spec.name}
+        for (method, path, status), count in self.door.answered.counts.items():
+            into.counter(
+                "leasekit_http_requests", "Requests of the API that were answered.", count, **name, method=method,
+                path=path, status=str(status),
+            )  # fmt: skip
+        words = "How long an answer takes, or the first line of a stream of events."
+        into.histogram("leasekit_http_request_seconds", words, self.door.answered.times, **name)
+        into.gauge("leasekit_event_listeners", "Who listens to events now.", self.door.hub.listeners, **name)
+        for actor in self.door.actors.values():
+            words = "Whether the gateway has a connection to the actor (1)."
+            into.gauge("leasekit_gateway_connected", words, float(actor.connected), **name, actor=actor.name)
 
     # -- commands of its control socket ------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from getpass import getpass
 from itertools import islice
@@ -46,6 +46,7 @@ from leasekit.config.shell import ShellSettings, TransportSettings
 from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.drivers import Closable
 from leasekit.core.errors import CommandError, LeasekitError
+from leasekit.core.measures import Measuring
 from leasekit.core.reasons import said, with_article
 from leasekit.core.schema import Store
 from leasekit.core.steps import ActorLike, PeerChange
@@ -56,6 +57,7 @@ from leasekit.runtime.clock import RealClock
 from leasekit.runtime.control import ActorDoor, Answering, Control, ControlRequest
 from leasekit.runtime.logs import UnitLogs
 from leasekit.runtime.mapper_turns import apart
+from leasekit.runtime.metrics import ActorMetrics, Measure, Pages
 from leasekit.runtime.peers import PeerAddress
 from leasekit.runtime.shell import EXIT_BUG, ActorShell, ActorStoppedError, only_leaf
 from leasekit.runtime.sockets import Endpoint, Sockets, parse_endpoint
@@ -79,7 +81,8 @@ class StartError(LeasekitError):
 @attrs.frozen(kw_only=True)
 class Job:
     """One actor to be run. ``state`` is the folder for what it keeps; ``make`` gives the same actor, without state,
-    every time; ``mapper`` is what its mapper is called when that fails. ``accept_clock``: this machine's clock is
+    every time; ``mapper`` is what its mapper is called when that fails. ``metrics`` is where its numbers are told
+    (empty: nowhere). ``accept_clock``: this machine's clock is
     believed, although it was set since the daemon ran last.
     """
 
@@ -101,6 +104,7 @@ class Job:
     log: str = "human"
     log_level: str = "info"
     log_file: bool = False
+    metrics: str = ""
     mapper: str = ""
     drivers: Sequence[BoundDriver] = ()
     accept_clock: bool = False
@@ -133,6 +137,9 @@ class Service:
     log: str = "human"
     log_level: str = "info"
     log_file: bool = True
+    metrics: str = ""
+    measure: Measure | None = None
+    """Tells its numbers, at the address ``metrics``."""
 
     def kinds(self, stop: Callable[[], None]) -> dict[str, Answering]:
         """What it answers on its control socket."""
@@ -221,21 +228,27 @@ class Daemon:
     _stops: list[Callable[[], None]] = attrs.field(init=False, factory=list)
     _reloadings: list[Reloading] = attrs.field(init=False, factory=list)
     _stopping: bool = attrs.field(init=False, default=False)
+    _pages: Pages | None = attrs.field(init=False, default=None)
     _failures: list[tuple[str, BaseException]] = attrs.field(init=False, factory=list)
 
     async def run(self) -> list[tuple[str, BaseException]]:
         """Run until all actors have stopped; what went wrong, by actor."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._obey_signals, nursery)
-            async with trio.open_nursery() as actors:
-                both: list[Job | Service] = [*self._jobs, *self._services]
-                for job in both:
-                    if not self._stopping:
-                        begun = trio.Event()
-                        actors.start_soon(self._guard, job, begun)
-                        await begun.wait()
-            nursery.cancel_scope.cancel()
+        with Sockets() as sockets:
+            async with trio.open_nursery() as nursery:
+                self._pages = Pages(nursery, sockets)
+                nursery.start_soon(self._obey_signals, nursery)
+                await self._run_all()
+                nursery.cancel_scope.cancel()
         return self._failures
+
+    async def _run_all(self) -> None:
+        async with trio.open_nursery() as actors:
+            both: list[Job | Service] = [*self._jobs, *self._services]
+            for job in both:
+                if not self._stopping:
+                    begun = trio.Event()
+                    actors.start_soon(self._guard, job, begun)
+                    await begun.wait()
 
     def stop(self) -> None:
         """Bring all actors to a graceful end."""
@@ -297,9 +310,10 @@ class Daemon:
             await service.serve(stopping, task_status=task_status)
             nursery.cancel_scope.cancel()
 
+        measure = service.measure or _nothing
         with Sockets() as sockets:
             listener = await _listen_control(sockets, service)
-            async with trio.open_nursery() as nursery:
+            async with self._shown(service, measure), trio.open_nursery() as nursery:
                 where = await nursery.start(serve)
                 nursery.start_soon(control.serve, listener)
                 logger.info("%s: listens on %s", service.role, where)
@@ -336,9 +350,12 @@ class Daemon:
             describe=lambda: {**_describe(job, transport), **tending.describe(), **reloading.describe()},
         )  # fmt: skip
         control = Control(door.kinds, streams=door.streams, warnings=lambda: _warnings(job, shell, transport))
+        metrics = ActorMetrics(job.name, job.role, shell, transport, job.store)
         with Sockets() as sockets:
             listener = await _listen_control(sockets, job)
-            async with trio.open_nursery() as nursery:
+            async with self._shown(job, metrics.measure), trio.open_nursery() as nursery:
+                if job.metrics:
+                    nursery.start_soon(metrics.count_outcomes)
                 await nursery.start(self._until_stopped, shell, nursery.cancel_scope)
                 bound = await nursery.start(transport.run)
                 nursery.start_soon(control.serve, listener)
@@ -350,6 +367,10 @@ class Daemon:
                 begun.set()
         logger.info("stopped")
 
+    def _shown(self, job: Job | Service, measure: Measure) -> AbstractAsyncContextManager[None]:
+        assert self._pages is not None, "they are made before anything is run"
+        return self._pages.showing(job.metrics, f"actor.{job.name}.metrics", measure)
+
     async def _until_stopped(
         self, shell: ActorShell, scope: trio.CancelScope, task_status: trio.TaskStatus[None]
     ) -> None:
@@ -358,6 +379,10 @@ class Daemon:
             shell.stop()
         await shell.run(task_status=task_status)
         scope.cancel()
+
+
+async def _nothing(into: Measuring) -> None:
+    """What a service measures that measures nothing."""
 
 
 @contextmanager
@@ -441,8 +466,8 @@ def _describe(job: Job, transport: Transport) -> dict[str, Any]:
     peers = []
     for status in transport.status():
         fields = attrs.asdict(status, recurse=False)
-        ahead = transport.clocks_off.get(status.name, 0)
-        peers.append({"peer": fields.pop("name"), **fields, "address": str(status.address or ""), "clock_ahead": ahead})
+        fields["clock_ahead"] = transport.clocks_off.get(status.name, 0)
+        peers.append({"peer": fields.pop("name"), **fields, "address": str(status.address or "")})
     listen = [str(endpoint) for endpoint in transport.bound]
     return {"pid": os.getpid(), "listen": listen, "store": str(job.store or ""), "peers": peers}
 
@@ -618,6 +643,7 @@ def make_job(
         log=spec.log,
         log_level=spec.log_level,
         log_file=True,
+        metrics=spec.metrics,
         store=spec.store,
         reread=again,
     )

@@ -193,6 +193,7 @@ class Traffic:
     def _in_time(self, link: PeerLink, sent_at: Instant, now: Instant, empty_at: Instant) -> bool:
         """Whether the peer's clock is close enough; if not, it is reported once until it is again."""
         ahead, behind = sent_at - now, empty_at - sent_at
+        link.peer.clock_ahead = max(0, ahead) - max(0, behind)
         if max(ahead, behind) <= self._clock_skew:
             self.off.pop(link.peer.name, None)
             return True

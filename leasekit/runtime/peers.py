@@ -11,6 +11,7 @@ import trio
 from leasekit.config.shell import TransportSettings
 from leasekit.core.protocol.channel import Channel
 from leasekit.core.protocol.messages import BATCH_MAX
+from leasekit.core.time import Duration
 from leasekit.runtime.limits import Allowance
 from leasekit.runtime.sockets import Endpoint, Wire
 
@@ -46,6 +47,8 @@ class PeerStatus:
     encrypted: bool
     held_ms: int
     flooding: bool
+    clock_ahead: Duration
+    """By how much its clock is ahead of the one here at least (negative: behind), as far as what it sends tells."""
 
 
 class RemotePeer:
@@ -54,6 +57,7 @@ class RemotePeer:
     def __init__(self, given: PeerAddress, settings: TransportSettings) -> None:
         self.name, self.key, self.address = given.name, given.key, given.address
         self.link: PeerLink | None = None
+        self.clock_ahead: Duration = 0
         self.gone = trio.Event()
         """Set while there is no connection."""
         self.gone.set()
@@ -120,6 +124,7 @@ class RemotePeer:
             encrypted=self.link is not None and self.link.wire.encrypted,
             held_ms=0 if allowance is None else int(allowance.held * 1000),
             flooding=allowance is not None and allowance.flooding,
+            clock_ahead=self.clock_ahead,
         )
 
 

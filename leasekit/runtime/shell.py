@@ -28,6 +28,7 @@ from leasekit.config.build import BoundDriver
 from leasekit.config.shell import ShellSettings
 from leasekit.core.accounts import INVENTORY, NOT_TAKEN, PRICE, Accounts, Prices, offered
 from leasekit.core.errors import CommandError, LeasekitError
+from leasekit.core.measures import Histogram
 from leasekit.core.protocol.messages import Message
 from leasekit.core.reasons import Reason, mark, said
 from leasekit.core.schema import LOG, TABLES, Change, LogRow, Row, Store, StoreError
@@ -110,6 +111,14 @@ class Counts:
     bugs: int = 0
 
 
+@attrs.define(eq=False)
+class Times:
+    """How long commits and turns of the mapper have taken since the start, in seconds."""
+
+    commits: Histogram = attrs.field(init=False, factory=Histogram)
+    turns: Histogram = attrs.field(init=False, factory=Histogram)
+
+
 @attrs.define(eq=False, slots=False)
 class ActorShell:
     """Runs the actor that ``make`` returns, on ``store``.
@@ -144,6 +153,7 @@ class ActorShell:
         self.state = STARTING
         self.problem = ""
         self.counts = Counts()
+        self.times = Times()
         self._store_lock = trio.Lock()
         self._between = trio.Lock()
         """Held from the step of inputs until all that follows from them is under way."""
@@ -503,15 +513,23 @@ class ActorShell:
             self.counts.turns += 1
             if turn.yields:
                 self._yielded = True
-                self.actor.step(self._named(turn.run()))
+                self._take_turn(turn)
                 return
             if self._inline:
-                self.actor.step(self._named(turn.run()))
+                self._take_turn(turn)
             else:
                 self._nursery.start_soon(self._run_turn, turn, self._generation)
 
+    def _take_turn(self, turn: Turn) -> None:
+        began = time.perf_counter()
+        done = turn.run()
+        self.times.turns.note(time.perf_counter() - began)
+        self.actor.step(self._named(done))
+
     async def _run_turn(self, turn: Turn, generation: int) -> None:
+        began = time.perf_counter()
         done = self._named(await self._turns.run(turn))
+        self.times.turns.note(time.perf_counter() - began)
         # Turns of an actor that was made anew since are nothing to the new one.
         if generation == self._generation:
             self._inbox.put_now(done)
@@ -546,7 +564,9 @@ class ActorShell:
         while True:
             try:
                 async with self._store_lock:
+                    tried = time.perf_counter()
                     await trio.to_thread.run_sync(self._store.commit, changes)
+                self.times.commits.note(time.perf_counter() - tried)
                 break
             except StoreError as error:
                 self._in_trouble(str(error), trio.current_time() - began)

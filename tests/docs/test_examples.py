@@ -110,6 +110,19 @@ def test_the_http_api(folder: Path) -> None:
     assert "127.0.0.1 2" in printed
 
 
+def test_watching(folder: Path) -> None:
+    """docs/observability.md: daemons tell numbers that promtool takes, and the rules hold."""
+    (file,) = _files("docs/observability.md", folder)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    file.write_text(file.read_text().replace("9464", port))
+    with running(file, _environment(folder), folder / "s"):
+        printed = _type([line.replace("9464", port) for line in _typed("docs/observability.md", "Try it")], folder)
+    assert 'leasekit_units{actor="site",role="authority",state="active",type="vm"} 3.0' in printed
+    assert "SUCCESS" in _type(_typed("docs/observability.md", "Prometheus and Grafana"), folder)
+
+
 def test_researcher(folder: Path) -> None:
     """README: a mapper in a file takes the place of a built-in one in an emulation."""
     _files("README.md", folder)

@@ -69,6 +69,10 @@ SSH = ("dropbear-bin", "openssh-client", "ansible-core")
 """What tests of a guest's scripts on units need."""
 
 
+PROMETHEUS = ("prometheus",)
+"""What tests of metrics need: promtool comes with it."""
+
+
 def require(packages: Sequence[str]) -> None:
     """Have ``packages`` installed, or skip the test (fail it on CI)."""
     with _one_at_a_time():
