@@ -131,29 +131,58 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f}%"
 
 
-def _span(seconds: float) -> str:
+def _span(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
     return f"{seconds / 3600:.1f}h" if seconds >= 3600 else f"{seconds / 60:.1f}m"
 
 
-def _of(key: str, show: Callable[[Any], str] = _figure) -> tuple[str, Callable[[Mapping[str, Any]], str]]:
-    """The column of a figure, called as its key; nothing where a thing has none."""
-    return key.replace("_", " "), lambda one: show(one.get(key))
+def _hours(amount: float | None) -> str:
+    return "" if amount is None else f"{amount:,.0f}"
+
+
+def _of(
+    key: str, show: Callable[[Any], str] = _figure, called: str = ""
+) -> tuple[str, Callable[[Mapping[str, Any]], str]]:
+    """The column of a figure, ``called`` so or as its key; nothing where a thing has none."""
+    return called or key.replace("_", " "), lambda one: show(one.get(key))
 
 
 GUESTS: Final = listing(
-    "run", "guest", ("demand", _of("mean_demand")[1]), ("leased", _of("mean_leased")[1]), _of("rmse"),
-    _of("unserved", _percent), _of("idle_leased", _percent), _of("fidelity"),
+    "run", "guest", _of("mean_demand", called="demand"), _of("mean_leased", called="leased"),
+    _of("leased_unit_h", _hours, "leased unit-h"), _of("rmse"), _of("unserved", _percent),
+    _of("idle_leased", _percent), _of("fidelity"),
     ("wall s", lambda one: f"{one['wall_s']:.1f}"), ("ms a tick", lambda one: f"{one['alpha_ms']:.4f}"), "events",
     empty="no runs",
-    right=("demand", "leased", "rmse", "unserved", "idle leased", "fidelity", "wall s", "ms a tick", "events"),
+    right=(
+        "demand", "leased", "leased unit-h", "rmse", "unserved", "idle leased", "fidelity", "wall s", "ms a tick",
+        "events",
+    ),
 )  # fmt: skip
 SITES: Final = listing(
-    "run", "site", "type", ("units", "capacity"), ("bought unit-h", lambda one: f"{one['bought_unit_h']:,.0f}"),
-    _of("used", _percent), _of("idle", _percent), _of("out_of_service", _percent), "failed", "asked", "refused",
-    "waited", ("mean wait", lambda one: _span(one["mean_wait_s"]) if one["waited"] else ""), empty="no sites",
-    right=(
-        "units", "bought unit-h", "used", "idle", "out of service", "failed", "asked", "refused", "waited", "mean wait"
-    ),
+    "run", "site", "type", ("units", "capacity"), _of("bought_unit_h", _hours, "bought unit-h"),
+    _of("used", _percent), _of("idle", _percent), _of("out_of_service", _percent), "peak", "failed", "repaired",
+    empty="no sites",
+    right=("units", "bought unit-h", "used", "idle", "out of service", "peak", "failed", "repaired"),
+)  # fmt: skip
+REQUESTS: Final = listing(
+    "run", "requests", "type", "asked", ("at once", "granted_at_once"), ("later", "granted_later"), "refused",
+    ("given up", "given_up"), "unanswered", ("leases failed", "failed"), "cut",
+    ("refused because", lambda one: ", ".join(f"{code}: {count}" for code, count in one["refusals"].items())),
+    empty="no requests",
+    right=("asked", "at once", "later", "refused", "given up", "unanswered", "leases failed", "cut"),
+)  # fmt: skip
+WAITS: Final = listing(
+    "run", ("waits", "requests"), "type", _of("mean_wait_s", _span, "mean"), _of("p50_wait_s", _span, "p50"),
+    _of("p95_wait_s", _span, "p95"), _of("p99_wait_s", _span, "p99"),
+    _of("mean_bounded_slowdown", called="bounded slowdown"), empty="no waits",
+    right=("mean", "p50", "p95", "p99", "bounded slowdown"),
+)  # fmt: skip
+ENERGY: Final = listing(
+    "run", ("energy", "site"), "switched", ("off unit-h", lambda one: _hours(one["e_savings"] / 3600)),
+    ("suspended unit-h", lambda one: _hours(one["suspended"] / 3600)), "delayed",
+    _of("saved_wh", _hours, "saved Wh"), empty="nothing was switched",
+    right=("switched", "off unit-h", "suspended unit-h", "delayed", "saved Wh"),
 )  # fmt: skip
 
 
@@ -168,19 +197,57 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         for name, guest in run["guests"].items()
     )
     sites = [
-        {**one["requests"], **one, "run": title, "site": name, "type": kind}
+        {**one, "run": title, "site": name, "type": kind}
         for title, run in runs
         for name, site in run["sites"].items()
         for kind, one in site["types"].items()
     ]
     if sites:
         SITES(sites)
+    asked = [
+        {**one["requests"], "run": title, "requests": name, "type": kind}
+        for title, run in runs
+        for name, actor in (*run["guests"].items(), *run["sites"].items())
+        for kind, one in actor["types"].items()
+        if one["requests"]["asked"]
+    ]
+    if asked:
+        REQUESTS(asked)
+    if waits := [one for one in asked if one["granted_later"]]:
+        WAITS(waits)
+    switched = [
+        {**site["energy"], "run": title, "site": name}
+        for title, run in runs
+        for name, site in run["sites"].items()
+        if "energy" in site
+    ]
+    if switched:
+        ENERGY(switched)
+    for bought in summary["purchases"]:
+        _print_purchase(bought)
     _print_types(summary)
     _print_topologies(summary)
     parts = [f"seed {summary['seed']}", "signed" if summary["signatures"] else "signatures off"]
     parts += ["generated load"] if summary["synthetic"] else []
     parts += [f"ticks executed: {_ticks(summary['runs'])}"] if summary["runs"] else []
     note("; ".join(parts))
+
+
+def _print_purchase(bought: Mapping[str, Any]) -> None:
+    """What more units came to, with the knee marked."""
+    rows = [
+        (
+            one["run"], f"{one['units']:g}", _percent(one["unserved"]), _span(one["mean_wait_s"]),
+            _span(one["p95_wait_s"]), f"{one['refused']} of {one['asked']}", _percent(one["used"]),
+            _percent(one["idle"]), "knee" if one["units"] == bought["knee"] else "",
+        )
+        for one in bought["rows"]
+    ]  # fmt: skip
+    columns = (bought["units_of"], "unserved", "mean wait", "p95 wait", "refused", "used", "idle")
+    print_table(("run", *columns, ""), rows, empty="no runs", right=columns)
+    if bought["knee"] is not None:
+        by = {"unserved": "what is unserved", "mean_wait_s": "the mean wait"}[bought["by"]]
+        note(f"knee: beyond {bought['knee']:g} {bought['units_of']}, more of them lower {by} by little")
 
 
 def _print_types(summary: Mapping[str, Any]) -> None:
@@ -448,7 +515,7 @@ def _print_yields(summary: Mapping[str, Any]) -> None:
 
 
 DEGRADATIONS: Final = listing(
-    "algorithm", ("degradation (%)", _of("mean_pct")[1]), ("paper", "paper_mean_pct"), ("most", _of("most_pct")[1]),
+    "algorithm", _of("mean_pct", called="degradation (%)"), ("paper", "paper_mean_pct"), _of("most_pct", called="most"),
     ("paper's most", "paper_most_pct"), ("failed", "failures"), empty="",
     right=("degradation (%)", "paper", "most", "paper's most", "failed"),
 )  # fmt: skip

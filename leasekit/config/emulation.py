@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import attrs
 
@@ -14,7 +14,7 @@ from leasekit.config.instants import instant_setting
 from leasekit.core.settings import DurationSetting, SettingsError, resolved
 from leasekit.core.time import DAY, MINUTE, SECOND, Duration, Instant, format_duration, parse_duration
 
-PlotKind = Literal["demand_holdings", "guests", "site_usage", "rmse", "alpha", "fidelity"]
+PlotKind = Literal["demand_holdings", "guests", "site_usage", "rmse", "alpha", "fidelity", "purchase"]
 HORIZON_MAX: Final = 36_525 * DAY
 """A hundred years: the longest emulation."""
 
@@ -41,7 +41,9 @@ class PlotSpec:
 
     ``demand_holdings``: each of ``guests`` in every run, one panel each; ``guests``: their holdings stacked, a panel
     for each run; ``site_usage``: every site in every run; ``rmse``, ``alpha``, ``fidelity``: that result of each run
-    against the value of the dotted key ``x``, a curve for each series. ``file`` is the picture's name without suffix.
+    against the value of the dotted key ``x``, a curve for each series; ``purchase``: what was unserved, waits and what
+    lay idle against the units of the group ``x`` (``actor.SITE.inventory.N.units``), with the knee. ``file`` is the
+    picture's name without suffix.
     Only runs of ``series`` are drawn, all if it is empty.
     """
 
@@ -134,11 +136,13 @@ def _plots(
     varied = {key for run in runs for key in run.changes}
     for index, plot in enumerate(table.plots):
         where = f"emulation.plot[{index}]"
-        over_runs = plot.kind in ("rmse", "alpha", "fidelity")
+        over_runs = plot.kind in ("rmse", "alpha", "fidelity", "purchase")
         if over_runs and not plot.x:
             faults.add(f"{where}.x", "nothing", f"the key that a picture of {plot.kind} is drawn against")
         if plot.x and lookup(document, plot.x) is None and plot.x not in varied:
             faults.add(f"{where}.x", repr(plot.x), "a key of this file, or one that its runs set")
+        if plot.kind == "purchase" and plot.x and group_of_units(plot.x) is None:
+            faults.add(f"{where}.x", repr(plot.x), "the units of a site's group: actor.SITE.inventory.N.units")
         for name in plot.guests:
             if name not in guests:
                 faults.add(f"{where}.guests", repr(name), f"guests of this file: {', '.join(guests) or '(none)'}")
@@ -194,12 +198,27 @@ def lookup(document: Mapping[str, Any], key: str) -> Any:
     return at
 
 
-def key_in_words(document: Mapping[str, Any], key: str) -> str:
-    """A dotted key as the label of an axis: how many units a site has, a guest's lease term, or else the key itself."""
+class UnitsKey(NamedTuple):
+    """A dotted key that says how many units a group of a site has: the site, and the key of the group's type."""
+
+    site: str
+    type_key: str
+
+
+def group_of_units(key: str) -> UnitsKey | None:
+    """The group whose units a dotted key says, or None."""
     match key.split("."):
         case ["actor", site, "inventory", index, "units"]:
-            type_ = lookup(document, f"actor.{site}.inventory.{index}.type")
-            return f"units of {type_} at {site}"
+            return UnitsKey(site, f"actor.{site}.inventory.{index}.type")
+        case _:
+            return None
+
+
+def key_in_words(document: Mapping[str, Any], key: str) -> str:
+    """A dotted key as the label of an axis: how many units a site has, a guest's lease term, or else the key itself."""
+    if (group := group_of_units(key)) is not None:
+        return f"units of {lookup(document, group.type_key)} at {group.site}"
+    match key.split("."):
         case ["actor", _, "mapper", "term"]:
             return "lease term"
         case _:

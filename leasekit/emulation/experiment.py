@@ -8,8 +8,9 @@ What the summary says of a run. Units and their time are counted from the warm-u
 messages, actions, transitions and flips from the beginning.
 
 - of each guest ``mean_leased`` and ``peak_leased``: the units that it held, from the start of a term at the site to its
-  end; ``fidelity``: the share of its terms in which it could use them (:func:`.metrics.fidelity`). ``types`` has the
-  two of each type; they are not added where it leased units of several, which may be different things.
+  end; ``leased_unit_h``: their time; ``fidelity``: the share of its terms in which it could use them
+  (:func:`.metrics.fidelity`). ``types`` has what it held of each type; that is not added where it leased units of
+  several, which may be different things.
 - of each guest that follows a load ``rmse``, ``unserved`` and ``idle_leased``: its holdings against the load as the
   file has it, in whole units, before any filter. A filter reacts late on purpose, which is an error like any other
   here. ``idle_leased`` is the share of what it leased that was beyond its load. ``rmse_wanted`` and
@@ -22,8 +23,7 @@ messages, actions, transitions and flips from the beginning.
   failures; ``idle``, all else. ``peak``: the most in use. A host is used while it is leased whole, or any machine is on
   it. Of each of its ``types`` likewise, and not added where there are several. ``failed`` and ``repaired``: how often a
   unit went out of service and came back; from the beginning.
-- ``requests`` of each guest, and of each of a site's types: :class:`.recorder.RequestBook`, from the beginning. As long
-  as it is not known which site would have served it, a request counts at each that has units of its type.
+- ``requests`` of each guest, each of its types, and each of a site's types: :mod:`.request_book`, from the beginning.
 - ``mapper_errors``: what actors had to say of their mappers, by actor and kind (:mod:`leasekit.actors.turns`).
 - of each site that switches units ``energy``: :meth:`.energy.account.EnergyAccount.summary`.
 - ``events``: how often an actor was woken with something due, ticks on which nothing was due left out; ``flips``:
@@ -66,8 +66,9 @@ from leasekit.emulation.energy.account import EnergyAccount
 from leasekit.emulation.mapper_faults import MapperFaults, Tell, TurnLimitError, turn_limit
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.outputs import make_folder, write_json, writing
-from leasekit.emulation.pictures import RunResult, draw, emulation_of
-from leasekit.emulation.recorder import Outages, Recorder, RequestBook, Tally, Topologies, total
+from leasekit.emulation.pictures import RunResult, bought, draw, emulation_of
+from leasekit.emulation.recorder import Outages, Recorder, Topologies, total
+from leasekit.emulation.request_book import RequestBook, Tally
 from leasekit.emulation.world import Outcome, World, few_collections
 from leasekit.policies.guest.load_following import LoadFollowing
 from leasekit.policies.registry import find_mapper, make_mapper
@@ -162,6 +163,12 @@ def _summed_up(deployment: Deployment, results: Sequence[RunResult], synthetic: 
         "mapper_errors_allowed": emulation.mapper_errors == "allow",
         "rmse": {result.spec.name: _rmse(result) for result in results},
         "runs": [dict(result.summary) for result in results],
+        "purchases": [
+            {"plot": plot.file, **one.plain()}
+            for plot in emulation.plots
+            if plot.kind == "purchase"
+            for one in bought(plot, results)
+        ],
     }
 
 
@@ -266,7 +273,7 @@ def run_one(
     wanted = {name: load for name, built in actors.items() if (load := _wanted(built, window)) is not None}
     guests = {
         name: {
-            **_held(window, by_type[name]),
+            **_held(window, by_type[name], requests.of_guest(name)),
             **_followed(window, leased[name], actors[name].signal, wanted.get(name)),
             "fidelity": metrics.fidelity(recorder.usable[name], promised[name], window),
             **_topologies(recorder.topologies[name]),
@@ -422,12 +429,22 @@ def _only_term(deployment: Deployment) -> Duration | None:
     return terms.pop() if len(terms) == 1 else None
 
 
-def _held(window: Term, types: Mapping[str, Series]) -> dict[str, Any]:
-    """What a guest held of each type, and of all where there is but one."""
-    each = {kind: {"mean_leased": one.mean(window), "peak_leased": one.peak(window)} for kind, one in types.items()}
-    if len(each) > 1:
-        return {"types": each}
-    return {**next(iter(each.values()), {"mean_leased": 0.0, "peak_leased": 0.0}), "types": each}
+def _held(window: Term, types: Mapping[str, Series], requests: Mapping[str, Tally]) -> dict[str, Any]:
+    """What a guest held of each type that it asked for, and of all where there is but one."""
+    each: dict[str, dict[str, Any]] = {
+        kind: _leased(window, types.get(kind, Series())) for kind in (*types, *(k for k in requests if k not in types))
+    }
+    whole = dict(next(iter(each.values()))) if len(each) == 1 else {}
+    if not each:
+        whole = _leased(window, Series())
+    for kind, one in each.items():
+        one["requests"] = requests.get(kind, Tally()).summary()
+    return {**whole, "types": each}
+
+
+def _leased(window: Term, series: Series) -> dict[str, Any]:
+    mean = series.mean(window)
+    return {"mean_leased": mean, "peak_leased": series.peak(window), "leased_unit_h": mean * window.length / HOUR}
 
 
 def _followed(window: Term, leased: Series, demand: Signal | None, wanted: Signal | None) -> dict[str, float]:

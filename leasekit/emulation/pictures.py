@@ -13,9 +13,10 @@ from leasekit.config.build import BuiltActor
 from leasekit.config.deployment import Deployment
 from leasekit.config.emulation import EmulationSpec, PlotSpec, RunSpec, key_in_words, lookup
 from leasekit.core.signals import Signal
-from leasekit.core.time import Term, format_duration
+from leasekit.core.time import HOUR, SECOND, Term, format_duration
 from leasekit.emulation import metrics, plots
 from leasekit.emulation.metrics import Series
+from leasekit.emulation.purchase import Purchase, Trial, points, purchases
 from leasekit.emulation.recorder import Recorder
 
 
@@ -177,6 +178,37 @@ def _fidelity(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: st
     return list(plots.fidelity_against(out / plot.file, _curves(plot, results, "fidelity"), _axis(plot, results)))
 
 
+def bought(plot: PlotSpec, results: Sequence[RunResult]) -> list[Purchase]:
+    """What a picture of purchases shows of those runs that belong into it."""
+    wanted = (result for result in results if plot.wants(result.spec))
+    return purchases(plot, [Trial(result.spec, result.deployment.document, result.summary) for result in wanted])
+
+
+def _purchase(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: str) -> list[Path]:
+    several = bought(plot, results)
+
+    def curves(**keys: str) -> dict[str, list[tuple[float, float]]]:
+        return {
+            " ".join(part for part in (one.series if len(several) > 1 else "", label) if part): points(one.rows, key)
+            for one in several
+            for label, key in keys.items()
+        }
+
+    hours = {
+        name: [(x, seconds * SECOND / HOUR) for x, seconds in curve]
+        for name, curve in curves(mean="mean_wait_s", p95="p95_wait_s").items()
+    }
+    waited = any(wait for curve in hours.values() for _, wait in curve)
+    panels = [
+        ("unserved", curves(unserved="unserved"), True),
+        *([("wait (h)", hours, False)] if waited else []),
+        ("of what was bought", curves(idle="idle"), True),
+    ]
+    knees = {one.series: one.knee for one in several if one.knee is not None}
+    title, x = plot.title or f"How many {several[0].units_of} to buy", plot.x_label or several[0].units_of
+    return list(plots.purchase(out / plot.file, panels, knees, title=title, x=x))
+
+
 _DRAWN = {
     "demand_holdings": _demand_holdings,
     "guests": _guests,
@@ -184,4 +216,5 @@ _DRAWN = {
     "rmse": _rmse,
     "alpha": _alpha,
     "fidelity": _fidelity,
+    "purchase": _purchase,
 }

@@ -216,6 +216,35 @@ def rmse_against(stem: Path, curves: Curves, x: Axis, *, units: str = "nodes") -
     return _curves(stem, curves, finish)
 
 
+def purchase(
+    stem: Path, panels: Sequence[tuple[str, Curves, bool]], knees: Mapping[str, float], *, title: str, x: str
+) -> tuple[Path, Path]:
+    """Figures over the units that were bought, one panel each: its name, its curves, and whether these are shares.
+
+    ``knees`` has where more units stop to pay, by curve: a dashed line in each panel. Raises ``ValueError`` without
+    panels.
+    """
+    _some(panels, "panels")
+
+    def draw(figure: Figure) -> None:
+        rows = [row[0] for row in figure.subplots(len(panels), 1, sharex=True, squeeze=False)]
+        for axes, (name, curves, share) in zip(rows, panels, strict=True):
+            for index, (label, points) in enumerate(curves.items()):
+                draw_curve(axes, index, label, points)
+            for label, at in knees.items():
+                text = f"knee: {at:g}" if len(knees) == 1 else f"knee of {label}: {at:g}"
+                axes.axvline(at, color=BLACK, linestyle="--", linewidth=1.0, label=text)
+            axes.set_ylabel(name)
+            axes.set_ylim(bottom=0)
+            if share:
+                axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+            axes.legend(loc="best")
+        _axis(rows[-1], Axis(x, False), [at for _, curves, _ in panels for one in curves.values() for at, _ in one])
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+
+    return draw_figure(stem, (7.5, 1.0 + 2.2 * len(panels)), draw)
+
+
 # --- parts of figures -----------------------------------------------------------------------------------------
 
 

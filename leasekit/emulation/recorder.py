@@ -15,10 +15,7 @@ of bandwidth.
 For each guest what became of its topologies; what actors say of their mappers. And the transition log,
 streamed to a file.
 
-:class:`RequestBook` has what became of the requests of guests. A request is one for a lease, to extend it, or to change
-it. It was *refused* if the broker said so, or said nothing as long as an answer was of use; it was *given up* by its
-guest before. A lease *waited* if its term began later than it was asked for, by a tick or more: it had to be deferred.
-It *failed* if it came to nothing at its site.
+What became of the requests of guests is a :class:`~.request_book.RequestBook`'s to tell.
 """
 
 from __future__ import annotations
@@ -27,114 +24,19 @@ import csv
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
 import attrs
 
 from leasekit.core.leases import authority as au
-from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.plans import CLOSED, COMMITTED, FAILED
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.schema import LOG, LOG_COLUMNS, Change, Row
-from leasekit.core.time import SECOND, Duration, Instant, format_duration
+from leasekit.core.time import Duration, Instant, format_duration
 from leasekit.emulation.energy.account import EnergyAccount
 from leasekit.emulation.mapper_faults import MapperFaults
 from leasekit.emulation.metrics import Series, summed
-
-_ASKED = ("ask", "extend", "modify")
-
-
-@attrs.define
-class Tally:
-    """Requests counted; ``waits`` are those of the leases that waited, added up in milliseconds."""
-
-    asked: int = 0
-    refused: int = 0
-    given_up: int = 0
-    failed: int = 0
-    waited: int = 0
-    waits: Duration = 0
-
-    def summary(self) -> dict[str, Any]:
-        """The counts, and how long those that waited did, in the mean."""
-        mean = self.waits / self.waited / SECOND if self.waited else 0.0
-        return {**attrs.asdict(self, filter=lambda field, _: field.name != "waits"), "mean_wait_s": mean}
-
-
-@attrs.define
-class _Lease:
-    guest: str
-    type: str
-    start: Instant
-    site: str = ""
-    granted: bool = False
-    failed: bool = False
-
-
-class RequestBook:
-    """Requests by guest, and by site and type."""
-
-    def __init__(self, offered: Mapping[str, Iterable[str]], tick: Duration) -> None:
-        """``offered`` has the types of units of each site."""
-        self._offered = {site: frozenset(types) for site, types in offered.items()}
-        self._tick = tick
-        self._leases: dict[tuple[str, str], _Lease] = {}
-        self._early: dict[tuple[str, str], list[str]] = {}
-        self.by_guest: dict[str, Tally] = {}
-        self.by_site: dict[tuple[str, str], Tally] = {
-            (site, type_): Tally() for site, types in self._offered.items() for type_ in types
-        }
-
-    def logged(self, guest: str, lease: str, event: str, before: str) -> None:
-        """A transition of a guest's lease."""
-        new = before == f"{sm.NASCENT}/{sm.TICKETING}"
-        if event in _ASKED:
-            self._count(guest, lease, "asked")
-        elif (event == "ticket_refused" and not before.endswith(sm.CLOSE_WAIT)) or (event == "expire" and new):
-            self._count(guest, lease, "refused")
-        elif event == "close" and new:
-            self._count(guest, lease, "given_up")
-
-    def lease(self, guest: str, row: Row) -> None:
-        """A row of a guest's lease."""
-        id_, _, _, peer, kind, state, _, _, start, *_ = row
-        key = guest, str(id_)
-        known = self._leases.get(key)
-        if known is None:
-            known = self._leases[key] = _Lease(guest, str(kind), int(start))
-        if peer in self._offered:
-            known.site = str(peer)
-        if state == sm.TICKETED and not known.granted:
-            known.granted = True
-            if start - known.start >= self._tick:
-                for tally in (self._tally(guest), *self._sites(known)):
-                    tally.waited += 1
-                    tally.waits += start - known.start
-        if state == sm.FAILED and known.granted and not known.failed:
-            known.failed = True
-            self._add(known, "failed")
-        for what in self._early.pop(key, ()):
-            self._add(known, what)
-
-    def _count(self, guest: str, lease: str, what: str) -> None:
-        known = self._leases.get((guest, lease))
-        if known is None:  # its row comes with the same commit, behind the log
-            self._early.setdefault((guest, lease), []).append(what)
-        else:
-            self._add(known, what)
-
-    def _add(self, lease: _Lease, what: str) -> None:
-        for tally in (self._tally(lease.guest), *self._sites(lease)):
-            setattr(tally, what, getattr(tally, what) + 1)
-
-    def _tally(self, guest: str) -> Tally:
-        return self.by_guest.setdefault(guest, Tally())
-
-    def _sites(self, lease: _Lease) -> list[Tally]:
-        """The lease's site; as long as it has none, each that has units of the type: any could have served it."""
-        if lease.site:
-            return [self.by_site.setdefault((lease.site, lease.type), Tally())]
-        return [tally for (_, kind), tally in self.by_site.items() if kind == lease.type]
+from leasekit.emulation.request_book import RequestBook
 
 
 class _Changes:
@@ -264,7 +166,7 @@ class Recorder:
                 self.transitions += 1
                 self.flips += row[2] == "unit setup"
                 if role == "guest" and self._requests is not None:
-                    self._requests.logged(actor, row[1], row[2], row[3])
+                    self._requests.logged(now, actor, row)
                 if row[2] == "mapper" and self._mappers is not None:
                     self._mappers.add(format_duration(now - self._start), actor, row[4], row[5])
                 if self._log is not None:

@@ -132,19 +132,19 @@ def test_researcher(folder: Path) -> None:
 
 
 def test_planner(folder: Path) -> None:
-    """README: a deployment is emulated in three sizes, more units leave less demand unserved, and
-    the figures in the page are those of the run.
+    """README: a deployment is emulated in several sizes, more units leave less demand unserved, and the figures in the
+    page, with the knee, are those of the run.
     """
     _files("README.md", folder)
     lines = [f"{line} --json" for line in _typed("README.md", "Plan")]
-    runs = json.loads(_type(lines, folder))["runs"]
-    unserved = [run["guests"]["web"]["unserved"] for run in runs]
-    assert unserved[0] > unserved[1] >= unserved[2]
+    (bought,) = json.loads(_type(lines, folder))["purchases"]
+    unserved = [one["unserved"] for one in bought["rows"]]
+    assert unserved == sorted(unserved, reverse=True) and unserved[0] > unserved[-1]
+    assert (folder / "lab" / "purchase.png").is_file()
     rows = [
-        f"| {site['capacity']} | {run['guests']['web']['unserved']:.1%} | {site['used']:.1%} | {site['idle']:.1%} "
-        f"| {site['requests']['refused']} of {site['requests']['asked']} |"
-        for run in runs
-        for site in [run["sites"]["lab"]]
+        f"| {one['units']:g} | {one['unserved']:.1%} | {one['used']:.1%} | {one['idle']:.1%} "
+        f"| {one['refused']} of {one['asked']} | {'knee ' if one['units'] == bought['knee'] else ''}|"
+        for one in bought["rows"]
     ]
     assert "\n".join(rows) in (ROOT / "README.md").read_text()
 

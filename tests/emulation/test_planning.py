@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ from typing import Any
 import pytest
 
 from leasekit.cli import main
-from leasekit.core.time import HOUR
+from leasekit.core.leases.records import Asked, GuestLease
+from leasekit.core.time import HOUR, Term
 from leasekit.emulation.experiment import run_file
+from leasekit.emulation.purchase import knee
+from leasekit.emulation.request_book import RequestBook
 
 LAB = """
 [deployment]
@@ -64,11 +68,19 @@ def test_what_was_bought_is_used_or_idle(tmp_path: Path, properties: str, refuse
     assert lab["used"] == pytest.approx((3 * 12 + 2 * 6) / 96, abs=1e-3)
     assert lab["used"] + lab["idle"] == pytest.approx(1)
     assert lab["requests"]["asked"] == 2 + refused
-    assert (lab["requests"]["refused"], lab["requests"]["waited"]) == (refused, waited)
+    assert (lab["requests"]["refused"], lab["requests"]["granted_later"]) == (refused, waited)
+    assert lab["requests"]["refusals"] == ({"mapper:insufficient": refused} if refused else {})
+    assert lab["requests"]["granted_at_once"] == 2 - waited and lab["requests"]["unanswered"] == 0
     late = found["guests"]["late"]["requests"]
-    assert (late["asked"], late["refused"], late["waited"]) == (1 + refused, refused, waited)
-    assert late["mean_wait_s"] == pytest.approx(waited * 12 * HOUR / 1000, rel=0.01)
-    assert found["guests"]["web"]["requests"]["refused"] == found["guests"]["web"]["requests"]["waited"] == 0
+    assert (late["asked"], late["refused"], late["granted_later"]) == (1 + refused, refused, waited)
+    wait = waited * 12 * HOUR / 1000
+    assert late["mean_wait_s"] == late["p50_wait_s"] == late["p99_wait_s"] == pytest.approx(wait, rel=0.01)
+    assert late["mean_bounded_slowdown"] == pytest.approx(3 if waited else 1, rel=0.01), "12 and 6 hours by 6"
+    assert lab["requests"]["p50_wait_s"] == 0 and lab["requests"]["p95_wait_s"] == late["mean_wait_s"]
+    web = found["guests"]["web"]["types"]["node"]
+    assert web["requests"] == found["guests"]["web"]["requests"]
+    assert web["requests"]["refused"] == web["requests"]["granted_later"] == 0
+    assert web["leased_unit_h"] == pytest.approx(36, rel=0.01)
 
 
 FAILING = LAB.replace("PROPERTIES", "{}").replace(
@@ -135,5 +147,66 @@ def test_the_table_says_what_became_of_what_was_bought(tmp_path: Path, capsys: p
     file = tmp_path / "lab.toml"
     file.write_text(LAB.replace("PROPERTIES", DEFERRABLE))
     assert main.run(["emulate", str(file)]) == 0
-    row = r"lab +lab +node +4 +96 +50\.0% +50\.0% +0\.0% +0 +2 +0 +1 +12\.0h"
-    assert re.search(row, capsys.readouterr().out)
+    shown = capsys.readouterr().out
+    assert re.search(r"lab +lab +node +4 +96 +50\.0% +50\.0% +0\.0% +3\.0 +0 +0\n", shown)
+    assert re.search(r"lab +lab +node +2 +1 +1 +0 +0 +0 +0 +0\n", shown), "asked, at once, later, and nothing else"
+    assert re.search(r"lab +late +node +12\.0h +12\.0h +12\.0h +12\.0h +3\n", shown), "waits"
+
+
+PURCHASE = """
+[[emulation.run]]
+name = "nodes"
+each = { "actor.lab.inventory.0.units" = [3, 4, 5, 6, 9] }
+[[emulation.plot]]
+kind = "purchase"
+x = "actor.lab.inventory.0.units"
+"""
+
+
+def test_a_purchase_has_its_knee_where_more_units_stop_to_pay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who wants two nodes beside three waits for twelve hours with three or four of them, and not at all with five:
+    the knee is there, in the table, the summary and the picture.
+    """
+    file = tmp_path / "lab.toml"
+    file.write_text(LAB.replace("PROPERTIES", DEFERRABLE) + PURCHASE)
+    assert main.run(["emulate", str(file), "--out", str(tmp_path / "out")]) == 0
+    out, told = capsys.readouterr()
+    assert re.search(r"nodes 5 +5 .* knee\n", out) and out.count("knee") == 1
+    assert "knee: beyond 5 units of node at lab, more of them lower the mean wait by little\n" in told
+    (found,) = json.loads((tmp_path / "out" / "summary.json").read_text())["purchases"]
+    assert (found["knee"], found["by"]) == (5, "mean_wait_s")
+    assert [row["mean_wait_s"] for row in found["rows"]] == pytest.approx([21600, 21600, 0, 0, 0], rel=0.01)
+    assert "knee: 5" in (tmp_path / "out" / "purchase.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("curve", "found"),
+    [
+        ([(1, 10), (2, 2), (3, 1), (10, 0)], 2),
+        ([(0, 4), (1, 3), (2, 2), (4, 0)], None),
+        ([(0, 0), (1, 5), (2, 6)], None),
+        ([(0, 5), (1, 5), (2, 5)], None),
+        ([(0, 5), (9, 1)], None),
+    ],
+    ids=["bends", "straight", "rises", "flat", "two points"],
+)
+def test_a_knee_is_furthest_below_the_chord(curve: list[tuple[float, float]], found: float | None) -> None:
+    """And there is none where a curve does not bend, or fall, or is too short to say."""
+    assert knee(curve) == found
+
+
+def test_a_lease_that_its_site_ends_early_is_cut() -> None:
+    """A notice counts, and what follows from it does not count again."""
+    book = RequestBook({"lab": ["node"]}, 1)
+    asked = GuestLease("l", "", "", "node", "broker", Asked("ask", 3, Term(0, 100), "", {}))
+    book.logged(0, "web", (0, "l", "ask", "nascent/-", "nascent/ticketing", ""))
+    book.lease("web", asked.row())
+    book.logged(1, "web", (1, "l", "ticket", "nascent/ticketing", "ticketed/-", ""))
+    book.lease("web", asked.row())
+    book.logged(50, "web", (50, "l", "notice", "active/-", "active/noticed", ""))
+    book.logged(60, "web", (60, "l", "lost", "active/noticed", "closed/-", ""))
+    assert book.by_guest["web"].cut == 1, "once, however often it is told"
+    book.logged(100, "web", (100, "l", "lost", "active/-", "closed/-", ""))
+    assert book.by_guest["web"].cut == 1
