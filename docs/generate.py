@@ -30,6 +30,7 @@ from leasekit.gateway.app import routes
 from leasekit.policies.authority.energy import EnergySettings
 from leasekit.policies.authority.energy_forecast import EwmaSettings
 from leasekit.policies.authority.energy_plan import EnergyPowerSettings
+from leasekit.policies.authority.preemption import HostPreemptionSettings, RetrySettings
 from leasekit.policies.authority.weighing import HostWeigherSettings, WeighingSettings
 from leasekit.policies.authority.yields import YieldSettings
 from leasekit.policies.broker.backfill import WaitingSettings
@@ -83,6 +84,8 @@ SETTINGS: Final[Mapping[str, type]] = {
     "settings of yield": YieldSettings,
     "settings of filter_and_weigh": WeighingSettings,
     "settings of a weigher": HostWeigherSettings,
+    "settings of preemption on hosts": HostPreemptionSettings,
+    "settings of retry": RetrySettings,
     "settings of switching": EnergyPowerSettings,
     "settings of ewma": EwmaSettings,
 }

@@ -11,7 +11,7 @@ This module is all that a mapper may rely on, and :data:`VERSION` says when it c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -367,6 +367,34 @@ class HostView(NamedTuple):
     properties: Properties
 
 
+class HostChanges(NamedTuple):
+    """What has become of the hosts of a type since a ``mark``: ``hosts`` that are new, or have changed with what is on
+    them, and those that are ``gone``, or out of service; with ``anew`` these hosts are all that there are. ``mark`` is
+    what to ask with the next time.
+    """
+
+    mark: int
+    hosts: tuple[HostView, ...] = ()
+    gone: tuple[str, ...] = ()
+    anew: bool = False
+
+
+class TenantView(NamedTuple):
+    """A lease at a site, as its ticket has it: its class, whether it makes room for others of its class and above, with
+    which ``notice``, and how long it runs at least from ``start``. ``is_leaving``: it ends before its term, and was
+    told.
+    """
+
+    id: str
+    holder: str
+    start: Instant
+    preemptible: bool
+    priority: int
+    notice: Duration
+    min_run: Duration
+    is_leaving: bool
+
+
 class Demand(NamedTuple):
     """What one lease needs of its site now.
 
@@ -407,8 +435,24 @@ def _no_hosts(type_: str) -> Sequence[HostView]:
     return ()
 
 
-def _no_room(host: str, size: Vector, term: Term) -> int:
+def _no_changes(type_: str, mark: int) -> HostChanges:
+    return HostChanges(0, anew=True)
+
+
+def _no_tenant(lease: str) -> TenantView | None:
+    return None
+
+
+def _no_room(host: str, size: Vector, term: Term, leaving: Collection[str] = ()) -> int:
     return 0
+
+
+class HostRoom(Protocol):
+    """How many more units of a size have a place on a host throughout a term, beside all but leases that are
+    ``leaving``.
+    """
+
+    def __call__(self, host: str, size: Vector, term: Term, leaving: Collection[str] = (), /) -> int: ...
 
 
 class FreeUnits(Protocol):
@@ -434,8 +478,11 @@ class AuthorityCycle(NamedTuple):
     among them, where ``demands`` are those of shrinking leases alone, the demands of the next turn.
     Such a mapper is called at once, and whenever it asked for that by :class:`Wake`, also when no lease needs anything.
 
-    ``hosts(type)`` are the hosts of a divided type, ``room(host, size, term)`` how many more units of a size have a
-    place on a host throughout a term.
+    ``hosts(type)`` are the hosts of a divided type, ``changes(type, mark)`` those that have changed since the mark of
+    an earlier answer (0: all), for mappers that keep an index. ``room(host, size, term)`` is how many more units of a
+    size have a place on a host throughout a term (also: beside all but some leases), ``tenant(lease)`` what the ticket
+    of a lease says of its end for others. A mapper with ``makes_room = True`` is shown normal leases that have a place
+    only if preemptible ones leave: others are refused when they are redeemed.
     """
 
     now: Instant
@@ -445,7 +492,9 @@ class AuthorityCycle(NamedTuple):
     units: AllUnits = _no_units
     booked: Callable[[str], Sequence[Demand]] = _no_demands
     hosts: Callable[[str], Sequence[HostView]] = _no_hosts
-    room: Callable[[str, Vector, Term], int] = _no_room
+    room: HostRoom = _no_room
+    changes: Callable[[str, int], HostChanges] = _no_changes
+    tenant: Callable[[str], TenantView | None] = _no_tenant
 
 
 class Assign(NamedTuple):
@@ -465,11 +514,14 @@ class Release(NamedTuple):
 class Place(NamedTuple):
     """Give ``lease`` a unit on each of these hosts, as often as they are named: a machine, or the whole host. ``caps``
     say of machines how much CPU each gets at most, in millicores (-1: as much as there is; none said: all of them).
+    ``victims`` are preemptible leases that end for that, after their notice: in one step they are told, and what they
+    leave is this lease's. Its machines are set up when they have left.
     """
 
     lease: str
     hosts: tuple[str, ...]
     caps: tuple[int, ...] = ()
+    victims: tuple[str, ...] = ()
 
 
 class Migrate(NamedTuple):

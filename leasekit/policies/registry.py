@@ -50,6 +50,8 @@ BUILT_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "energy": "leasekit.policies.authority.energy:EnergyManager",
         "filter_and_weigh": "leasekit.policies.authority.weighing:WeighingMapper",
         "first_fit": "leasekit.policies.authority.first_fit:FirstFit",
+        "preemption": "leasekit.policies.authority.preemption:HostPreemptionMapper",
+        "retry": "leasekit.policies.authority.preemption:RetryMapper",
         "yield": "leasekit.policies.authority.yields:YieldMapper",
     },
     "guest": {

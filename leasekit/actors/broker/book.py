@@ -8,7 +8,7 @@ ends with the last of them, and what is granted from it is cut where one ends an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, NamedTuple
@@ -141,6 +141,8 @@ class RequestQueue:
 
     _keyring: Keyring
     _most: int
+    _priorities: Mapping[str, int] = attrs.field(factory=dict)
+    """The classes of holders."""
     _of: dict[str, int] = attrs.field(factory=dict, init=False)
     leases: dict[str, BrokerLease] = attrs.field(factory=dict, init=False)
     options: dict[str, Options] = attrs.field(factory=dict, init=False)
@@ -176,7 +178,11 @@ class RequestQueue:
             raise CommandError(f"no request of lease {lease!r} is waiting (any more)")
         return waiting
 
-    def priority(self, lease: BrokerLease) -> int:
+    def class_of(self, lease: BrokerLease) -> int:
+        """The class of a lease, or of its request: its holder's, and its own priority, added up."""
+        return self._priorities.get(lease.holder, 0) + self._priority(lease)
+
+    def _priority(self, lease: BrokerLease) -> int:
         """The priority that a lease asked for last, as far as its holder may."""
         options, peer = self.options.get(lease.id), self._keyring.peers.get(lease.holder)
         if options is None:

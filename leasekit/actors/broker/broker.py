@@ -162,7 +162,7 @@ class Broker(Server[BrokerLease]):
         super().__init__(name, signer, scheme, peers, self.settings)
         self.dispatch.recall = lambda row: self._describe(BrokerLease.from_row(row))
         self.book = Book()
-        self.queue = RequestQueue(self.keyring, self.settings.pending_max)
+        self.queue = RequestQueue(self.keyring, self.settings.pending_max, self.settings.priorities)
         statements = Statements(self.kernel, self.keyring, self.book, self.settings.redeem_within)
         self.granted = GrantedClaims(self.kernel, self.served, self.queue, self.book, statements)
         self.subdelegation = Subdelegation(self.kernel, self.keyring, self.book, self.notices, self.settings)

@@ -16,7 +16,7 @@ from leasekit.actors.kernel import Kernel, keeps, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Reports, Served
 from leasekit.actors.settings import DELEGATE
-from leasekit.core.claims.claim import READY_AT, REDEEM_BY, REPLACES, SAVING, Ticket, delegate
+from leasekit.core.claims.claim import READY_AT, REDEEM_BY, REPLACES, SAVING, EarlyTerms, Ticket, delegate
 from leasekit.core.claims.signed import RECEIPT, TRUNCATION, Signer, Statement, check_statement, decode_statement, state
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.records import BrokerLease, Granted, Notice, pack_body
@@ -81,14 +81,22 @@ def with_suspend(lease: BrokerLease) -> Properties:
     return {**told, SUSPEND: format_duration(lease.suspend)}
 
 
+def early(lease: BrokerLease, class_: int, grant: Grant) -> Properties:
+    """What claims of a lease of machines say of its class, and of its end for others: the site, which alone knows where
+    there is room, may have to decide of that.
+    """
+    terms = EarlyTerms(class_, lease.notice, lease.min_run) if grant.preemptible else EarlyTerms(class_)
+    return terms.constraints()
+
+
 RETURNED = "returned"
 """The state of a claim, in history, for which the site has given a receipt."""
 
 
 def _constraints_of(claim: Granted) -> Properties:
-    """What a claim says beside units and term: whether it can be ended early, by when its units are to be up, how long
-    before its end they are saved, where the lease is suspended then, until when it can be redeemed, and which claim of
-    its lease it replaces.
+    """What a claim says beside units and term: whether it can be ended early, and how, by when its units are to be up,
+    how long before its end they are saved, where the lease is suspended then, until when it can be redeemed, and which
+    claim of its lease it replaces.
     """
     said = {"preemptible": "true"} if claim.preemptible else {}
     if claim.replaces:
@@ -99,7 +107,7 @@ def _constraints_of(claim: Granted) -> Properties:
         said[REDEEM_BY] = str(claim.redeem_by)
     if claim.prepare:
         said[READY_AT] = str(claim.term.start + claim.prepare)
-    return {**said, **as_properties(claim.needs, NEEDS)}
+    return {**said, **claim.early, **as_properties(claim.needs, NEEDS)}
 
 
 def keep_receipt(

@@ -17,6 +17,7 @@ from leasekit.actors.broker.claims import (
     Statements,
     booked_until,
     concerned,
+    early,
     ends_from,
     ends_suspended,
     is_part,
@@ -88,7 +89,7 @@ class Answers:
 
     _kernel: Kernel
     _served: Served[BrokerLease]
-    _queue: RequestQueue
+    queue: RequestQueue
     _book: Book
     _introductions: Introductions
 
@@ -107,7 +108,7 @@ class Answers:
         """The request of ``lease`` is over, as ``status`` says: its guest is told until it acknowledges that."""
         number, lease.request = lease.request, 0
         self.take_back(lease)
-        self._queue.remove(lease)
+        self.queue.remove(lease)
         if status == "granted":
             self._book.leave_group(lease.id)
         if lease.is_over:
@@ -134,6 +135,10 @@ class Answers:
             self._book.note_news()
             lease.promise, lease.victims = None, ()
 
+    def class_of(self, lease: BrokerLease) -> int:
+        """The class of a request that is answered."""
+        return self.queue.class_of(lease)
+
     def reject(self, lease: BrokerLease, reason: Reason, fits: Instant | None = None, event: str = "refuse") -> None:
         """Refuse the request of ``lease``, and those of its group."""
         self._kernel.fire(lease, event, reason)
@@ -145,14 +150,14 @@ class Answers:
         """Refuse what waits for a part of a hold."""
         self._book.note_news()
         mine = f"{hold.id}/"
-        for lease in list(self._queue.leases.values()):
-            if lease.asked.properties.get(HOLD, "").startswith(mine) and lease.id in self._queue:
+        for lease in list(self.queue.leases.values()):
+            if lease.asked.properties.get(HOLD, "").startswith(mine) and lease.id in self.queue:
                 self.reject(lease, Reason(Code.HOLD_EXPIRED).because(why))
 
     def refuse_group(self, lease: BrokerLease, reason: Reason) -> None:
         """Refuse what waits of the group of ``lease`` beside it."""
         for member in self._book.dissolve_group(lease.id):
-            other = self._queue.leases.get(member)
+            other = self.queue.leases.get(member)
             if other is not None and other is not lease:
                 self._kernel.fire(other, "refuse", reason)
                 self.settle(other, "refused", reason)
@@ -282,9 +287,9 @@ class LeaseViews:
             found.append(
                 GrantedLease(
                     lease.id, lease.holder, self._book.base(last.source), type_, last.units, Term(last.term.start, end),
-                    last.preemptible, self.class_of(lease), with_suspend(lease), last.until, last.classes, lease.since,
-                    ends_from(lease, self._kernel.now, suspend=on_preempt == SUSPEND), lease.is_noticed, last.needs,
-                    on_preempt, lease.bid,
+                    last.preemptible, self._queue.class_of(lease), with_suspend(lease), last.until, last.classes,
+                    lease.since, ends_from(lease, self._kernel.now, suspend=on_preempt == SUSPEND), lease.is_noticed,
+                    last.needs, on_preempt, lease.bid,
                 )
             )  # fmt: skip
         return found
@@ -293,10 +298,6 @@ class LeaseViews:
         """What becomes of a lease that is ended for others, by what its site can do."""
         source = self._book.get(lease.claims[-1].source) if lease.on_preempt == SUSPEND else None
         return lease.on_preempt if source is None or saves(source.properties) else TERMINATE
-
-    def class_of(self, lease: BrokerLease) -> int:
-        """The class of a lease, or of its request: its holder's, and its own priority, added up."""
-        return self._settings.priorities.get(lease.holder, 0) + self._queue.priority(lease)
 
     def request(self, lease: BrokerLease) -> PendingRequest:
         """What ``lease`` asks for."""
@@ -322,7 +323,7 @@ class LeaseViews:
             source=self._book.base(last.source) if last is not None and asked.op != NEW else "",
             held=last.units if last is not None else 0,
             group=lease.group,
-            priority=self.class_of(lease),
+            priority=self._queue.class_of(lease),
             preemptible=options.preemptible or _stays_preemptible(lease),
             properties=asked.properties,
             held_until=last.until if last is not None else 0,
@@ -402,7 +403,7 @@ class Cycles:
 
     def class_of(self, lease: BrokerLease) -> int:
         """The class of a lease, as the mapper would be shown it."""
-        return self._views.class_of(lease)
+        return self._queue.class_of(lease)
 
     def show_news(self) -> BrokerCycle:
         """What the mapper is shown in its own turn: until something changes there is nothing new for it."""
@@ -661,14 +662,9 @@ class TicketCutter:
         granted = Reason(Code.GRANTED, source.site, lease.type, units=grant.units, at=start, until=end)
         self._kernel.fire(lease, "grant", granted)
         self._answers.settle(
-            lease,
-            "granted",
-            None,
-            ticket=first.encode(),
-            source=source,
-            truncation=truncation,
+            lease, "granted", None, ticket=first.encode(), source=source, truncation=truncation,
             continuations=continuations,
-        )
+        )  # fmt: skip
 
     def _cut_claims(
         self, lease: BrokerLease, grant: Grant, options: Options, key: str, portion: Portion
@@ -689,7 +685,7 @@ class TicketCutter:
             claim = Granted(
                 b"", source.id, part_key, grant.units, term, term.end, False, serial, grant.preemptible, prepare,
                 saving, replaces, portion.classes, self._statements.redeem_by(term, prepare), portion.sizes,
-                portion.needs,
+                portion.needs, early(lease, self._answers.queue.class_of(lease), grant) if portion.needs else EMPTY,
             )  # fmt: skip
             ticket = self._statements.cut_for(claim, lease.holder)
             made.append((ticket, claim._replace(digest=ticket.leaf.digest)))

@@ -544,9 +544,11 @@ def _key_text(text: str) -> str:
 
 
 def _requeues(lease: GuestLease, asked: Asked) -> bool:
-    """Whether a lease that is over was ended by its broker, for others, and is to be asked for anew."""
+    """Whether a lease that is over was ended by its broker or its site, for others, and is to be asked for anew."""
     why = lease.reason
-    if asked.properties.get("on_preempt") != REQUEUE or why is None or why.code != Code.ENDED_BY:
+    if asked.properties.get("on_preempt") != REQUEUE or why is None:
+        return False
+    if why.code not in (Code.ENDED_BY, Code.MAKES_ROOM):
         return False
     return all(cause.code != Code.MAX_RUN for cause in why.causes)
 

@@ -5,8 +5,9 @@ machines are, and how much CPU each gets.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
 
 import attrs
 
@@ -22,6 +23,7 @@ from leasekit.actors.site.leases import (
     host_of,
     missing_places,
     size_of,
+    tenant_of,
 )
 from leasekit.actors.site.units import Units
 from leasekit.core.errors import CommandError
@@ -37,7 +39,10 @@ from leasekit.core.mappers import (
 )
 from leasekit.core.properties import CAPS, MIGRATES, counts, minus
 from leasekit.core.reasons import Code, Reason, counted, of_mapper, said
+from leasekit.core.time import Instant, Term
 from leasekit.core.vectors import CPU, amount
+
+EMPTY_ENDS: Final[Mapping[str, Instant]] = MappingProxyType({})
 
 
 @attrs.define(eq=False)
@@ -102,16 +107,36 @@ class Assignment:
         sizes = [size_of(lease, class_) for class_ in given_as]
         if len(caps) != len(hosts) or any(0 <= cap < amount(one, CPU) for cap, one in zip(caps, sizes, strict=True)):
             raise CommandError(f"caps of lease {lease.id}: found {caps!r:.120}, one is below what is guaranteed")
-        self._take_places(lease, hosts)
+        ends = self._ends_of(lease, place.victims)
+        self._take_places(lease, hosts, ends)
+        for victim, at in ends.items():
+            self._leases.notice(self._leases.by_id[victim], at, Reason(Code.MAKES_ROOM, who=lease.id, at=at))
         machines = [
             self._units.add_machine(host, size, lease.needs, cap)
             for host, size, cap in zip(hosts, sizes, caps, strict=True)
         ]
         self._give(lease, op, machines, given_as)
 
-    def _take_places(self, lease: SiteLease, hosts: Sequence[str]) -> None:
+    def _ends_of(self, lease: SiteLease, victims: Sequence[str]) -> dict[str, Instant]:
+        """When the victims of a lease end: after their notice, and not before their least run. Raises ``CommandError``
+        if one of them need not make room for it.
+        """
+        ends: dict[str, Instant] = {}
+        for name in victims:
+            victim = self._leases.by_id.get(name)
+            if victim is None or victim.is_ending or victim.terminates_at >= 0 or victim.type != lease.type:
+                raise CommandError(f"victim {name!r:.80} of lease {lease.id} is no lease of its type that goes on")
+            if name in ends:
+                raise CommandError(f"victims of lease {lease.id}: {name} is named twice")
+            mine, other = tenant_of(lease), tenant_of(victim)
+            if mine.preemptible or not other.preemptible or other.priority > mine.priority:
+                raise CommandError(f"lease {name} need not make room for lease {lease.id}")
+            ends[name] = max(self._kernel.now + other.notice, other.start + other.min_run)
+        return ends
+
+    def _take_places(self, lease: SiteLease, hosts: Sequence[str], ends: Mapping[str, Instant] = EMPTY_ENDS) -> None:
         """Units of a lease come to these hosts: where its places are others, these are changed. Raises
-        ``CommandError``, with nothing changed, if a host has no room.
+        ``CommandError``, with nothing changed, if a host has no room, also when victims have ended.
         """
         if not lease.sizes:
             return
@@ -123,11 +148,18 @@ class Assignment:
                 others.append(host)
         moves = list(zip(planned, others, strict=False))
         claims = self._leases.claims_of(lease)
+        leaving = {claim for name in ends for claim in self._leases.by_id[name].claims}
         for start, to in moves:
-            if not self._calendars.places.can_move(claims, start, to):
+            begin = max((at for name, at in ends.items() if self._is_on(name, to)), default=0)
+            left = {one: Term(max(term.start, begin), term.end) for one, term in claims.items() if begin < term.end}
+            if not left or not self._calendars.places.can_move(left, start, to, leaving):
                 raise CommandError(f"host {to!r} has no room for a unit of lease {lease.id} up to its end")
         for start, to in moves:
             self._leases.change_place(lease, start, to)
+
+    def _is_on(self, lease: str, host: str) -> bool:
+        """Whether a lease has a machine on a host."""
+        return any(host_of(self._units[name]) == host for name in self._leases.by_id[lease].units)
 
     def _machine(self, name: str, able: str) -> tuple[SiteUnit, SiteLease]:
         """A machine that is up, and its lease. Raises ``CommandError``."""

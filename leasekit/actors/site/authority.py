@@ -82,8 +82,8 @@ class Authority(Server[SiteLease]):
         self.inventory = inventory = Inventory(settings.inventory)
         self.saved = saved = SiteSaved(kernel, keyring, self.leases, inventory, settings)
         self.units = units = Units(kernel, inventory, settings.failures_max, saved.begin, self._waits)
-        self.demands = demands = DemandQueue(self.leases, watches=getattr(mapper, "watches", False) is True)
-        self.calendars = calendars = Calendars(kernel, units, demands.mark_dirty)
+        self.demands = demands = DemandQueue(self.leases, watches=_flag(mapper, "watches"))
+        self.calendars = calendars = Calendars(kernel, units, demands.mark_dirty, _flag(mapper, "makes_room"))
 
         # What is known of claims, and who is to blame.
         self.claims = claims = SiteClaims(kernel, keyring, self.leases, settings)
@@ -195,6 +195,11 @@ class Authority(Server[SiteLease]):
             filters=self.units.kinds.counts(), reports=self.reports.latest(), outages=self.outages.describe(),
             delegations=self.issued.differences(),
         )  # fmt: skip
+
+
+def _flag(mapper: AuthorityMapper, name: str) -> bool:
+    """Whether a mapper says of itself that it does something."""
+    return getattr(mapper, name, False) is True
 
 
 def _describe(lease: SiteLease) -> SiteLeaseDetails:

@@ -9,7 +9,7 @@ lease has, as soon as the lease gives it up), and when it ends they come back. A
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -37,6 +37,8 @@ class Calendars:
     units: Units
     _mark_dirty: Callable[[], None]
     """Have the mapper see that units are there again."""
+    _makes_room: bool = False
+    """Whether the mapper has preemptible leases leave a host for others."""
     places: Places = attrs.field(init=False)
     """Of divided types, on which hosts units are spoken for."""
     _tables: dict[str, ClassedTimetable] = attrs.field(factory=dict, init=False)
@@ -83,17 +85,22 @@ class Calendars:
 
     # -- leases ------------------------------------------------------------------------------------------------
 
-    def book(self, leaf: Claim, term: Term, near: Sequence[str] = ()) -> None:
-        """Book a claim over a term: its places on the hosts ``near``, as far as they are there. Raises ``Shortfall``,
-        with nothing changed.
+    def book(
+        self, leaf: Claim, term: Term, near: Sequence[str] = (), leaving: Callable[[], Container[bytes]] | None = None
+    ) -> None:
+        """Book a claim over a term: its places on the hosts ``near``, as far as they are there; where there is none,
+        and the mapper makes room, beside all but claims that are ``leaving``. Raises ``Shortfall``, with nothing
+        changed.
         """
         table = self.of(leaf.type)
         table.reserve(leaf.digest, leaf.weights, term)
-        self._plan(leaf, term, near)
+        self._plan(leaf, term, near, leaving if self._makes_room else None)
 
-    def _plan(self, leaf: Claim, term: Term, near: Sequence[str]) -> None:
+    def _plan(
+        self, leaf: Claim, term: Term, near: Sequence[str], leaving: Callable[[], Container[bytes]] | None = None
+    ) -> None:
         try:
-            self.places.book(leaf.digest, leaf.classes, leaf.sizes, term, near)
+            self.places.book(leaf.digest, leaf.classes, leaf.sizes, term, near, leaving)
         except Shortfall:
             self.of(leaf.type).release(leaf.digest)
             raise

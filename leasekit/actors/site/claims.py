@@ -34,6 +34,7 @@ from leasekit.core.claims.claim import (
     decode_claim,
     decode_ticket,
     delegate_root,
+    early_terms,
 )
 from leasekit.core.claims.evidence import (
     OVERDELEGATION,
@@ -153,6 +154,16 @@ class SiteClaims:
     def going_on(self) -> list[SiteLease]:
         """The leases that are not over."""
         return [lease for lease in self._leases.values() if lease.ended < 0]
+
+    def below(self, leaf: Claim) -> set[bytes]:
+        """The claims of leases that make room for one with this claim: preemptible ones of its own class or lower. For
+        one that is preemptible nobody does.
+        """
+        if leaf.constraints.get("preemptible") == "true":
+            return set()
+        class_ = early_terms(leaf.constraints).priority
+        loose = (lease for lease in self.going_on() if lease.preemptible and lease.type == leaf.type)
+        return {claim for lease in loose if early_terms(lease.early).priority <= class_ for claim in lease.claims}
 
     def leases_of(self, claim: bytes) -> list[SiteLease]:
         """The leases that use a claim, or one below it, now or in a renewal."""

@@ -450,6 +450,7 @@ class UnitCommands:
             raise CommandError(f"cpu: found {asked.cpu}, expected millicores")
         if not unit.is_usable or (unit.lease, unit.setup) != (asked.lease, asked.setup):
             raise CommandError(f"unit {unit.id} has another lease by now, or was set up anew")
+        self._units.news.changed(unit)
         if measure(unit, asked.cpu):
             self._demands.mark_dirty()
         return MeasuredUnit(unit.id, unit.used)

@@ -10,7 +10,7 @@ moves it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -66,10 +66,23 @@ class Places:
         """The hosts of a claim's units."""
         return tuple(one.host for one in self._booked.get(claim, ()))
 
-    def room(self, host: str, size: Vector, term: Term) -> int:
-        """How many units of a size have their place on a host throughout a term."""
+    def room(self, host: str, size: Vector, term: Term, leaving: Container[bytes] = ()) -> int:
+        """How many units of a size have their place on a host throughout a term, beside all but claims that are
+        ``leaving``.
+        """
         unit = self._units[host]
-        return 0 if unit.retire or self._is_out(unit, term) else self._sized(host, size).available(term)
+        if unit.retire or self._is_out(unit, term):
+            return 0
+        sized = self._sized(host, size)
+        return (self._without(host, size, leaving) if leaving else sized).available(term)
+
+    def _without(self, host: str, size: Vector, leaving: Container[bytes]) -> SizedTimetable:
+        """A host's calendar without some claims: a what-if."""
+        tables = {name: self._tables[host][name].overlay() for name, _ in size}
+        for table in tables.values():
+            for key in [one for one in table if isinstance(one, tuple) and one[0] in leaving]:
+                table.release(key)
+        return SizedTimetable([(tables[name], much) for name, much in size])
 
     def _sized(self, host: str, size: Vector) -> SizedTimetable:
         """A host's calendar, in units of a size."""
@@ -82,9 +95,13 @@ class Places:
 
     # -- planning ----------------------------------------------------------------------------------------------
 
-    def book(self, claim: bytes, units: Counts, sizes: Sizes, term: Term, near: Sequence[str] = ()) -> None:
+    def book(
+        self, claim: bytes, units: Counts, sizes: Sizes, term: Term, near: Sequence[str] = (),
+        leaving: Callable[[], Container[bytes]] | None = None,
+    ) -> None:  # fmt: skip
         """Plan places for so many units of each class: on the hosts ``near``, as often as these are named, as far as
-        they do, then where the least is left beside them. Raises :class:`FragmentedError`, with nothing changed.
+        they do, then where the least is left beside them, then beside all but claims that are ``leaving``. Raises
+        :class:`FragmentedError`, with nothing changed.
         """
         left = list(near)
         try:
@@ -95,10 +112,12 @@ class Places:
                         left.remove(host)
                     else:
                         host = self._best(class_, size, term)
+                    if host is None and leaving is not None:
+                        host = self._made(class_, size, term, leaving())
                     if host is None:
                         self.counts[FRAGMENTED] += 1
                         raise FragmentedError(term, len(self._booked.get(claim, ())), sum(n for _, n in units))
-                    self._put(claim, host, class_, size, term)
+                    self._put(claim, host, class_, size, term, force=leaving is not None)
         except FragmentedError:
             self.release(claim)
             raise
@@ -117,10 +136,10 @@ class Places:
                 most[name] = max(most.get(name, 0), free)
         return tuple(sorted(most.items()))
 
-    def _takes(self, host: str, class_: bytes, size: Vector, term: Term) -> bool:
+    def _takes(self, host: str, class_: bytes, size: Vector, term: Term, leaving: Container[bytes] = ()) -> bool:
         if host not in self._units or class_ not in self._units[host].classes:
             return False
-        return self.room(host, self._taken_of(host, class_, size), term) > 0
+        return self.room(host, self._taken_of(host, class_, size), term, leaving) > 0
 
     def _taken_of(self, host: str, class_: bytes, size: Vector) -> Vector:
         """What a unit takes of a host that its claim counts as so much of a class: all of the host, where that is a
@@ -140,6 +159,12 @@ class Places:
             if self._takes(unit.id, class_, size, term)
         ]
         return min(found)[2] if found else None
+
+    def _made(self, class_: bytes, size: Vector, term: Term, leaving: Container[bytes]) -> str | None:
+        """The first host that would have room for a unit beside all but claims that are ``leaving``."""
+        if not leaving:
+            return None
+        return next((unit.id for unit in self._units if self._takes(unit.id, class_, size, term, leaving)), None)
 
     def _free(self, host: str, term: Term) -> float:
         """Which share of a host is free throughout a term, added up over its resources."""
@@ -226,14 +251,16 @@ class Places:
                 if one.key in table:
                     yield one.key, table
 
-    def can_move(self, claims: Mapping[bytes, Term], start: str, to: str) -> bool:
-        """Whether a unit of these claims that has its place on one host could have it on another throughout."""
+    def can_move(self, claims: Mapping[bytes, Term], start: str, to: str, leaving: Container[bytes] = ()) -> bool:
+        """Whether a unit of these claims that has its place on one host could have it on another throughout, beside all
+        but claims that are ``leaving``.
+        """
         for claim, term in claims.items():
             number = self._number(claim, start)
             if number is None:
                 continue
             one = self._booked[claim][number]
-            if not self.room(to, self._taken_of(to, one.class_, one.counted), term):
+            if self.room(to, self._taken_of(to, one.class_, one.counted), term, leaving) <= 0:
                 return False
         return True
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import attrs
@@ -18,8 +19,9 @@ from leasekit.actors.kernel import Kernel, earliest, keeps
 from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.saved import SiteSaved
-from leasekit.actors.site.units import Units
+from leasekit.actors.site.units import Units, UnitsSnapshot, host_changes, host_views
 from leasekit.actors.turns import MapperTurns, is_inline
+from leasekit.core.claims.claim import early_terms
 from leasekit.core.claims.signed import CONTRACT, Signer, Statement, state
 from leasekit.core.drivers import UNIT_HOST
 from leasekit.core.leases.records import SiteLease, SiteUnit
@@ -28,6 +30,7 @@ from leasekit.core.mappers import (
     AuthorityCycle,
     AuthorityMapper,
     Demand,
+    TenantView,
 )
 from leasekit.core.properties import Counts, Properties, count_of, counts, minus, saves, total
 from leasekit.core.protocol.messages import EXTEND, LeaseUpdate, UnitState
@@ -128,6 +131,15 @@ def demand_of(lease: SiteLease, op: str, units: Units) -> Demand:
         lease.id, lease.holder, op, lease.type, lease.wanted - len(lease.units), tuple(lease.units), (), lease.term,
         lease.properties, classes, tuple(size_of(lease, class_) for class_, _ in classes if lease.sizes), lease.needs,
         lease.places if op == SHRINK else missing_places(lease, units),
+    )  # fmt: skip
+
+
+def tenant_of(lease: SiteLease) -> TenantView:
+    """What a lease's ticket says of its end for others."""
+    class_, notice, min_run = early_terms(lease.early)
+    leaves = lease.terminates_at >= 0 or lease.is_ending
+    return TenantView(
+        lease.id, lease.holder, lease.term.start, lease.preemptible, class_, notice, min_run, leaves
     )  # fmt: skip
 
 
@@ -253,13 +265,23 @@ class SiteTurns:
         queue.show(demands, alone=alone)
         self._turns.answer_wake()
         seen = units if self._inline else units.snapshot()
+        hosts = seen.hosts if isinstance(seen, UnitsSnapshot) else partial(host_views, units)
+        changes = seen.changes if isinstance(seen, UnitsSnapshot) else partial(host_changes, units)
         # Looked up once a turn, and only if the mapper watches.
         later = booked(queue, {lease.id for lease, _ in shown}, units) if queue.watches else {}
         cycle = AuthorityCycle(
-            self._kernel.now, demands, seen.free, seen.view, seen.all, lambda type_: later.get(type_, ()), seen.hosts,
-            self._calendars.places.room,
+            self._kernel.now, demands, seen.free, seen.view, seen.all, lambda type_: later.get(type_, ()), hosts,
+            self._room, changes, self._tenant,
         )  # fmt: skip
         return self._turns.begin(lambda: self.mapper.assign(cycle))._replace(yields=queue.is_more_to_show())
+
+    def _room(self, host: str, size: Vector, term: Term, leaving: Collection[str] = ()) -> int:
+        claims = {claim for lease in leaving for claim in self._queue.leases[lease].claims}
+        return self._calendars.places.room(host, size, term, claims)
+
+    def _tenant(self, lease: str) -> TenantView | None:
+        there = self._queue.leases.get(lease)
+        return tenant_of(there) if there is not None else None
 
     def _few(self, ordered: list[tuple[SiteLease, str]]) -> list[tuple[SiteLease, str]]:
         """As many of the first as have few different filters: each may mean a look at all units."""
@@ -492,6 +514,8 @@ class SiteLeases:
             if at >= lease.term.end:
                 return
         lease.terminates_at, lease.notice = at, why
+        for name in lease.units:
+            self._units.news.changed(self._units[name])
         self._calendars.end(lease, at)
         for one in lease.accepted:
             self._calendars.end_claim(lease.type, one.claim, at)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import attrs
 
@@ -26,7 +27,16 @@ from leasekit.actors.site.claims import (
 )
 from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.leases import LeaseEnds, LeaseUpdates, SiteLeases
-from leasekit.core.claims.claim import REPLACES, Claim, Ticket, decode_claim, decode_ticket, redeem_by, saving_of
+from leasekit.core.claims.claim import (
+    REPLACES,
+    Claim,
+    Ticket,
+    decode_claim,
+    decode_ticket,
+    early_terms,
+    redeem_by,
+    saving_of,
+)
 from leasekit.core.claims.evidence import in_words
 from leasekit.core.claims.signed import (
     RECEIPT,
@@ -211,7 +221,7 @@ class TicketAdmission:
                 self._calendars.end_claim(leaf.type, leaf.digest, until)
             else:
                 near = self._calendars.kept_places(lease, victims) if lease is not None else ()
-                self._calendars.book(leaf, self._rest(leaf, until), near)
+                self._calendars.book(leaf, self._rest(leaf, until), near, partial(self._claims.below, leaf))
         except Shortfall as short:
             self._claims.tree.withdraw(leaf.digest)
             raise self._told.no_room(ticket, short) from short
@@ -389,6 +399,7 @@ class RedeemedTickets:
             root=leaf.issuer, preemptible=leaf.constraints.get("preemptible") == "true", origin=ticket.root.digest,
             key=self._keyring.key_of(peer), classes=leaf.classes, sizes=leaf.sizes,
             needs=needs_of(leaf.constraints), places=self._admission.places(leaf),
+            early=early_terms(leaf.constraints).constraints(),
         )  # fmt: skip
         return lease, leaf, until
 

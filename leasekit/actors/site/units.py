@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from itertools import count
+from itertools import count, takewhile
 from typing import Final
 
 import attrs
@@ -28,7 +28,7 @@ from leasekit.core.leases import authority as au
 from leasekit.core.leases import power as pw
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteUnit
-from leasekit.core.mappers import HostView, MachineView, UnitView
+from leasekit.core.mappers import HostChanges, HostView, MachineView, UnitView
 from leasekit.core.properties import CAPS, EMPTY, MIGRATES
 from leasekit.core.reasons import Code, Reason, clip, view, words
 from leasekit.core.schema import Row
@@ -54,7 +54,26 @@ Moved = Callable[[SiteUnit, str, str, Reason | None, ActionDone | None], None]
 """What is told of a unit: its event (empty: only its record changed), its state before, why, and which action ended."""
 
 
-@keeps(rows="_units", volatile="_free _tearing holding", derived="_ending _machines")
+class HostNews:
+    """The number of the last change of each host, or of what is on it."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._last: dict[str, int] = {}
+
+    def changed(self, unit: SiteUnit) -> None:
+        """A host, or a machine on it, is otherwise than mappers have seen."""
+        self.number += 1
+        for host in filter(None, (unit.host or unit.id, unit.leaves)):
+            self._last.pop(host, None)  # the last one comes last
+            self._last[host] = self.number
+
+    def since(self, mark: int) -> list[str]:
+        """The hosts that have changed since a number was the last one."""
+        return list(takewhile(lambda host: self._last[host] > mark, reversed(self._last)))
+
+
+@keeps(rows="_units", volatile="_free _tearing holding", derived="_ending _machines news")
 @attrs.define(eq=False, slots=False)
 class Units:
     """All units of a site, by id and by type; free ones in the order in which they are best given out."""
@@ -75,6 +94,8 @@ class Units:
     _free: dict[str, SortedList] = attrs.field(init=False)
     _tearing: dict[str, dict[str, SiteUnit]] = attrs.field(init=False)
     _machines: dict[str, dict[str, SiteUnit]] = attrs.field(init=False)
+    news: HostNews = attrs.field(init=False)
+    """Which hosts have changed, and what is on them."""
     _ending: ActionDone | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -84,7 +105,7 @@ class Units:
 
     def _reset(self) -> None:
         self._units, self._free, self._tearing, self.holding, self.kinds = {}, {}, {}, Counter(), Kinds()
-        self._machines = {}
+        self._machines, self.news = {}, HostNews()
 
     # -- inventory ---------------------------------------------------------------------------------------------
 
@@ -224,6 +245,7 @@ class Units:
             unit.classes = tuple(dict.fromkeys((now, *unit.classes)))
         if unit.id not in self.inventory:
             properties = self.inventory.attributes_of(unit.classes[0], unit.type)
+        self.news.changed(unit)
         self.kinds.put(unit.id, unit.type, {**properties, **unit.metered} if unit.metered else properties)
 
     def free(self, type_: str, filter: str = "", /) -> Iterator[UnitView]:
@@ -258,7 +280,7 @@ class Units:
         """The same views, which hold still while the units go on."""
         free = {type_: list(self.free(type_)) for type_ in self.inventory.types}
         views = {name: self.view(name) for name in self._units}
-        return UnitsSnapshot(free, views, {type_: self.hosts(type_) for type_ in self.inventory.types})
+        return UnitsSnapshot(free, views, {type_: host_views(self, type_) for type_ in self.inventory.types})
 
     def is_available(self, unit: SiteUnit) -> bool:
         """Whether the unit can be given out now: a host, if all that is on it goes."""
@@ -272,6 +294,7 @@ class Units:
     def count_as(self, unit: SiteUnit, class_: bytes) -> None:
         """A unit that a lease has counts as of another class from now on."""
         unit.given_as, unit.classes = class_, tuple(dict.fromkeys((*unit.classes, class_)))
+        self.news.changed(unit)
         self._kernel.touch(unit)
 
     # -- what happens to units ---------------------------------------------------------------------------------
@@ -519,6 +542,7 @@ class Units:
                 self._kernel.note(unit.lease or unit.id, f"unit {event}", before, unit.state, reason)
             if event == "setup" or (event == "teardown" and before == au.OUT):
                 self.holding[unit.lease] += 1
+        self.news.changed(unit)
         self._kernel.touch(unit)
         for tell in self.moved:
             tell(unit, event, before, why, self._ending)
@@ -528,24 +552,6 @@ class Units:
         self._fire(unit, "", None)
 
     # -- machines ----------------------------------------------------------------------------------------------
-
-    def hosts(self, type_: str) -> list[HostView]:
-        """The hosts of a divided type that are in service."""
-        classes = self.inventory.hosts(type_)
-        if not classes:
-            return []
-        there = self.inventory.properties(type_)
-        able = frozenset(name for name, key in (("cap", CAPS), ("migrate", MIGRATES)) if there.get(key) == "true")
-        return [
-            HostView(
-                unit.id, type_, unit.classes, unit.state if not unit.promised else au.SETUP, one.capacity, one.core,
-                one.least_yield, tuple(map(_machine_view, self.machines_on(unit.id))), able,
-                self.kinds.properties(unit.id),
-            )
-            for unit in self
-            if unit.type == type_ and not unit.is_out and not unit.retire
-            if (one := classes.get(unit.classes[0])) is not None
-        ]  # fmt: skip
 
     def add_machine(self, host: str, size: Vector, needs: Vector, cap: int = -1) -> SiteUnit:
         """A machine on a host, which nobody has yet: :meth:`give` it at once."""
@@ -557,10 +563,12 @@ class Units:
         return unit
 
     def _put_on(self, unit: SiteUnit, host: str) -> None:
+        self.news.changed(unit)
         for name in (host, unit.leaves) if unit.leaves else (host,):
             self._machines.setdefault(name, {})[unit.id] = unit
 
     def _take_off(self, unit: SiteUnit, host: str) -> None:
+        self.news.changed(self._units.get(host, unit))
         there = self._machines.get(host, {})
         there.pop(unit.id, None)
         if not there:
@@ -699,6 +707,10 @@ class UnitsSnapshot:
         """As :meth:`Units.hosts`."""
         return self._hosts.get(type_, [])
 
+    def changes(self, type_: str, mark: int) -> HostChanges:
+        """As :meth:`Units.changes`, since ever."""
+        return HostChanges(0, tuple(self.hosts(type_)), (), anew=True)
+
     def free(self, type_: str, filter: str = "", /) -> Iterator[UnitView]:
         """As :meth:`Units.free`."""
         return _fitting(self._free.get(type_, ()), filter)
@@ -710,6 +722,33 @@ class UnitsSnapshot:
     def all(self, type_: str, filter: str = "", /) -> list[UnitView]:
         """As :meth:`Units.all`."""
         return list(_fitting((view for view in self._views.values() if view.type == type_ and not view.host), filter))
+
+
+def host_views(units: Units, type_: str, among: Iterable[SiteUnit] | None = None) -> list[HostView]:
+    """What a mapper sees of the hosts of a divided type that are in service, ``among`` all units or some."""
+    classes = units.inventory.hosts(type_)
+    there = units.inventory.properties(type_) if classes else {}
+    able = frozenset(name for name, key in (("cap", CAPS), ("migrate", MIGRATES)) if there.get(key) == "true")
+    return [
+        HostView(
+            unit.id, type_, unit.classes, unit.state if not unit.promised else au.SETUP, one.capacity, one.core,
+            one.least_yield, tuple(map(_machine_view, units.machines_on(unit.id))), able,
+            units.kinds.properties(unit.id),
+        )
+        for unit in (() if not classes else units if among is None else among)
+        if unit.type == type_ and not (unit.host or unit.is_out or unit.retire)
+        if (one := classes.get(unit.classes[0])) is not None
+    ]  # fmt: skip
+
+
+def host_changes(units: Units, type_: str, mark: int) -> HostChanges:
+    """The hosts of a divided type that have changed since the mark of an earlier answer; all of them for 0."""
+    number = units.news.number
+    if not 0 < mark <= number:
+        return HostChanges(number, tuple(host_views(units, type_)), anew=True)
+    news = units.news.since(mark)
+    there = {host.id: host for host in host_views(units, type_, [units[name] for name in news if name in units])}
+    return HostChanges(number, tuple(there.values()), tuple(host for host in news if host not in there))
 
 
 def measure(unit: SiteUnit, cpu: int) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import attrs
 import msgpack
@@ -31,6 +31,7 @@ from leasekit.core.properties import (
     total,
 )
 from leasekit.core.reasons import Code, mark
+from leasekit.core.requests import NOTICE
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term, make_term
 from leasekit.core.vectors import LARGEST, RESOURCES_MAX, Sizes, is_within, weigh
 
@@ -268,6 +269,9 @@ READY_AT, SAVING = "ready_at", "saving"
 """Constraints of a claim: by when its units are to be up, and how long before its end they are saved, both in ms."""
 REDEEM_BY = "redeem_by"
 """A constraint of a claim: until when its site takes it, in ms. A claim that nobody redeemed by then gives nothing."""
+NOTICE_OF, MIN_RUN_OF, CLASS_OF = "notice", "min_run", "class"
+"""Constraints of a claim: how long before its end a preemptible lease hears of it (30 s if it doesn't say), and how
+long it runs at least, both in ms; and the class of the lease (0), by which it takes the place of others."""
 REPLACES = "replaces"
 """A constraint of a claim: the digest, in hex, of the claim of the same lease that ends where it begins."""
 JOINED_MAX: Final = 8
@@ -305,6 +309,31 @@ def begin_of(claim: Claim) -> Instant:
     return _number(claim, READY_AT, claim.term.start)
 
 
+class EarlyTerms(NamedTuple):
+    """What a claim says of its lease's end for others: its class, the notice that it has, and how long it runs at
+    least, in ms.
+    """
+
+    priority: int = 0
+    notice: Duration = NOTICE
+    min_run: Duration = 0
+
+    def constraints(self) -> Properties:
+        """What of that a claim must say."""
+        pairs = zip((CLASS_OF, NOTICE_OF, MIN_RUN_OF), self, EarlyTerms(), strict=True)
+        return {name: str(found) for name, found, otherwise in pairs if found != otherwise}
+
+
+def early_terms(constraints: Properties) -> EarlyTerms:
+    """What a claim with these constraints says of its lease's early end."""
+    sign = -1 if constraints.get(CLASS_OF, "").startswith("-") else 1
+    class_ = sign * _whole(constraints.get(CLASS_OF, "").removeprefix("-"), 0)
+    notice, min_run = (
+        _whole(constraints.get(name, ""), other) for name, other in ((NOTICE_OF, NOTICE), (MIN_RUN_OF, 0))
+    )
+    return EarlyTerms(class_, notice, min_run)
+
+
 def redeem_by(claim: Claim) -> Instant:
     """Until when a claim can be redeemed."""
     return _number(claim, REDEEM_BY, claim.term.end)
@@ -316,7 +345,10 @@ def replaced_by(claim: Claim, others: Iterable[Claim]) -> bool:
 
 
 def _number(claim: Claim, name: str, otherwise: int) -> int:
-    text = claim.constraints.get(name, "")
+    return _whole(claim.constraints.get(name, ""), otherwise)
+
+
+def _whole(text: str, otherwise: int) -> int:
     return min(int(text), INSTANT_MAX) if text.isdecimal() and text.isascii() and len(text) < 20 else otherwise
 
 

@@ -506,6 +506,7 @@ class Granted(NamedTuple):
     in hex, of the claim that a modify replaced by it. ``classes`` says how many units it has of each class.
     ``redeem_by`` is until when its site takes it (-1: to its end).
     ``sizes`` says what one unit of each class takes, where the type is divided, ``needs`` what was asked for one.
+    ``early`` is what it says of its lease's end for others (:class:`~leasekit.core.claims.claim.EarlyTerms`).
     """
 
     digest: bytes
@@ -524,6 +525,7 @@ class Granted(NamedTuple):
     redeem_by: Instant = -1
     sizes: Sizes = ()
     needs: Vector = WHOLE
+    early: Properties = EMPTY
 
     @property
     def weights(self) -> Counts:
@@ -709,7 +711,8 @@ class SiteLease(SentRecord):
     comes from, ``terminates_at`` when it is ended before its term (-1: it isn't). ``key`` is that of the holder when it
     redeemed. ``saves``: its units are saved when it ends by that notice. ``replaced`` is how many of its units were
     replaced in this term. Of a divided type, ``sizes`` is what a unit of each class takes of its host, ``needs`` what
-    was asked for each, and ``places`` are the hosts of its units, as many times as they have one.
+    was asked for each, and ``places`` are the hosts of its units, as many times as they have one. ``early`` is what its
+    claim says of its end for others.
     """
 
     id: str
@@ -745,6 +748,7 @@ class SiteLease(SentRecord):
     sizes: Sizes = ()
     needs: Vector = WHOLE
     places: tuple[str, ...] = ()
+    early: Properties = EMPTY
 
     waiting: int = volatile(0)
 
@@ -776,6 +780,11 @@ class SiteLease(SentRecord):
     def has_answered(self, number: int) -> bool:
         """Whether an update that answers a request is out."""
         return any(update.message.number >= number for update in self.unacked)
+
+    @property
+    def claims(self) -> frozenset[bytes]:
+        """Its claim, and those that were accepted for later."""
+        return frozenset((self.claim, *(one.claim for one in self.accepted)))
 
     @property
     def accepted(self) -> tuple[AcceptedChange, ...]:

@@ -20,6 +20,7 @@ from leasekit.core.reasons import Coded
 from leasekit.core.time import Instant, Term
 from leasekit.core.vectors import Vector, amount
 from leasekit.policies.authority.first_fit import FILTER, FirstFitTurn
+from leasekit.policies.preempting.costs import PeriodCost, VictimCost
 from leasekit.policies.preempting.hosts import HostedLease, HostRequest, LoadedHost
 from leasekit.policies.preempting.rules import FILTERS, WEIGHERS, PlacingRules, WeigherError
 from leasekit.policies.preempting.selection import filter_and_weigh
@@ -52,6 +53,14 @@ class WeighingSettings:
     weighers: tuple[HostWeigherSettings, ...] = (HostWeigherSettings(name="spread"),)
     """Which of them are better, added up."""
 
+    def rules(self, cost: VictimCost | None = None) -> PlacingRules:
+        """By what hosts are chosen."""
+        return PlacingRules(
+            cost=cost or PeriodCost(),
+            filters=[FILTERS[name] for name in self.filters],
+            weighers=[(WEIGHERS[one.name], one.multiplier) for one in self.weighers],
+        )
+
 
 class WeighingMapper:
     """The authority's mapper of filters and weighers. Of types that are not divided it is
@@ -63,10 +72,7 @@ class WeighingMapper:
 
     def __init__(self, settings: WeighingSettings | None = None) -> None:
         self.settings = settings or WeighingSettings()
-        self._rules = PlacingRules(
-            filters=[FILTERS[name] for name in self.settings.filters],
-            weighers=[(WEIGHERS[one.name], one.multiplier) for one in self.settings.weighers],
-        )
+        self._rules = self.settings.rules()
         self.watches = any(one.name == "free_time" for one in self.settings.weighers)
 
     def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
@@ -105,7 +111,8 @@ class _WeighingTurn(FirstFitTurn):
                     if class_ in self._views[demand.type][name].classes
                     and (planned[name] or self._cycle.room(name, size, term) > self._beside[name])
                 ]
-                found = filter_and_weigh(able, _request(demand, size, self._views[demand.type]), self._rules)
+                needs = _amounts(size, next(iter(self._views[demand.type].values())))
+                found = filter_and_weigh(able, request_of(demand, needs), self._rules)
                 if found is None:
                     return
                 host = found.host
@@ -147,10 +154,11 @@ def _amounts(size: Vector, view: HostView) -> tuple[int, ...]:
     return tuple(amount(size, name) for name, _ in view.capacity)
 
 
-def _request(demand: Demand, size: Vector, views: Mapping[str, HostView]) -> HostRequest:
+def request_of(demand: Demand, needs: tuple[int, ...]) -> HostRequest:
+    """What one of a lease's machines asks for."""
     said = demand.properties
     return HostRequest(
-        _amounts(size, next(iter(views.values()))), filter=said.get(FILTER, ""),
+        needs, filter=said.get(FILTER, ""),
         near=_names(said.get(NEAR, "")), apart=_names(said.get(APART, "")),
     )  # fmt: skip
 

@@ -10,10 +10,10 @@ rises less fast. All of that is known beforehand.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from sortedcontainers import SortedSet
 
@@ -28,6 +28,10 @@ KINDS_MAX: Final = 32
 """For how many kinds of requests the index is kept: those that were asked for last."""
 VOID_MAX: Final = 1_000
 """How many entries of a heap may be void, beside as many as there are hosts."""
+
+
+Accept: TypeAlias = Callable[["HostOption"], "HostOption | None"]
+"""What else is asked of an option: whether it will do (else None), maybe with other victims, which cost no less."""
 
 
 class HostIndex:
@@ -55,8 +59,8 @@ class HostIndex:
         for kind in self._kinds.values():
             kind.changed.add(name)
 
-    def select(self, request: HostRequest, now: Instant) -> HostOption | None:
-        """As :func:`.selection.select` over all hosts; raises the same."""
+    def select(self, request: HostRequest, now: Instant, accept: Accept | None = None) -> HostOption | None:
+        """As :func:`.selection.select` over all hosts that are accepted; raises the same."""
         key = HostRequest(request.needs, request.preemptible, request.priority)
         kind = self._kinds.get(key)
         if kind is None:
@@ -64,7 +68,7 @@ class HostIndex:
             if len(self._kinds) > KINDS_MAX:
                 self._kinds.popitem(last=False)
         self._kinds.move_to_end(key)
-        return kind.select(self._hosts, request, now)
+        return kind.select(self._hosts, request, now, accept or _any)
 
     def place(self, request: HostRequest, leases: Sequence[HostedLease], now: Instant) -> list[HostOption]:
         """A place for each of several equal leases, one after the other: they are put there, and their victims leave.
@@ -80,6 +84,10 @@ class HostIndex:
             chosen.append(one)
             self.put(one.host.exchanged(one.victims, lease))
         return chosen
+
+
+def _any(option: HostOption) -> HostOption:
+    return option
 
 
 class _Entry(NamedTuple):
@@ -115,31 +123,38 @@ class _Kind:
         self.changed = set(hosts)
         """Hosts that must be looked at anew."""
 
-    def select(self, hosts: Mapping[str, LoadedHost], request: HostRequest, now: Instant) -> HostOption | None:
+    def select(
+        self, hosts: Mapping[str, LoadedHost], request: HostRequest, now: Instant, accept: Accept
+    ) -> HostOption | None:
         """The best host, by filters and weighers as well."""
         self._advance(hosts, now)
         rules = self._rules
         rooms: list[HostOption] = []
         for name in self._room:
-            if rules.passes(hosts[name], request):
-                rooms.append(HostOption(hosts[name]))
+            if rules.passes(hosts[name], request) and (one := accept(HostOption(hosts[name]))) is not None:
+                rooms.append(one)
                 if not rules.weighers:
                     break
-        found = rooms or self._with_victims(hosts, request, now)
+        found = rooms or self._with_victims(hosts, request, now, accept)
         if not found:
             return None
         best = weighed(found, request, rules)[0]
         lower = min(self._unproven.values(), default=best.cost) if best.victims else best.cost
         return best._replace(proven=False, bound=lower) if lower < best.cost else best
 
-    def _with_victims(self, hosts: Mapping[str, LoadedHost], request: HostRequest, now: Instant) -> list[HostOption]:
+    def _with_victims(
+        self, hosts: Mapping[str, LoadedHost], request: HostRequest, now: Instant, accept: Accept
+    ) -> list[HostOption]:
         """The best of the hosts without room: all that are as good as each other, if they are to be weighed."""
         found: list[HostOption] = []
         seen: list[_Entry] = []
+        rules, dearer = self._rules, False  # what was accepted with other victims is compared with what comes next
         try:
             while (entry := self._next(now)) is not None:
                 cost = entry.base + entry.rate * now
-                if found and (not self._rules.weighers or (cost, entry.size) > found[0].rank[1:]):
+                if found and (
+                    not (rules.weighers or dearer) or (cost, entry.size) > min(one.rank for one in found)[1:]
+                ):
                     break
                 host = hosts[entry.host]
                 if entry.at not in (-1, now):
@@ -148,12 +163,15 @@ class _Kind:
                     self.changed.discard(entry.host)
                     continue
                 seen.append(heappop(self._heaps[entry.rate]))
-                if self._rules.passes(host, request):
-                    found.append(HostOption(host, entry.victims, cost, True, cost))
+                one = accept(HostOption(host, entry.victims, cost, True, cost)) if rules.passes(host, request) else None
+                if one is not None:
+                    found.append(one)
+                    dearer = dearer or one.victims != entry.victims
         finally:  # also where a filter goes wrong
             for entry in seen:
                 heappush(self._heaps.setdefault(entry.rate, []), entry)
-        return found
+        best = min((one.rank for one in found), default=None)
+        return [one for one in found if one.rank == best]
 
     def _next(self, now: Instant) -> _Entry | None:
         """The entry of least cost at an instant."""

@@ -11,13 +11,18 @@ from typing import Final, NamedTuple
 import attrs
 
 from leasekit.core.claims.claim import (
+    CLASS_OF,
+    MIN_RUN_OF,
+    NOTICE_OF,
     READY_AT,
     REDEEM_BY,
     REPLACES,
     SAVING,
     Claim,
+    EarlyTerms,
     begin_of,
     decode_ticket,
+    early_terms,
     redeem_by,
     sizes_of,
     split_tickets,
@@ -474,7 +479,10 @@ class HonourChecker(Listening):
 
 
 PREEMPTIBLE: Final = "preemptible"
-KNOWN: Final = frozenset({PREEMPTIBLE, READY_AT, REDEEM_BY, REPLACES, SAVING, f"{NEEDS}cpu", f"{NEEDS}memory"})
+KNOWN: Final = frozenset((
+    PREEMPTIBLE, CLASS_OF, MIN_RUN_OF, NOTICE_OF, READY_AT, REDEEM_BY, REPLACES, SAVING, f"{NEEDS}cpu",
+    f"{NEEDS}memory",
+))  # fmt: skip
 
 
 class GrantChecker(Listening):
@@ -562,6 +570,13 @@ class GrantChecker(Listening):
             found == agreed,
             f"{what}, {PREEMPTIBLE if found else 'firm'}: it was asked for {PREEMPTIBLE if agreed else 'firm'}",
         )
+        early, needs = early_terms(leaf.constraints), any(name.startswith(NEEDS) for name in leaf.constraints)
+        must(found or early == EarlyTerms(early.priority), f"{what}: it is firm, and has a notice")
+        if found and needs and options.notice is not None:
+            must(
+                early.notice == options.notice,
+                f"{what}: its notice is {early.notice} ms, asked for was {options.notice}",
+            )
         must(begin_of(leaf) <= redeem_by(leaf), f"{what}: it is to be redeemed before it begins")
         must(SAVING not in leaf.constraints or found, f"{what}: it is to be suspended, and can't be preempted")
 

@@ -32,6 +32,7 @@ from leasekit.core.mappers import (
 from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant, Term
 from leasekit.policies.authority.energy import EnergyManager, EnergySettings
 from leasekit.policies.authority.first_fit import FirstFit
+from leasekit.policies.authority.preemption import HostPreemptionMapper, HostPreemptionSettings
 from leasekit.policies.authority.yields import YieldMapper
 from leasekit.policies.broker.backfill import Backfill, BackfillSettings
 from leasekit.policies.broker.coallocate import Coallocation, CoallocationSettings
@@ -297,6 +298,7 @@ def make_mapper(kind: str, mood: Mood, fcfs: FcfsSettings, asks: Callable[[str],
         "quotas": lambda: Fcfs(FcfsSettings(gather=fcfs.gather, quotas=QUOTAS)),
         "first_fit": FirstFit,
         "yield": YieldMapper,
+        "victims": lambda: HostPreemptionMapper(HostPreemptionSettings(budget=2, period=MINUTE)),
         "slow_site": lambda: SlowSite(mood),
         "wrong_site": lambda: WrongSite(mood),
         "energy": lambda: EnergyManager(HASTY),

@@ -264,11 +264,14 @@ def _marketed(scenario: Scenario) -> Scenario:
 
 
 def _hosted(scenario: Scenario) -> Scenario:
-    """In some worlds units are hosts; sites with the first fit of units may have machines placed by yield there."""
+    """In some worlds units are hosts; sites with the first fit of units may place machines by yield there, or have
+    victims.
+    """
     rng = Random(f"leasekit hosts {scenario.seed}")
     if rng.random() >= 0.2 or set(POWER_MAPPERS) & {scenario.mappers[name] for name in scenario.sites}:
         return scenario
-    placed = {name: "yield" for name in scenario.sites if scenario.mappers[name] == "first_fit" and rng.random() < 0.5}
+    drawn = {name: rng.random() for name in scenario.sites if scenario.mappers[name] == "first_fit"}
+    placed = {name: "yield" if at < 0.25 else "victims" for name, at in drawn.items() if at < 0.5}
     hosted = attrs.evolve(scenario, hosts=True, mappers={**scenario.mappers, **placed})
     return _with(hosted, "hosts that change", ("unit", "unit", "unit", "move"), share=0.5)
 
@@ -603,7 +606,7 @@ def _check(path: Path, scenario: Scenario) -> None:
     allowed = {
         "guest": GUEST_MAPPERS,
         "broker": (*BROKER_MAPPERS, *STANDARD_MAPPERS, "coallocation", "spot"),
-        "authority": (*SITE_MAPPERS, *POWER_MAPPERS, "yield"),
+        "authority": (*SITE_MAPPERS, *POWER_MAPPERS, "yield", "victims"),
     }
     for name in scenario.actors:
         kinds = allowed[scenario.role(name)]

@@ -147,7 +147,7 @@ STAYS: Final[Mapping[str, str]] = {
     "endorsed": "as peers",
     "endorsements": "as peers",
     "told": "which guests a site's endorsement was sent to: a pair of peers each",
-    **dict.fromkeys(("Units._units", "Inventory", "Kinds"), "what an inventory has named at any time"),
+    **dict.fromkeys(("Units._units", "HostNews", "Inventory", "Kinds"), "what an inventory has named at any time"),
     "Book._attributes": "of classes that delegations are of",
     **dict.fromkeys(("profiles", "pages"), "what holders have had, for quotas"),
     "refused_offers": "at most REFUSED_MAX",

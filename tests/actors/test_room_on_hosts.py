@@ -1,0 +1,237 @@
+"""The authority's mapper ``preemption`` among real actors: who leaves a host for whom, when, and over a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from deployed_world import DeployedWorld
+
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.mappers import AuthorityCycle, Place
+from leasekit.core.reasons import Code
+from leasekit.core.time import HOUR, MINUTE
+
+FARM = """
+[emulation]
+horizon = "1d"
+[actor.site]
+role = "authority"
+mapper = { name = "NAME", SETTINGS }
+[[actor.site.inventory]]
+type = "node"
+units = 2
+capacity = { cpu = 4, memory = "8GiB" }
+[[actor.site.delegation]]
+broker = "broker"
+type = "node"
+length = "1d"
+[actor.broker]
+role = "broker"
+priorities = { high = 2 }
+[actor.web]
+role = "guest"
+settings.default_broker = "broker"
+[actor.high]
+role = "guest"
+settings.default_broker = "broker"
+"""
+
+
+def world_of(folder: Path, settings: str = "", name: str = "preemption") -> DeployedWorld:
+    text = FARM.replace(", SETTINGS", f", {settings}" if settings else "").replace("NAME", name)
+    return DeployedWorld(text, folder)
+
+
+def ask(world: DeployedWorld, cpu: int, *, who: str = "web", units: int = 1, spot: bool = False, **more: str) -> str:
+    """A lease of machines of so many cores, which was asked for a minute ago."""
+    properties = {"needs.cpu": str(1000 * cpu), "needs.memory": "512", **more}
+    if spot:
+        properties["preemptible"] = "true"
+    lease = world.request(who, units, world.now, world.now + 4 * HOUR, type="node", properties=properties)
+    world.pass_time(MINUTE)
+    return lease
+
+
+def filled(world: DeployedWorld, count: int = 8, **more: str) -> list[str]:
+    """Both hosts full of preemptible machines of one core, each a lease that began a minute after the last."""
+    return [ask(world, 1, spot=True, **more) for _ in range(count)]
+
+
+def on(world: DeployedWorld) -> Mapping[str, list[str]]:
+    """The leases on each host; no host has more than it can take, and no decision was refused."""
+    site = world.site()
+    assert site.errors == []
+    found: dict[str, list[str]] = {}
+    for unit in site.units.machines:
+        found.setdefault(unit.host, []).append(unit.lease or unit.promised)
+    for host in found:
+        used = sum(dict(unit.size)["cpu"] for unit in site.units.machines if unit.host == host and not unit.is_free)
+        assert used <= 4000, (host, used)
+    return found
+
+
+def pieces(world: DeployedWorld, leases: list[str], each: int = 1) -> list[str]:
+    """Have the first leases of each host leave: returns those that go on, in order of their start."""
+    hosts = [[lease for lease in there if lease in leases] for _, there in sorted(on(world).items())]
+    gone = [lease for there in hosts for lease in there[:each]]
+    for lease in gone:
+        who = "web" if lease in world.guest("web").leases else "high"
+        assert not world.command(who, "lease.close", lease=lease).error
+    world.pass_time(MINUTE)
+    return [lease for lease in leases if lease not in gone]
+
+
+def leaving(world: DeployedWorld) -> set[str]:
+    """The leases that the site has told that they end for others."""
+    leases = world.site().leases.values()
+    return {one.id for one in leases if one.notice is not None and one.notice.code == Code.MAKES_ROOM}
+
+
+def state(world: DeployedWorld, lease: str, who: str = "web") -> str:
+    return str(world.lease(who, lease)["state"])
+
+
+@pytest.mark.parametrize("name", ["preemption", "retry"])
+def test_a_normal_lease_has_the_cheapest_leave_its_host(tmp_path: Path, name: str) -> None:
+    """What is free is in pieces on two hosts: the preemptible lease leaves that has the least of its period behind it,
+    after its notice, and hears for whom. Its broker may grant what it had anew.
+    """
+    world = world_of(tmp_path, name=name)
+    left = pieces(world, filled(world))
+    wanted = ask(world, 2)
+    assert leaving(world) == {left[-1]}, "it began last"
+    reason = world.guest("web").leases[left[-1]].reason
+    assert reason is not None and reason.code == Code.MAKES_ROOM and reason.who == wanted
+    assert state(world, left[-1]) != sm.ACTIVE and state(world, wanted) == sm.ACTIVE
+    assert any(wanted in there for there in on(world).values())
+    assert state(world, ask(world, 1)) == sm.ACTIVE and leaving(world) == {left[-1]}
+
+
+def test_room_beats_killing(tmp_path: Path) -> None:
+    """Nobody leaves where there is room, however cheap that would be, or for a preemptible lease."""
+    world = world_of(tmp_path)
+    left = pieces(world, filled(world))
+    assert [state(world, ask(world, 1)), leaving(world)] == [sm.ACTIVE, set()]
+    assert [state(world, ask(world, 1)), leaving(world)] == [sm.ACTIVE, set()]
+    left = pieces(world, left)
+    refused = ask(world, 2, spot=True)
+    assert state(world, refused) != sm.ACTIVE and leaving(world) == set()
+    assert [state(world, one) for one in left] == [sm.ACTIVE] * len(left)
+
+
+def test_classes_and_least_runs(tmp_path: Path) -> None:
+    """Leases of a higher class stay, and those that have not run for long enough; who finds no other host is refused as
+    ever, or waits until they have.
+    """
+    world = world_of(tmp_path)
+    left = pieces(world, filled(world, who="high"))
+    assert state(world, ask(world, 2)) != sm.ACTIVE and leaving(world) == set()
+    assert world.site().calendars.places.counts["fragmented"] > 0
+    assert state(world, ask(world, 2, who="high"), "high") == sm.ACTIVE and leaving(world) == {left[-1]}
+
+
+def test_notice_over_a_crash(tmp_path: Path) -> None:
+    """What is under notice is the preemptor's, and nobody else's; a crash of the site in the middle changes nothing."""
+    world = world_of(tmp_path)
+    left = pieces(world, filled(world, notice="5m"))
+    wanted = ask(world, 2)
+    victims = leaving(world)
+    assert victims == {left[-1]} and state(world, left[-1]) == sm.ACTIVE and state(world, wanted) != sm.ACTIVE
+    world.restart("site")
+    assert leaving(world) == victims
+    other = ask(world, 2)
+    assert state(world, other) != sm.ACTIVE and left[-1] in next(
+        there for there in on(world).values() if left[-1] in there
+    )
+    world.pass_time(5 * MINUTE)
+    assert state(world, wanted) == sm.ACTIVE and state(world, left[-1]) != sm.ACTIVE
+    assert leaving(world) >= victims
+
+
+def test_several_machines_name_each_victim_once(tmp_path: Path) -> None:
+    """Two machines of one lease on hosts that are full: four leave, of which none is named twice."""
+    world = world_of(tmp_path)
+    left = pieces(world, filled(world), each=2)
+    wanted = ask(world, 1, units=3)
+    assert state(world, wanted) == sm.ACTIVE and leaving(world) == set()
+    world.command("web", "lease.close", lease=wanted)
+    world.pass_time(MINUTE)
+    wanted = ask(world, 3)
+    assert state(world, wanted) == sm.ACTIVE and len(leaving(world)) == 1, left
+    assert leaving(world) <= set(left)
+
+
+def test_a_budget_bounds_who_leaves_at_once(tmp_path: Path) -> None:
+    """A holder that has as many leases on their way out as it may loses no more: others leave, however dear."""
+    world = world_of(tmp_path, "budget = 1")
+    left = pieces(world, filled(world, notice="10m"))
+    wanted = ask(world, 2)
+    assert leaving(world) == {left[-1]} and state(world, wanted) != sm.ACTIVE
+    second = ask(world, 2)
+    assert leaving(world) == {left[-1]} and state(world, second) != sm.ACTIVE
+
+
+def test_who_is_ended_for_others_asks_anew(tmp_path: Path) -> None:
+    """With ``on_preempt=requeue`` the guest asks for all of it anew."""
+    world = world_of(tmp_path)
+    left = pieces(world, filled(world, on_preempt="requeue", notice="0s"))
+    known = set(world.guest("web").leases)
+    wanted = ask(world, 2)
+    world.pass_time(MINUTE)
+    (again,) = world.guest("web").leases.keys() - known - {wanted}
+    assert state(world, wanted) == sm.ACTIVE and leaving(world) == {left[-1]}
+    assert state(world, again) == sm.TICKETED, "its broker has granted what is free next"
+
+
+def test_a_host_that_dies_has_others_make_room(tmp_path: Path) -> None:
+    """The machine of a normal lease is replaced on another host, whose preemptible lease leaves for it."""
+    world = world_of(tmp_path)
+    firm = ask(world, 2)
+    spots = [ask(world, 1, spot=True, notice="0s") for _ in range(6)]
+    dead = next(host for host, there in on(world).items() if firm in there)
+    alive = next(host for host in on(world) if host != dead)
+    assert not world.command("site", "unit.fail", unit=dead, reason="fire").error
+    world.pass_time(3 * MINUTE)
+    assert firm in on(world).get(alive, []), (spots, on(world))
+    assert leaving(world) and leaving(world) <= set(spots)
+
+
+class Wrong:
+    """A mapper that says what it was told to, once."""
+
+    inline = True
+    makes_room = True
+
+    def __init__(self, decision: Callable[[str], Place]) -> None:
+        self.decision = decision
+
+    def assign(self, cycle: AuthorityCycle) -> list[Place]:
+        return [self.decision(demand.lease) for demand in cycle.demands]
+
+
+@pytest.mark.parametrize(
+    ("victims", "found"),
+    [
+        (("nobody",), "is no lease of its type"),
+        (("VICTIM", "VICTIM"), "is named twice"),
+        (("FIRM",), "need not make room"),
+        (("HIGH",), "need not make room"),
+        ((), "has no room"),
+    ],
+)
+def test_a_wrong_mapper_can_overfill_nothing(tmp_path: Path, victims: tuple[str, ...], found: str) -> None:
+    """Victims that are none, or too few, are refused with nothing changed."""
+    world = world_of(tmp_path)
+    names = {"FIRM": ask(world, 1), "HIGH": ask(world, 1, spot=True, who="high")}
+    left = pieces(world, [ask(world, 1, spot=True) for _ in range(6)])
+    names = {"VICTIM": left[-1], **names}
+    hosts = on(world)
+    full = next(host for host, there in hosts.items() if names["VICTIM"] in there)
+    world.site().turning.mapper = Wrong(
+        lambda lease: Place(lease, (full,), victims=tuple(names.get(one, one) for one in victims))
+    )
+    ask(world, 2)
+    assert leaving(world) == set()
+    assert any(found in error for error in world.site().errors), world.site().errors
