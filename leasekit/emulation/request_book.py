@@ -66,6 +66,7 @@ class Tally:
             "failed": self.failed,
             "cut": self.cut,
             "unserved": self.missed / self.wanted if self.wanted else None,
+            "leases": leases,
             "mean_wait_s": sum(waits) / leases / SECOND if leases else None,
             **{f"p{share}_wait_s": percentile(waits, share) for share in (50, 95, 99)},
             "mean_bounded_slowdown": self.slowdown / leases if leases else None,

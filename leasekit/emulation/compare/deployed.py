@@ -23,7 +23,7 @@ from leasekit.emulation.mapper_faults import Tell
 from leasekit.emulation.outputs import write_json, write_rows, writing
 from leasekit.policies.registry import find_mapper
 
-_REQUESTS: Final = ("asked", "refused", "given_up", "failed", "waited", "mean_wait_s")
+_REQUESTS: Final = ("asked", "granted_at_once", "granted_later", "refused", "given_up", "failed", "cut", "mean_wait_s")
 _GUEST: Final = ("mean_leased", "peak_leased", "rmse", "unserved", "idle_leased", "fidelity")
 _SITE: Final = ("used", "idle", "out_of_service")
 _POWER: Final = ("e_savings", "delay_req", "delayed", "switched")
@@ -110,10 +110,11 @@ def _some(values: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _requests(tallies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The sum of tallies, and the mean wait of all that waited."""
+    """The sum of tallies, and the mean wait of all leases that were granted, None where there are none."""
     summed = {key: sum(tally[key] for tally in tallies) for key in _REQUESTS[:-1]}
-    waits = sum(tally["mean_wait_s"] * tally["waited"] for tally in tallies)
-    return {**summed, _REQUESTS[-1]: waits / summed["waited"] if summed["waited"] else 0.0}
+    leases = sum(tally["leases"] for tally in tallies)
+    waits = sum(tally["mean_wait_s"] * tally["leases"] for tally in tallies if tally["leases"])
+    return {**summed, _REQUESTS[-1]: waits / leases if leases else None}
 
 
 def columns_of(runs: Sequence[Mapping[str, Any]]) -> list[str]:
