@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -132,6 +134,53 @@ def test_a_request_outlives_its_gateway(tmp_path: Path) -> None:
             assert closed == ["seen by who waits"]
         second.terminate()
         assert second.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.soak)])
+def test_a_gateway_that_is_killed_again_and_again(tmp_path: Path, kills: int) -> None:
+    """Under load: what was answered holds, and what was asked for, however often it had to be sent, was done once."""
+    actors, whole = tmp_path / "actors.toml", tmp_path / "whole.toml"
+    actors.write_text(site_and_broker(INVENTORY.partition("[actor.web]")[0], "alpha"))
+    whole.write_text(site_and_broker(INVENTORY, "alpha"))
+    gateway = GatewayUnderTest(whole, load(whole).state)
+    answered: dict[str, str] = {}
+    wanted: list[str] = []
+    more, over = threading.Condition(), threading.Event()
+
+    def ask(token: str, worker: int) -> None:
+        with client(gateway, token) as api:
+            for number in itertools.count():
+                if over.is_set():
+                    return
+                name = f"w{worker}-{number}"
+                wanted.append(name)
+                lease = api.request("vm", hours=1, name=name)
+                api.close(lease)
+                with more:
+                    answered[name] = lease.id
+                    more.notify()
+
+    with running(actors, os.environ):
+        process = started(whole)
+        token = gateway.token("carl", alpha="user")
+        with ThreadPoolExecutor() as pool:
+            workers = [pool.submit(ask, token, worker) for worker in range(3)]
+            for _ in range(kills):
+                with more:
+                    assert more.wait(timeout=60)
+                process.kill()
+                process.wait()
+                process = started(whole)
+            over.set()
+            for worker in workers:
+                worker.result(timeout=60)
+        with client(gateway, token) as api:
+            there = list(api.leases(all=True))
+        process.terminate()
+        assert process.wait(timeout=30) == 0
+    assert sorted(one.name for one in there) == sorted(wanted)
+    assert {one.name: one.id for one in there} == answered
+    assert {one.state for one in there} <= {"closed", "closing"}
 
 
 def started(file: Path) -> subprocess.Popen[bytes]:
