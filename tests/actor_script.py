@@ -41,6 +41,7 @@ from leasekit.core.protocol.messages import (
     ErrorReply,
     Holdings,
     Introduce,
+    Largest,
     LeaseUpdate,
     LetGo,
     Message,
@@ -383,6 +384,10 @@ _MESSAGES: Mapping[type[Any], Callable[[Any], str]] = {
     Reclaim: lambda m: f"#{m.number} {_leaf(m.ticket)}",
     Truncated: lambda m: f"#{m.number} from {decode_statement(m.truncation).at} on",
     Withhold: lambda m: f"#{m.number} {m.units} over {_term(m.term)}: {m.reason}",
+    Largest: lambda m: (
+        f"#{m.number} "
+        + (", ".join(f"{one.resource} {one.most} until {one.until}" for one in m.pieces) or "all that hosts have")
+    ),
     Introduce: lambda m: f"#{m.number} {decode_statement(m.endorsement).detail}",
     ErrorReply: lambda m: f"#{m.number} {m.reason.code}: {words(m.reason)}",
 }

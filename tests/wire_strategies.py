@@ -24,6 +24,8 @@ from leasekit.core.protocol.messages import (
     Holdings,
     HoldParts,
     Introduce,
+    Largest,
+    LargestPiece,
     LeaseUpdate,
     LetGo,
     Message,
@@ -134,6 +136,10 @@ BY_CLASS: Mapping[type[Any], st.SearchStrategy[Any]] = {
     Administer: st.builds(Administer, words, numbers, texts_of_people),
     Administered: st.builds(Administered, words, numbers, texts_of_people, texts_of_people),
     Withhold: st.builds(Withhold, ids, numbers, ids, st.integers(0, 9), terms(), texts_of_people),
+    Largest: st.builds(
+        Largest, ids, numbers,
+        st.lists(st.builds(LargestPiece, digests, words, instants, instants), max_size=3).map(tuple),
+    ),
     DryRun: st.builds(
         DryRun, ids, numbers, names, units, terms(), names_or_none, properties, words, texts(0, wire.ID_MAX)
     ),

@@ -6,18 +6,21 @@ these are free: a :class:`DividedTimetable` says that of the same pools for any 
 booked in all.
 
 How much a class has in all is not what fits: pieces of several hosts make no machine. A site plans places
-for what it takes (:mod:`leasekit.actors.site.hosts`); here a machine is only known to fit in a host by itself.
+for what it takes (:mod:`leasekit.actors.site.hosts`), and says how much any one host of a class has left, as long as
+that is less than a host has: a :class:`Ceiling`. Here a machine is known to fit in a host by itself, and to need no
+more than a host has left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from typing import NoReturn
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Final, NoReturn, TypeAlias
 
 from leasekit.core.profile import periods
+from leasekit.core.properties import Counts
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Shortfall, Timetable
-from leasekit.core.vectors import WHOLE, HostClasses, Vector, pool
+from leasekit.core.vectors import AMOUNT_MAX, WHOLE, HostClasses, Vector, amount, pool
 
 
 class SizedTimetable(Timetable):
@@ -157,30 +160,78 @@ class SizedTimetable(Timetable):
         return SizedTimetable([(table.copy(), much) for table, much in self._takes])
 
 
+class Ceiling:
+    """No host of a class has more than ``most`` of a resource left at any instant before ``until``: who needs more has
+    no place over a term that begins by then.
+    """
+
+    __slots__ = ("most", "resource", "table", "until")
+
+    def __init__(self, resource: str, most: int, until: Instant) -> None:
+        self.resource, self.most, self.until = resource, most, until
+        self.table = Timetable(AMOUNT_MAX)
+        """What units that need more take of beside the rest: nothing is free of it as long as the ceiling holds."""
+        self.hold()
+
+    def hold(self) -> None:
+        """It holds."""
+        if _HELD not in self.table:
+            self.table.reserve(_HELD, AMOUNT_MAX, Term(0, self.until), force=True)
+
+    def lift(self) -> None:
+        """It does not: something is to leave a host."""
+        if _HELD in self.table:
+            self.table.release(_HELD)
+
+
+_HELD: Final = "ceiling"
+Ceilings: TypeAlias = Mapping[bytes, Sequence[Ceiling]]
+"""Those of each class."""
+NO_CEILINGS: Final[Ceilings] = {}
+
+
 class DividedTimetable(ClassedTimetable):
-    """The hosts of a type, by class, as who has certain needs sees them: how many units of that size are free."""
+    """The hosts of a type, by class, as who has certain needs sees them: how many units of that size are free, and have
+    a place under the ``ceilings``.
+    """
 
-    __slots__ = ("hosts", "needs", "pools")
+    __slots__ = ("ceilings", "hosts", "needs", "pools")
 
-    def __init__(self, pools: ClassedTimetable, hosts: HostClasses, needs: Vector = WHOLE) -> None:
-        self.pools, self.hosts, self.needs = pools, hosts, needs
+    def __init__(
+        self, pools: ClassedTimetable, hosts: HostClasses, needs: Vector = WHOLE, ceilings: Ceilings = NO_CEILINGS
+    ) -> None:
+        self.pools, self.hosts, self.needs, self.ceilings = pools, hosts, needs, ceilings
         sizes = ((class_, one.size(needs)) for class_, one in hosts.items())
         super().__init__(
-            {
-                class_: SizedTimetable([(pools.open(pool(class_, name)), much) for name, much in size])
-                for class_, size in sizes
-                if size is not None
-            }
+            {class_: SizedTimetable(self._takes(class_, size)) for class_, size in sizes if size is not None}
         )
+
+    def _takes(self, class_: bytes, size: Vector) -> list[tuple[Timetable, int]]:
+        counted = [(self.pools.open(pool(class_, name)), much) for name, much in size]
+        ceilings = self.ceilings.get(class_, ())
+        return counted + [(one.table, 1) for one in ceilings if amount(size, one.resource) > one.most]
 
     def needing(self, needs: Vector) -> DividedTimetable:
         """The same hosts, for other needs: what is booked in one is booked in the other."""
-        return self if needs == self.needs else DividedTimetable(self.pools, self.hosts, needs)
+        return self if needs == self.needs else DividedTimetable(self.pools, self.hosts, needs, self.ceilings)
 
     def of(self, classes: frozenset[bytes]) -> DividedTimetable:
         """As :meth:`ClassedTimetable.of`."""
         hosts = HostClasses((name, one) for name, one in self.hosts.items() if name in classes)
-        return DividedTimetable(self.pools, hosts, self.needs)
+        return DividedTimetable(self.pools, hosts, self.needs, self.ceilings)
+
+    def placed(self) -> DividedTimetable:
+        """The same, for who has its places: no ceiling concerns it."""
+        return DividedTimetable(self.pools, self.hosts, self.needs) if self.ceilings else self
+
+    def add_capacity(self, term: Term, units: int | Counts, sign: int = 1) -> None:
+        """As :meth:`ClassedTimetable.add_capacity`. Where units are put in service, as some leave their hosts, there is
+        no ceiling any more, until they are taken out.
+        """
+        super().add_capacity(term, units, sign)
+        for class_, number in units if not isinstance(units, int) else ():
+            for one in self.ceilings.get(class_, ()):
+                (one.lift if sign * number > 0 else one.hold)()
 
     def release(self, key: Hashable) -> None:
         """As :meth:`ClassedTimetable.release`, of units of whatever size."""
@@ -188,8 +239,14 @@ class DividedTimetable(ClassedTimetable):
 
     def overlay(self) -> DividedTimetable:
         """As :meth:`Timetable.overlay`."""
-        return DividedTimetable(self.pools.overlay(), self.hosts, self.needs)
+        return DividedTimetable(self.pools.overlay(), self.hosts, self.needs, _anew(self.ceilings))
 
     def copy(self) -> DividedTimetable:
         """As :meth:`Timetable.copy`."""
-        return DividedTimetable(self.pools.copy(), self.hosts, self.needs)
+        return DividedTimetable(self.pools.copy(), self.hosts, self.needs, _anew(self.ceilings))
+
+
+def _anew(ceilings: Ceilings) -> Ceilings:
+    return {
+        class_: [Ceiling(one.resource, one.most, one.until) for one in several] for class_, several in ceilings.items()
+    }

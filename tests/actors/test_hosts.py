@@ -158,6 +158,37 @@ def test_pieces_make_no_machine(tmp_path: Path) -> None:
     check_room(world)
 
 
+LARGE = {"needs.cpu": "3000", "needs.memory": "1024"}
+
+
+@pytest.mark.parametrize("mapper", MAPPERS)
+def test_a_broker_grants_nothing_that_no_host_has_in_one_piece(tmp_path: Path, mapper: str) -> None:
+    """It hears from the site what hosts have left: another class is granted, then nothing, or from when on a host has
+    more; and at once when a machine has left early.
+    """
+    world = world_of(tmp_path, mapper)
+    now, end = world.now, world.now + HOUR
+    first, _ = [
+        ask(world, 1, now, end, properties={"needs.cpu": "2500", "needs.memory": "5000"})["id"] for _ in range(2)
+    ]
+    world.pass_time(3 * SECOND)
+    third = ask(world, 1, world.now, end, properties=LARGE)["id"]
+    world.pass_time(MINUTE)
+    assert hosts(world, third) == {"c": 1}
+    large = {**LARGE, "needs.cpu": "3900"}
+    assert ask(world, 2, world.now, end, properties=large)["state"] == sm.FAILED
+    assert not world.command("web", "lease.close", lease=first).error
+    world.pass_time(MINUTE)
+    assert ask(world, 2, world.now, end, properties=large)["state"] != sm.FAILED
+    until = {"deferrable": "true", "latest_start": str(end + HOUR)}
+    world.pass_time(3 * SECOND)
+    put_off = ask(world, 1, world.now, world.now + HOUR, properties={**large, **until})["id"]
+    world.run_until(end + MINUTE)
+    assert world.lease("web", put_off)["state"] == sm.ACTIVE
+    assert world.query("site", "status")["places"] == {"planned": 5, "fragmented": 0}
+    check_room(world)
+
+
 def test_machines_go_on_where_they_are(tmp_path: Path) -> None:
     """Extends keep machines on their hosts; a lease that grows gets more, and one that shrinks gives some up."""
     world = world_of(tmp_path)

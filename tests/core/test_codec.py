@@ -86,6 +86,7 @@ def test_kind_numbers_are_fixed() -> None:
         14: "OfferAnswer", 15: "ErrorReply", 16: "Reclaim", 17: "Introduce", 18: "ClaimReport", 19: "Administer",
         20: "Administered", 21: "Withhold", 22: "DryRun", 23: "DryRunAnswer", 24: "Plan", 25: "Planned", 26: "Quote",
         27: "Quoted", 28: "HoldParts", 29: "PartsHeld", 30: "ReleaseParts", 31: "LetGo", 32: "Holdings",
+        33: "Largest",
     }  # fmt: skip
 
 

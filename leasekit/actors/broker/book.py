@@ -20,12 +20,13 @@ from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import REQUEST
 from leasekit.core.answers import SourceClass, SourceDetails, WithheldDetails
 from leasekit.core.claims.claim import Ticket, sizes_of
-from leasekit.core.divided import DividedTimetable
+from leasekit.core.divided import NO_CEILINGS, Ceiling, Ceilings, DividedTimetable
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.filters import FilterError, seen, takes
 from leasekit.core.leases.records import BrokerLease, Delegation, Granted, Withheld, pack_body, unpack_body
 from leasekit.core.mappers import Source
 from leasekit.core.properties import EMPTY, Counts, Properties, attributes, counts, in_common, minus
+from leasekit.core.protocol.messages import LargestPiece
 from leasekit.core.reasons import Code, counted
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.schema import Change, Row
@@ -227,7 +228,7 @@ class _Group:
 @keeps(
     rows="_sources",
     volatile="_tables has_news",
-    derived="_attributes _hosts _chains _tickets _by_type _groups _group_of",
+    derived="_attributes _hosts _chains _tickets _by_type _groups _group_of _pieces",
 )
 class Book:
     """Delegations by id and by type, their timetables, and request groups scoped to their holder."""
@@ -237,6 +238,7 @@ class Book:
         self._tables: dict[str, ClassedTimetable] = {}
         self._attributes: dict[bytes, Properties] = {}
         self._hosts: dict[str, HostClasses] = {}
+        self._pieces: dict[str, tuple[int, tuple[LargestPiece, ...]]] = {}
         self._chains: dict[str, list[Delegation]] = {}
         self._tickets: dict[str, Ticket] = {}
         self._by_type: dict[str, list[Delegation]] = {}
@@ -262,6 +264,7 @@ class Book:
         """Take up a delegation."""
         chain = self._chains.setdefault(source.base, [])
         table = self._tables[chain[0].id] if chain else ClassedTimetable({})
+        self._pieces.setdefault(source.base, (-1, ()))
         chain.append(source)
         chain.sort(key=lambda s: s.term)
         self._sources[source.id], self._tables[source.id], self._tickets[source.id] = source, table, ticket
@@ -271,6 +274,20 @@ class Book:
         table.sort(ticket.leaf.classes)
         self._by_type.setdefault(source.type, []).append(source)
         self._by_type[source.type].sort(key=lambda s: s.id)
+
+    def limit(self, base: str, number: int, pieces: tuple[LargestPiece, ...]) -> bool:
+        """No host of a chain has more left than its site says. False if that was overtaken by what it said later."""
+        is_news = number > self._pieces[base][0]
+        if is_news:
+            self._pieces[base] = number, pieces
+        return is_news
+
+    def _ceilings(self, base: str) -> Ceilings:
+        found: dict[bytes, list[Ceiling]] = {}
+        for one in self._pieces[base][1]:
+            if one.until:
+                found.setdefault(one.class_, []).append(Ceiling(one.resource, one.most, one.until))
+        return found
 
     def withhold(self, source: Delegation, window: Withheld, sign: int) -> None:
         """Leave units out of what can be granted over a maintenance window (``sign`` 1), or put them back (-1)."""
@@ -311,7 +328,7 @@ class Book:
         chain = self._chains[source.base]
         chain.remove(source)
         if not chain:
-            del self._chains[source.base], self._hosts[source.base]
+            del self._chains[source.base], self._hosts[source.base], self._pieces[source.base]
         table = self._tables[id_]
         del self._sources[id_], self._tables[id_], self._tickets[id_]
         if chain:
@@ -365,10 +382,12 @@ class Book:
         """
         return self._seen(base, self.table_of(base), needs)
 
-    def _seen(self, base: str, table: ClassedTimetable, needs: Vector) -> ClassedTimetable:
+    def _seen(
+        self, base: str, table: ClassedTimetable, needs: Vector, ceilings: Ceilings = NO_CEILINGS
+    ) -> ClassedTimetable:
         hosts = self._hosts[base]
         if hosts:
-            return DividedTimetable(table, hosts, needs)
+            return DividedTimetable(table, hosts, needs, ceilings)
         if needs:
             raise CommandError(f"properties.needs.*: units of {self._chains[base][0].type!r} are not divided")
         return table
@@ -440,7 +459,9 @@ class Book:
 
     def _views(self, type_: str, scratch: Callable[[ClassedTimetable], ClassedTimetable]) -> list[Source]:
         return [
-            self._view(*run, self._seen(run[0].base, scratch(self._tables[run[0].id]), WHOLE))
+            self._view(
+                *run, self._seen(run[0].base, scratch(self._tables[run[0].id]), WHOLE, self._ceilings(run[0].base))
+            )
             for run in self._runs(type_)
         ]
 
@@ -459,13 +480,15 @@ class Book:
         return in_common([self._attributes[class_] for class_, _ in classes])
 
     def accepted(
-        self, base: str, text: str, needs: Vector = WHOLE, what_if: ClassedTimetable | None = None
-    ) -> ClassedTimetable:
-        """The timetable of a chain, or ``what_if`` in its stead, of those classes that a filter takes. Raises
-        ``CommandError`` for what is none.
+        self, base: str, text: str, needs: Vector = WHOLE, what_if: ClassedTimetable | None = None, *,
+        placed: bool = False,
+    ) -> ClassedTimetable:  # fmt: skip
+        """The timetable of a chain, or ``what_if`` in its stead, of those classes that a filter takes; for who has its
+        places (``placed``), whatever any host has left. Raises ``CommandError`` for what is none.
         """
         first = self._chains[base][0]
-        table = self._seen(base, self.table_of(base) if what_if is None else what_if, needs)
+        ceilings = NO_CEILINGS if placed or what_if is not None else self._ceilings(base)
+        table = self._seen(base, self.table_of(base) if what_if is None else what_if, needs, ceilings)
         if not text:
             return table
         try:

@@ -15,6 +15,7 @@ from leasekit.actors.base import Server
 from leasekit.actors.broker.book import Book, RequestQueue, UsageBook
 from leasekit.actors.broker.claims import GrantedClaims, ReportsOfSites, ReturnedTickets, Statements
 from leasekit.actors.broker.delegations import (
+    LargestPieces,
     ReleasedSources,
     SourceDependents,
     Subdelegation,
@@ -207,6 +208,7 @@ class Broker(Server[BrokerLease]):
         for part in (
             self.sources,
             Withholding(self.kernel, self.keyring, self.book, self.notices, self.issued),
+            LargestPieces(self.kernel, self.book, self.issued),
             ReleasedSources(self.kernel, self.book, self.notices, dependents),
             returned,
             preemption,

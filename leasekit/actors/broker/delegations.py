@@ -35,6 +35,7 @@ from leasekit.core.protocol.messages import (
     Accepted,
     HeldClaim,
     Holdings,
+    Largest,
     LetGo,
     Offer,
     OfferAnswer,
@@ -587,6 +588,29 @@ class Withholding:
                 self._notices.owe(f"{message.window}@{record.id}", record.peer, record.id, number, passed, until)
         self._book.note_news()
         self._kernel.touch(source)
+
+
+@attrs.define(eq=False)
+class LargestPieces:
+    """What sites say that none of their hosts has left: nothing is granted that needs more, and holders hear of it. A
+    broker that was restarted hears it when it is otherwise; what it grants until then may be refused.
+    """
+
+    _kernel: Kernel
+    _book: Book
+    _issued: Issued
+
+    @takes(Largest, DELEGATE)
+    def _on_largest(self, peer: str, message: Largest) -> None:
+        source = self._book.get(message.delegation)
+        is_own = source is not None and source.peer == peer
+        if source is None or not is_own or not self._book.limit(source.base, message.number, message.pieces):
+            return
+        self._book.note_news()
+        for record in self._issued:
+            if self._book.base(record.source) == source.base and record.can_grant(self._kernel.now):
+                passed = replace(message, delegation=record.id, number=self._kernel.next("serial"))
+                self._kernel.send(record.peer, passed)
 
 
 @attrs.define(eq=False)

@@ -526,23 +526,22 @@ class GrantChecks:
         return self._book.hosts(grant.source).portion(units, needs)
 
     def _units(self, lease: BrokerLease, options: Options, grant: Grant, needs: Vector) -> Counts:
-        table = self._book.accepted(grant.source, options.filter, needs)
+        table = self._book.accepted(grant.source, options.filter, needs, placed=True)
         if lease.asked.op == NEW:
+            with suppress(Shortfall):  # whether a host has it by now is for the site to say
+                return self._book.accepted(grant.source, options.filter, needs).pick(grant.units, grant.booked)
             return table.pick(grant.units, grant.booked)
         old = concerned(lease)
-        held = old.classes
-        named = total(options.keep) == grant.units and fits(options.keep, held)
-        kept = options.keep if named else first_of(held, grant.units)
+        named = total(options.keep) == grant.units and fits(options.keep, old.classes)
+        kept = options.keep if named else first_of(old.classes, grant.units)
         kept = self._book.goes_on_as(grant.source, grant.booked, kept)
         whole = self._book.asked(grant.source, needs)
         but = old.key if lease.asked.op == MODIFY else None
         if grant.units == total(kept):
             return kept
         # What is kept is the lease's own, also where its class is overcommitted.
-        free = {
-            name: max(self._free_of(whole.open(name), grant, but), count_of(kept, name))
-            for name in {**dict(kept), **table.tables}
-        }
+        each = {**dict(kept), **table.tables}
+        free = {name: max(self._free_of(whole.open(name), grant, but), count_of(kept, name)) for name in each}
         more = chosen(grant.units, free, kept)
         if not fits(kept, more):
             raise Shortfall(grant.booked, total(more), grant.units)

@@ -32,6 +32,7 @@ from leasekit.actors.site.leases import (
     SiteTurns,
 )
 from leasekit.actors.site.maintenance import Maintenance
+from leasekit.actors.site.pieces import Pieces
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
@@ -133,6 +134,7 @@ class Authority(Server[SiteLease]):
         units.moved += (outages.unit_moved, saved.unit_moved, calendars.unit_moved)
         leases.settled.append(outages.lease_settled)
         issued.taken.append(maintenance.offer_taken)
+        self.dispatch.connected.append(Pieces(kernel, calendars, issued).connected)
         self.delegations.reclaimed.append(early_ends.taken_back)
 
     @property

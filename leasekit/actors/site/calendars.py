@@ -200,6 +200,7 @@ class Calendars:
         """
         for window in self.windows.values():
             self._dip(window, type_, self._weigh(type_, self._taken_by(window, type_)))
+        self.places.note_changed()
         table, there = self.of(type_), self._weigh(type_, self.units.in_service(type_))
         there.update(self._missing(type_))
         for class_ in {*table.tables, *there}:

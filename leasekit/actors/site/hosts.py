@@ -21,6 +21,7 @@ from leasekit.actors.site.units import Units
 from leasekit.core.divided import SizedTimetable
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.properties import Counts
+from leasekit.core.protocol.messages import LargestPiece
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Shortfall, Timetable
 from leasekit.core.vectors import Sizes, Vector, amount, most_of
@@ -57,6 +58,8 @@ class Places:
     _bookings: int = attrs.field(default=0, init=False)
     counts: Counter[str] = attrs.field(factory=lambda: Counter({PLANNED: 0, FRAGMENTED: 0}), init=False)
     """How many claims of machines, or whole hosts, were planned since the start, and how many had no place."""
+    changed: list[Callable[[], None]] = attrs.field(factory=list, init=False)
+    """Who is told that hosts may have more, or less, left."""
 
     def reset(self) -> None:
         """Begin with empty hosts."""
@@ -125,16 +128,47 @@ class Places:
 
     def largest(self, type_: str, now: Instant) -> Vector:
         """The most of each resource that is free now on one host of a type that is in service."""
-        most: dict[str, int] = {}
+        hosts = [unit for unit in self._units if unit.type == type_]
+        names = {name for unit in hosts for name, _ in self._inventory.capacity(type_, unit.classes[0])}
+        found = ((name, max(map(self._left(name, now), hosts))) for name in sorted(names))
+        return tuple((name, much) for name, much in found if much)
+
+    def _left(self, resource: str, at: Instant) -> Callable[[SiteUnit], int]:
+        """How much of a resource hosts have left at an instant: none, if they are out of service."""
+
+        def left(host: SiteUnit) -> int:
+            if host.retire or host.is_out:
+                return 0
+            table = self._tables.get(host.id, {}).get(resource)
+            has = amount(self._inventory.capacity(host.type, host.classes[0]), resource)
+            return has if table is None else max(0, table.free_at(at))
+
+        return left
+
+    def pieces(self, type_: str, now: Instant) -> tuple[LargestPiece, ...]:
+        """Of each class of a type, what no host that counts as one has left, and until when no more, as far as nobody
+        leaves early: where that is less than hosts of the class have.
+        """
+        of: dict[bytes, list[SiteUnit]] = {}
         for unit in self._units:
-            if unit.type != type_ or unit.retire or unit.is_out:
-                continue
-            has = self._inventory.capacity(type_, unit.classes[0])
-            tables = self._tables.get(unit.id, {})
-            for name, much in has:
-                free = tables[name].free_at(now) if name in tables else much
-                most[name] = max(most.get(name, 0), free)
-        return tuple(sorted(most.items()))
+            for class_ in unit.classes if unit.type == type_ else ():
+                of.setdefault(class_, []).append(unit)
+        found = []
+        for class_, hosts in of.items():
+            for name, much in self._inventory.capacity(type_, class_):
+                most = max(map(self._left(name, now), hosts))
+                if most < much:
+                    ends = [self._has_more(host, name, most, now) for host in hosts]
+                    found.append(LargestPiece(class_, name, most, min(ends)))
+        return tuple(found)
+
+    def _has_more(self, host: SiteUnit, resource: str, than: int, now: Instant) -> Instant:
+        """When a host has more of a resource left than that; never, if it is out of service."""
+        table = self._tables.get(host.id, {}).get(resource)
+        if table is None or host.retire or host.is_out:
+            return INSTANT_MAX
+        found = table.earliest(than + 1, 1, now, INSTANT_MAX - 1)
+        return INSTANT_MAX if found is None else found
 
     def _takes(self, host: str, class_: bytes, size: Vector, term: Term, leaving: Container[bytes] = ()) -> bool:
         if host not in self._units or class_ not in self._units[host].classes:
@@ -178,6 +212,7 @@ class Places:
     def _reserved(self, claim: bytes, host: str, class_: bytes, size: Vector, term: Term, *, force: bool) -> _Booking:
         self._bookings += 1
         made = _Booking(host, self._taken_of(host, class_, size), (claim, self._bookings), class_, size)
+        self.note_changed()
         self._sized(host, made.size).reserve(made.key, 1, term, force=force)
         return made
 
@@ -233,16 +268,23 @@ class Places:
 
     def release(self, claim: bytes) -> None:
         """Give up all of a claim's places."""
+        self.note_changed()
         for key, table in self._reservations(claim):
             table.release(key)
         self._booked.pop(claim, None)
 
     def end(self, claim: bytes, at: Instant, *, over: bool = False) -> None:
         """Give up a claim's places from ``at`` on; if that is ``over``, nothing more becomes of them."""
+        self.note_changed()
         for key, table in self._reservations(claim):
             table.end(key, at)
         if over:
             self._booked.pop(claim, None)
+
+    def note_changed(self) -> None:
+        """Hosts may have more, or less, left than before."""
+        for tell in self.changed:
+            tell()
 
     def _reservations(self, claim: bytes) -> Iterator[tuple[tuple[bytes, int], Timetable]]:
         for one in self._booked.get(claim, ()):

@@ -25,6 +25,7 @@ Reclaim                   issuer, broker          OfferAnswer
 LetGo                     broker, issuer          Accepted
 Holdings                  broker, issuer          nothing: it is said again at each connection
 Withhold                  issuer, broker          Accepted
+Largest                   issuer, broker          nothing: it is said again when it is otherwise
 Introduce                 broker, any            Accepted
 ClaimReport               authority, broker      Accepted
 Administer                any, any               Administered
@@ -51,6 +52,7 @@ from leasekit.core.properties import CLASSES_MAX, KEY_MAX, PROPERTIES_MAX, VALUE
 from leasekit.core.reasons import DEPTH_MAX, REASONS_MAX, Reason
 from leasekit.core.time import INSTANT_MAX, Term, make_term
 from leasekit.core.topology import REQUEST_BYTES_MAX
+from leasekit.core.vectors import RESOURCES_MAX
 
 ID_MAX: Final = 80
 """The longest id of a lease or delegation, in characters."""
@@ -468,6 +470,23 @@ class Withhold(AboutDelegation, frozen=True, tag=21):
     by_class: Annotated[tuple[UnitsOrNone, ...], Meta(max_length=CLASSES_MAX)] = ()
 
 
+class LargestPiece(WireStruct, frozen=True):
+    """No host of a class has more than ``most`` of a ``resource`` left for a unit at any instant before ``until``."""
+
+    class_: ClassId
+    resource: Key
+    most: At
+    until: At
+
+
+class Largest(AboutDelegation, frozen=True, tag=33):
+    """A site says of the hosts of a delegation what none of them has left, where that is less than a host has: all of
+    it, so that what it does not name any more is so no more. Whoever grants more all the same finds it refused.
+    """
+
+    pieces: Annotated[tuple[LargestPiece, ...], Meta(max_length=CLASSES_MAX * RESOURCES_MAX)]
+
+
 class Introduce(MessageBase, frozen=True, tag=17):
     """A broker makes ``peer`` known: its signed ``endorsement`` says its name, role, key and address. ``until`` is when
     the lease ends that ``peer`` got.
@@ -648,5 +667,6 @@ Message: TypeAlias = (
     RequestTicket | Withdraw | ReturnTicket | TicketUpdate | Redeem | CloseLease | Relinquish | Relinquished |
     LeaseUpdate | Truncated | Accepted | Ack | Offer | OfferAnswer | ErrorReply | Reclaim | Introduce |
     ClaimReport | Administer | Administered | Withhold | DryRun | DryRunAnswer |
-    Plan | Planned | Quote | Quoted | HoldParts | PartsHeld | ReleaseParts | LetGo | Holdings
+    Plan | Planned | Quote | Quoted | HoldParts | PartsHeld | ReleaseParts | LetGo | Holdings |
+    Largest
 )  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from leasekit.core.divided import DividedTimetable
@@ -335,8 +335,11 @@ class ClassedView(CapacityView):
         if now < begin:
             return begin
         window = Term(now, max(min(end, horizon), now + 1))
-        tables = self._whole.pools.tables if isinstance(self._whole, DividedTimetable) else self._classed.tables
-        changes = (term.start for table in tables.values() for term, _, _ in islice(table.steps(window), 1, 2))
+        tables = list(self._classed.tables.values())
+        if isinstance(self._whole, DividedTimetable):
+            ceilings = chain.from_iterable(self._whole.ceilings.values())
+            tables = [*self._whole.pools.tables.values(), *(one.table for one in ceilings)]
+        changes = (term.start for table in tables for term, _, _ in islice(table.steps(window), 1, 2))
         return min((at for at in changes if at > now), default=None)
 
 
@@ -476,7 +479,7 @@ class CapacityViews:
         """A view as a lease sees it that goes on there with the units that it has."""
         free = view.source.free
         if isinstance(free, DividedTimetable):
-            free = free.needing(needs)
+            free = free.placed().needing(needs)
         return view if isinstance(free, Timetable) else ClassedView(view.source, free, self.now, view, held)
 
     def needing(self, view: CapacityView, needs: Vector) -> CapacityView:

@@ -140,7 +140,7 @@ STAYS: Final[Mapping[str, str]] = {
     "waiting_chains": "of delegations",
     "retried": "of delegations",
     "slices": "their guest's operator made them, and removes them",
-    **dict.fromkeys(("sources", "tables", "chains", "tickets", "by_type"), "of delegations"),
+    **dict.fromkeys(("sources", "tables", "chains", "tickets", "by_type", "pieces"), "of delegations"),
     **dict.fromkeys(("peers", "by_key"), "peers that became known"),
     "tags": "as peers",
     "made_known": "as peers",
