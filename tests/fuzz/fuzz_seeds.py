@@ -13,7 +13,7 @@ from leasekit.core.claims.tree import ClaimTree
 from leasekit.core.properties import Counts, Properties
 from leasekit.core.protocol.channel import Channel
 from leasekit.core.protocol.codec import encode_batch
-from leasekit.core.protocol.messages import HeldClaim, Message, PlanPart, QuotedOffer, UnitState
+from leasekit.core.protocol.messages import HeldClaim, LargestPiece, Message, PlanPart, QuotedOffer, UnitState
 from leasekit.core.reasons import Code, Reason
 from leasekit.core.time import Term
 
@@ -57,7 +57,7 @@ def example(kind: Any) -> Any:
         Counts: ((b"c" * 32, 1),), tuple[bytes, ...]: (b"c" * 32,),
         tuple[UnitState, ...]: (UnitState("u", "active", {"ip": "10.0.0.1"}, None, b"c"),),
     }  # fmt: skip
-    for part in (PlanPart, QuotedOffer, HeldClaim):
+    for part in (PlanPart, QuotedOffer, HeldClaim, LargestPiece):
         values[tuple[part, ...]] = (part(**{key: values[hint] for key, hint in get_type_hints(part).items()}),)
     plain = {name: values[hint] for name, hint in get_type_hints(kind).items()}
     special = {"claim": TICKET.leaf.digest}
