@@ -83,7 +83,10 @@ class ActorConnection:
     nursery: trio.Nursery | None = None
     _stream: trio.SocketStream | None = attrs.field(init=False, default=None)
     _waiting: dict[int, WaitingAnswer] = attrs.field(init=False, factory=dict)
-    _sending: trio.Lock = attrs.field(init=False, factory=trio.Lock)
+    _connecting: trio.Lock = attrs.field(init=False, factory=trio.Lock)
+    _outgoing: bytearray = attrs.field(init=False, factory=bytearray)
+    """Frames that are to be sent: all that wait go at once, whoever they are of."""
+    _more: trio.Event = attrs.field(init=False, factory=trio.Event)
     _next_id: int = attrs.field(init=False, default=0)
 
     @property
@@ -126,16 +129,29 @@ class ActorConnection:
         return waiting.answer.get("result")
 
     async def _send(self, frame: bytes) -> None:
-        async with self._sending:
-            if self._stream is None:
-                stream = await self._connect()
-                assert self.nursery is not None, "who makes the connection says where its reader runs"
-                self._stream = stream
-                self.nursery.start_soon(self._read, stream)
-            try:
-                await self._stream.send_all(frame)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                raise ActorAwayError(self.name, "its daemon hung up") from None
+        if self._stream is None:
+            async with self._connecting:
+                if self._stream is None:
+                    stream = await self._connect()
+                    assert self.nursery is not None, "who makes the connection says where its tasks run"
+                    self._stream = stream
+                    self.nursery.start_soon(self._read, stream)
+                    self.nursery.start_soon(self._write, stream)
+        self._outgoing += frame
+        self._more.set()
+
+    async def _write(self, stream: trio.SocketStream) -> None:
+        """Send what waits, as a task of its own: a caller that goes away leaves no half of a frame behind."""
+        try:
+            while True:
+                await self._more.wait()
+                if self._stream is not stream:
+                    return  # the one that took its place has a task of its own
+                self._more = trio.Event()
+                data, self._outgoing = self._outgoing, bytearray()
+                await stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the reader finds the same
 
     async def _connect(self) -> trio.SocketStream:
         try:
@@ -156,6 +172,8 @@ class ActorConnection:
         finally:
             if self._stream is stream:
                 self._stream = None
+                self._outgoing.clear()
+                self._more.set()
             for waiting in self._waiting.values():
                 waiting.answered.set()
             with trio.CancelScope(shield=True):

@@ -266,6 +266,7 @@ class Connection:
     _warnings: Callable[[], list[str]]
     _buffer: bytearray = attrs.field(init=False, factory=bytearray)
     _sending: trio.Lock = attrs.field(init=False, factory=trio.Lock)
+    _outgoing: bytearray = attrs.field(init=False, factory=bytearray)
 
     async def receive(self) -> dict[str, Any] | None:
         """The next request, None at the end. Raises ``FrameError``."""
@@ -300,9 +301,12 @@ class Connection:
         return {"warnings": warnings} if warnings else {}
 
     async def _send(self, frame: bytes) -> None:
+        self._outgoing += frame
         async with self._sending:
-            with trio.fail_after(SEND_TIMEOUT):
-                await self._stream.send_all(frame)
+            if self._outgoing:  # else it went with another one
+                data, self._outgoing = self._outgoing, bytearray()
+                with trio.fail_after(SEND_TIMEOUT):
+                    await self._stream.send_all(data)
 
     async def stream(
         self, id_: int, watcher: Watcher[Any], to_events: Callable[[list[Any]], list[dict[str, Any]]]

@@ -100,7 +100,7 @@ async def test_the_past_is_in_the_archive(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (lambda c: c.command("lease.request", type="vm"), "missing"),
+        (lambda c: c.command("lease.request", type="vm"), "term: found none"),
         (lambda c: c.command("fly"), "a guest has no command 'fly'"),
         (lambda c: c.query("fly"), "a guest has no query 'fly'"),
         (lambda c: c.query("lease", lease="x"), "no lease 'x' here"),
