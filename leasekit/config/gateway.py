@@ -30,6 +30,14 @@ def _base(_: object, __: object, value: str) -> None:
 
 
 @attrs.frozen(kw_only=True)
+class BlazarTable:
+    """``[actor.NAME.blazar]``: the gateway serves Blazar's API; hosts are the units of a ``type`` of a ``site``."""
+
+    site: str
+    type: str
+
+
+@attrs.frozen(kw_only=True)
 class GatewayTable:
     """The table. ``without_login`` lets anybody do everything who reaches an address of it: of this machine only.
     ``base`` is the path before all others where a reverse proxy passes one on.
@@ -44,6 +52,7 @@ class GatewayTable:
     metrics: str = attrs.field(default="", validator=check_metrics)
     without_login: bool = False
     base: str = attrs.field(default="", validator=_base)
+    blazar: BlazarTable | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -60,6 +69,7 @@ class GatewaySpec:
     metrics: str
     without_login: bool
     base: str
+    blazar: BlazarTable | None
 
 
 def resolve_listen(where: str, table: GatewayTable, state: Path, faults: Faults) -> tuple[str, ...]:

@@ -277,6 +277,10 @@ class Resolver:
 
     def _gateway(self, name: str, table: GatewayTable) -> GatewaySpec:
         where = f"actor.{name}"
+        sites = [other for other, actor in self.context.actors.items() if actor.role == "authority"]
+        if table.blazar is not None and table.blazar.site not in sites:
+            found = f"{table.blazar.site!r}, which is no site of this file"
+            self.faults.add(f"{where}.blazar.site", found, one_of(table.blazar.site, sites))
         return GatewaySpec(
             name=name,
             listen=resolve_listen(where, table, self.state, self.faults),
@@ -287,6 +291,7 @@ class Resolver:
             metrics=table.metrics,
             without_login=table.without_login,
             base=table.base,
+            blazar=table.blazar,
         )
 
     def _control(self, where: str, name: str, table: tables.ActorTable | GatewayTable) -> Path:

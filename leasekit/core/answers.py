@@ -311,13 +311,14 @@ class Present(Answer, frozen=True):
 
 class SliceDetails(Answer, frozen=True):
     """A slice: how many leases it holds its redeems for, whether it holds them no more, and why it was closed (None:
-    it was not).
+    it was not). ``notes`` are what programs keep with it.
     """
 
     slice: str
     hold: int
     released: bool
     refused: str | None
+    notes: Properties
     leases: int
     open: int
     units: int
@@ -419,6 +420,13 @@ class SliceKeySet(Answer, frozen=True):
 
     slice: str
     leases: list[str]
+
+
+class NotedSlice(Answer, frozen=True):
+    """All that programs keep with a slice now."""
+
+    slice: str
+    notes: Properties
 
 
 class ClosedSlice(Answer, frozen=True):

@@ -251,11 +251,14 @@ class UndoExtend:
 
 @attrs.frozen(kw_only=True)
 class CreateSlice:
-    """Make a slice, whose leases wait for ``hold`` of them to be ticketed; ``key`` are its login keys."""
+    """Make a slice, whose leases wait for ``hold`` of them to be ticketed; ``key`` are its login keys, ``notes`` what
+    programs keep with it.
+    """
 
     name: str = ""
     hold: int = attrs.field(default=0, validator=[attrs.validators.ge(0), attrs.validators.le(10_000)])
     key: str = ""
+    notes: Mapping[str, str] = attrs.Factory(dict)
 
 
 @attrs.frozen(kw_only=True)
@@ -264,6 +267,14 @@ class SetSliceKey:
 
     name: str = ""
     key: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class NoteSlice:
+    """Programs keep other ``notes`` with a slice; one that is empty is there no more."""
+
+    name: str = ""
+    notes: Mapping[str, str] = attrs.Factory(dict)
 
 
 @attrs.frozen(kw_only=True)
@@ -302,6 +313,13 @@ class ListLeases:
     """The leases of a slice, or of all; with ``all`` those that are over, too."""
 
     all: bool = False
+    slice: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class ListSlices:
+    """The slice of this name, or all slices."""
+
     slice: str = ""
 
 

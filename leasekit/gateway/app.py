@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
 from time import perf_counter
@@ -22,23 +22,16 @@ from leasekit.client.shapes import ProblemDetails
 from leasekit.core.errors import LeasekitError
 from leasekit.core.frames import MEDIA_TYPE
 from leasekit.gateway import approvals, deployment, leases, slots, tokens, usage  # noqa: F401 - they declare their routes
-from leasekit.gateway.callers import ANYBODY, Caller
+from leasekit.gateway.blazar.routes import blazar_routes
 from leasekit.gateway.door import GatewayDoor
+from leasekit.gateway.incoming import JSON, SAFE, caller_of, read_body
 from leasekit.gateway.openapi import document
 from leasekit.gateway.problems import ProblemError, of_error
 from leasekit.gateway.routing import BASE, KEY, ROUTES, Call, Route, unprocessable
 from leasekit.gateway.tunnel import answer_frame
 
-BODY_MAX: Final = 1024 * 1024
-"""The longest body of a request, in bytes."""
 PROBLEM: Final = "application/problem+json"
-JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
-SAFE: Final = {
-    "cache-control": "no-store", "x-content-type-options": "nosniff", "content-security-policy": "default-src 'none'",
-    "x-frame-options": "DENY", "referrer-policy": "no-referrer",
-}  # fmt: skip
-"""Headers of every answer."""
 
 logger = logging.getLogger(__name__)
 _encode: Final = msgspec.json.Encoder().encode
@@ -71,6 +64,7 @@ def make_app(door: GatewayDoor, base: str) -> Starlette:
     made.append(StarletteRoute(f"{base}{BASE}/openapi.json", openapi, methods=["GET"]))
     control = _told(door, "/control/{actor}", partial(_control, door))
     made.append(StarletteRoute(f"{base}{BASE}/control/{{actor}}", control, methods=["POST"]))
+    made += blazar_routes(door, f"{base}/blazar") if door.blazar is not None else []
     return Starlette(routes=made, exception_handlers={HTTPException: _unrouted, Exception: _bug})
 
 
@@ -103,21 +97,21 @@ async def _or_problem(answer: Callable[[Request], Awaitable[Response]], request:
 
 
 async def _control(door: GatewayDoor, request: Request) -> Response:
-    call = Call(door, await _caller(door, request.headers), request.headers)
-    return await answer_frame(call, request.path_params["actor"], await _body(request, MEDIA_TYPE))
+    call = Call(door, await caller_of(door, request.headers), request.headers)
+    return await answer_frame(call, request.path_params["actor"], await read_body(request, MEDIA_TYPE))
 
 
 async def _answer(door: GatewayDoor, route: Route, request: Request) -> Response:
     # One pass: each look-up in Starlette's headers goes through all of them.
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
-    caller = await _caller(door, headers)
+    caller = await caller_of(door, headers)
     key = headers.get("idempotency-key", "")
     if key and not KEY.fullmatch(key):
         raise unprocessable(f"Idempotency-Key: found {key!r:.60}, expected 1 to 200 visible characters")
     call = Call(door, caller, headers, key)
     given = {**request.path_params, **route.read_params(_once(request))}
     if route.method != "GET":
-        given |= route.read_body(await _body(request))
+        given |= route.read_body(await read_body(request))
     answer = await route.run(call, **given)
     if isinstance(answer, AsyncIterator):
         return StreamingResponse(answer, media_type=EVENTS, headers=SAFE)
@@ -137,46 +131,6 @@ def _once(request: Request) -> dict[str, str]:
     if len(found) < len(pairs):
         raise unprocessable("query: found a word twice, expected each once")
     return found
-
-
-async def _body(request: Request, expected: str = JSON) -> bytes:
-    """The body, if it is not too long, and of the kind that is expected. Raises :class:`ProblemError`."""
-    data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > BODY_MAX:
-            raise ProblemError(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"body: at most {BODY_MAX} bytes are allowed", code="too_large"
-            )
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if data and kind != expected:
-        # A form of another site's page can't be of this kind.
-        found = f"Content-Type: found {kind or 'none'!r:.60}, expected {expected}"
-        raise ProblemError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, found, code="bad_argument")
-    return bytes(data)
-
-
-async def _caller(door: GatewayDoor, headers: Mapping[str, str]) -> Caller:
-    """Who calls. Raises :class:`ProblemError` for a token that is none, and for none where one is needed."""
-    given = headers.get("authorization")
-    if given is None:
-        if door.without_login:
-            return ANYBODY
-        raise _unauthorized("a token is needed: Authorization: Bearer lk_...")
-    scheme, _, secret = given.partition(" ")
-    if scheme.lower() != "bearer":
-        raise _unauthorized(f"Authorization: found {scheme!r:.20}, expected Bearer and a token")
-    record, change = door.tokens.find(secret.strip(), door.clock())
-    if record is None:
-        raise _unauthorized("the token is not one of this gateway's, or its time is over")
-    if change is not None:
-        await door.commit(change)
-    return record.caller
-
-
-def _unauthorized(text: str) -> ProblemError:
-    headers = {"www-authenticate": 'Bearer realm="leasekit"'}
-    return ProblemError(HTTPStatus.UNAUTHORIZED, text, code="unauthenticated", headers=headers)
 
 
 def told(problem: ProblemDetails, headers: dict[str, str] | None = None) -> Response:

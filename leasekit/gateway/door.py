@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from leasekit.client.shapes import LeasePolicy
+from leasekit.config.gateway import BlazarTable
 from leasekit.core.measures import Histogram
 from leasekit.core.schema import Change, Store
 from leasekit.core.time import Instant
@@ -44,13 +45,14 @@ class Answered:
 @attrs.define(eq=False)
 class GatewayDoor:
     """``actors`` are the ways to the actors of the deployment, by name; ``store`` keeps tokens. ``without_login``: who
-    shows no token may do everything.
+    shows no token may do everything. ``blazar``: which units are the hosts of Blazar's API, if it is served.
     """
 
     name: str
     actors: Mapping[str, ActorConnection]
     without_login: bool
     _store: Store
+    blazar: BlazarTable | None = None
     clock: Callable[[], Instant] = lambda: time.time_ns() // 1_000_000
     tokens: Tokens = attrs.field(init=False, factory=Tokens)
     policies: dict[str, LeasePolicy] = attrs.field(init=False, factory=dict)

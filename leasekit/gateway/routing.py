@@ -87,7 +87,7 @@ class Route:
         try:
             return {"params": msgspec.convert(dict(query), self.params, strict=False)}
         except msgspec.ValidationError as error:
-            raise unprocessable(_explained("query", str(error), query, self.params)) from None
+            raise unprocessable(explained("query", str(error), query, self.params)) from None
 
     def read_body(self, data: bytes) -> dict[str, Any]:
         """What its function is given of a body. Raises :class:`ProblemError`."""
@@ -99,12 +99,12 @@ class Route:
             return {"body": msgspec.json.decode(data or b"{}", type=self.body)}
         except msgspec.ValidationError as error:
             found = msgspec.json.decode(data or b"{}")
-            raise unprocessable(_explained("body", str(error), found, self.body)) from None
+            raise unprocessable(explained("body", str(error), found, self.body)) from None
         except msgspec.DecodeError as error:
             raise ProblemError(HTTPStatus.BAD_REQUEST, f"body: expected JSON: {error}", code="bad_argument") from None
 
 
-def _explained(part: str, text: str, found: Any, kind: type[Struct]) -> str:
+def explained(part: str, text: str, found: Any, kind: type[Struct]) -> str:
     """msgspec's words, with the path of what is wrong before them, what was found there, and what is allowed."""
     words, _, path = text.partition(" - at `$")
     where = path.rstrip("`").lstrip(".")

@@ -52,7 +52,11 @@ class GatewayServer:
         try:
             connections = {one.name: ActorConnection(one.name, one.role, one.control) for one in self.actors}
             door = self.door = GatewayDoor(
-                name=self.spec.name, actors=connections, store=store, without_login=self.spec.without_login
+                name=self.spec.name,
+                actors=connections,
+                store=store,
+                without_login=self.spec.without_login,
+                blazar=self.spec.blazar,
             )
             async with trio.open_nursery() as nursery:
                 for connection in connections.values():

@@ -90,3 +90,22 @@ def test_what_does_not_fit_into_one_list_is_not_sent(world: DeployedWorld) -> No
     assert not world.command("batch", "lease.modify", lease=lease, configuration={"rest": "y"}).error
     world.pass_time(MINUTE)
     assert world.site().leases[lease].properties == {**full, "rest": "y"}
+
+
+def test_programs_keep_notes_with_a_slice(world: DeployedWorld) -> None:
+    """They change one by one, are kept over a restart, and go with an empty text; no other slice has them."""
+    world.command("batch", "slice.create", name="noted", notes={"door": "a", "colour": "red"})
+    changed = world.command("batch", "slice.note", name="noted", notes={"door": "", "size": "3"})
+    assert changed.result == {"slice": "noted", "notes": {"colour": "red", "size": "3"}}
+    world.restart("batch")
+    asked = world.nodes["batch"].actor.dispatch.ask
+    (noted,) = asked("slices", {"slice": "noted"})
+    assert noted["notes"] == {"colour": "red", "size": "3"}
+    assert [one["notes"] for one in asked("slices", {}) if one["slice"] != "noted"] == [{}]
+    assert asked("slices", {"slice": "absent"}) == []
+
+
+def test_notes_have_limits(world: DeployedWorld) -> None:
+    """As property lists have them; what is refused changes nothing."""
+    assert "notes.long: found" in failed(world.command("batch", "slice.note", name="lab", notes={"long": "x" * 20_000}))
+    assert "no slice 'absent'" in failed(world.command("batch", "slice.note", name="absent", notes={"a": "b"}))

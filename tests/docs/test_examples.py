@@ -123,6 +123,22 @@ def test_watching(folder: Path) -> None:
     assert "SUCCESS" in _type(_typed("docs/observability.md", "Prometheus and Grafana"), folder)
 
 
+def test_blazar(folder: Path) -> None:
+    """docs/blazar.md: OpenStack's clients create, show, change and delete leases and hosts."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    file = folder / "blazar.toml"
+    file.write_text((ROOT / "deploy" / "blazar" / "blazar.toml").read_text().replace("8780", port))
+    lines = [line.replace("8780", port) for line in _typed("docs/blazar.md", "By OpenStack's clients")]
+    with running(file, _environment(folder), folder / "s"):
+        printed = _type(lines, folder)
+    assert re.findall(r"^Deleted (\w+): (\S+)$", printed, re.MULTILINE) == [
+        ("host", "compute-5"), ("lease", "machines"), ("lease", "premier"),
+    ]  # fmt: skip
+    assert re.search(r"\| 4 +\| compute-4 ", printed)
+
+
 def test_researcher(folder: Path) -> None:
     """README: a mapper in a file takes the place of a built-in one in an emulation."""
     _files("README.md", folder)

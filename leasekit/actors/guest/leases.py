@@ -5,6 +5,7 @@ for them is of use, and what is asked of brokers and sites.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -30,7 +31,7 @@ from leasekit.core.answers import (
 )
 from leasekit.core.claims.claim import decode_ticket, split_tickets
 from leasekit.core.claims.signed import RELINQUISHMENT, state
-from leasekit.core.commands import ListGuestLeases, ShowLease
+from leasekit.core.commands import ListGuestLeases, ListSlices, ShowLease
 from leasekit.core.errors import CommandError, TicketError
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import returns
@@ -264,10 +265,14 @@ class Leases:
         return self.describe(self.find(asked.lease))
 
     @query("slices")
-    def _query_slices(self) -> list[SliceDetails]:
+    def _query_slices(self, asked: ListSlices) -> list[SliceDetails]:
+        among = self.slices.values() if not asked.slice else filter(None, [self.slices.get(asked.slice)])
+        of = defaultdict[str, list[GuestLease]](list)
+        for lease in self.by_id.values():
+            of[lease.slice].append(lease)
         rows = []
-        for record in self.slices.values():
-            members = self.of_slice(record.id)
+        for record in among:
+            members = of[record.id]
             going = [lease for lease in members if lease.is_open]
             units = sum(len(lease.units) for lease in going)
             refused = words(record.refused) or None

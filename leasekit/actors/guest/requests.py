@@ -33,12 +33,13 @@ from leasekit.core.answers import (
     CreatedSlice,
     DryRunDetails,
     GuestLeaseDetails,
+    NotedSlice,
     SliceKeySet,
     describe_counts,
     plain,
 )
 from leasekit.core.claims.claim import begin_of, decode_ticket, saving_of
-from leasekit.core.commands import CloseSlice, CreateSlice, SetSliceKey, UndoExtend
+from leasekit.core.commands import CloseSlice, CreateSlice, NoteSlice, SetSliceKey, UndoExtend
 from leasekit.core.errors import CommandError
 from leasekit.core.filters import FilterError, parse_filter
 from leasekit.core.leases import membership as mb
@@ -46,7 +47,7 @@ from leasekit.core.leases.plans import HOLD
 from leasekit.core.leases.records import After, Asked, GuestLease, Origin, Resumed, Slice
 from leasekit.core.leases.saved import RESUMES
 from leasekit.core.mappers import ExtendLease, ModifyLease, RequestLease
-from leasekit.core.properties import Properties, counts, first_of, minus
+from leasekit.core.properties import EMPTY, Properties, check_properties, counts, first_of, minus
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, DryRun, DryRunAnswer
 from leasekit.core.reasons import Code, Reason, mark, said, view, words
 from leasekit.core.requests import KEEP, REQUEUE, TRUE, Options, keepalive_of, kept_words, parse_options, with_term
@@ -494,7 +495,7 @@ class Slices:
         if not name or name in self._records.slices:
             raise CommandError(f"name: found {name!r}, expected a name that no slice has yet")
         key = _key_text(asked.key)
-        record = Slice(name, hold, hold == 0, key=key)
+        record = Slice(name, hold, hold == 0, key=key, notes=_noted(EMPTY, asked.notes))
         self._records.slices[name] = record
         self._kernel.touch(record)
         return CreatedSlice(name, hold)
@@ -510,6 +511,13 @@ class Slices:
         for lease in leases:
             self._transitions.advance(lease)
         return SliceKeySet(name, [lease.id for lease in leases])
+
+    @command("slice.note")
+    def _note(self, asked: NoteSlice) -> NotedSlice:
+        record = self._find(asked.name)
+        record.notes = _noted(record.notes, asked.notes)
+        self._kernel.touch(record)
+        return NotedSlice(record.id, dict(record.notes))
 
     def _find(self, name: str) -> Slice:
         record = self._records.slices.get(name)
@@ -534,6 +542,14 @@ class Slices:
                 self._endings.close(lease, reason)
                 closed.append(lease.id)
         return ClosedSlice(name, closed)
+
+
+def _noted(before: Properties, changes: Mapping[str, str]) -> Properties:
+    found = {name: text for name, text in {**before, **changes}.items() if text}
+    try:
+        return check_properties(found, "notes")
+    except ValueError as error:
+        raise CommandError(str(error), Code.BAD_ARGUMENT) from None
 
 
 def _key_text(text: str) -> str:

@@ -456,7 +456,8 @@ class GuestLease(KeptRecord):
 class Slice(KeptRecord):
     """A group of a guest's leases. With ``hold`` its redeems wait until that many tickets have arrived, all or none.
 
-    ``key`` is what its users log in to units with (OpenSSH public keys, a line each); it may change at any time.
+    ``key`` is what its users log in to units with (OpenSSH public keys, a line each); ``notes`` are what programs keep
+    with it, and are read by nobody else. Both may change at any time.
     """
 
     id: str
@@ -465,6 +466,7 @@ class Slice(KeptRecord):
     refused: Reason | None = None
     live: bool = True
     key: str = ""
+    notes: Properties = EMPTY
 
     table: ClassVar[str] = "slices"
     columns: ClassVar = {"name": "id"}

@@ -1,0 +1,199 @@
+"""The paths of Blazar's API, and how it answers: with Blazar's statuses and its form of errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from http import HTTPStatus
+from time import perf_counter
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route as StarletteRoute
+
+from leasekit.core.errors import LeasekitError
+from leasekit.gateway.blazar import hosts, leases
+from leasekit.gateway.blazar.wire import LeaseBody, LeaseChange, bad, read
+from leasekit.gateway.door import GatewayDoor
+from leasekit.gateway.incoming import JSON, SAFE, caller_of, read_body
+from leasekit.gateway.problems import ProblemError, of_error
+from leasekit.gateway.routing import Call
+
+TOKEN: Final = "x-auth-token"
+NO_TOKEN: Final = "notused"
+"""What keystoneauth shows as a token for the auth type `none`."""
+PROJECT: Final = "x-project-id"
+VERSION: Final = "openstack-api-version"
+SERVICE: Final = "reservation"
+SERVED: Final = "1.0"
+STATUS: Final = {HTTPStatus.UNPROCESSABLE_ENTITY: HTTPStatus.BAD_REQUEST}
+"""What Blazar says where the gateway says something else."""
+Answer = Callable[..., Awaitable[Any]]
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def blazar_routes(door: GatewayDoor, base: str) -> list[StarletteRoute]:
+    """The paths, which begin with ``base``."""
+    lease, host = f"{base}/v1/leases", f"{base}/v1/os-hosts"
+    declared: list[tuple[str, str, HTTPStatus, Answer]] = [
+        ("GET", lease, HTTPStatus.OK, _list_leases),
+        ("POST", lease, HTTPStatus.CREATED, _create_lease),
+        ("GET", f"{lease}/{{id}}", HTTPStatus.OK, _show_lease),
+        ("PUT", f"{lease}/{{id}}", HTTPStatus.OK, _update_lease),
+        ("DELETE", f"{lease}/{{id}}", HTTPStatus.NO_CONTENT, _delete_lease),
+        ("GET", host, HTTPStatus.OK, _list_hosts),
+        ("POST", host, HTTPStatus.CREATED, _create_host),
+        ("GET", f"{host}/allocations", HTTPStatus.OK, _list_allocations),
+        ("GET", f"{host}/properties", HTTPStatus.OK, _list_properties),
+        ("PATCH", f"{host}/properties/{{name}}", HTTPStatus.OK, _set_property),
+        ("GET", f"{host}/{{id}}", HTTPStatus.OK, _show_host),
+        ("PUT", f"{host}/{{id}}", HTTPStatus.OK, _update_host),
+        ("DELETE", f"{host}/{{id}}", HTTPStatus.NO_CONTENT, _delete_host),
+        ("GET", f"{host}/{{id}}/allocation", HTTPStatus.OK, _show_allocation),
+    ]
+    made = [
+        StarletteRoute(path, _counted(door, path[len(base) :], partial(_answer, door, status, run)), methods=[method])
+        for method, path, status, run in declared
+    ]
+    for path in ("", "/", "/versions"):
+        made.append(StarletteRoute(f"{base}{path}", partial(_versions, base), methods=["GET"]))
+    for path in ("floatingips", "floatingips/{rest:path}", "plugins"):
+        refuse = partial(_answer, door, HTTPStatus.OK, partial(_not_served, path.partition("/")[0]))
+        made.append(StarletteRoute(f"{base}/v1/{path}", refuse, methods=["GET", "POST", "PUT", "DELETE"]))
+    return made
+
+
+def _counted(
+    door: GatewayDoor, path: str, answer: Callable[[Request], Awaitable[Response]]
+) -> Callable[[Request], Awaitable[Response]]:
+    """The ``answer`` at a ``path``, in the numbers that the gateway tells."""
+
+    async def endpoint(request: Request) -> Response:
+        began, status = perf_counter(), int(HTTPStatus.INTERNAL_SERVER_ERROR)
+        try:
+            answered = await answer(request)
+            status = answered.status_code
+        finally:
+            door.answered.note(request.method, f"/blazar{path}", status, perf_counter() - began)
+        return answered
+
+    return endpoint
+
+
+async def _versions(base: str, request: Request) -> Response:
+    link = {"href": f"{str(request.base_url).rstrip('/')}{base}/v1", "rel": "self"}
+    version = {"id": "v1.0", "status": "CURRENT", "links": [link], "min_version": SERVED, "max_version": SERVED}
+    return _told(HTTPStatus.MULTIPLE_CHOICES, {"versions": [version]})
+
+
+async def _answer(door: GatewayDoor, status: HTTPStatus, run: Answer, request: Request) -> Response:
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
+    if headers.get(TOKEN, NO_TOKEN) != NO_TOKEN:
+        headers["authorization"] = f"Bearer {headers[TOKEN]}"
+    try:
+        _check_version(headers.get(VERSION, ""))
+        call = Call(door, await caller_of(door, headers), headers)
+        found = await run(call, request)
+    except ClientDisconnect:
+        return Response(status_code=499)
+    except LeasekitError as error:
+        problem = of_error(error)
+        code = STATUS.get(HTTPStatus(problem.status), problem.status)
+        words = {"error_code": code, "error_message": problem.detail, "error_name": code}
+        return _told(code, words, dict(error.headers) if isinstance(error, ProblemError) else {})
+    return Response(status_code=status, headers=SAFE) if status == HTTPStatus.NO_CONTENT else _told(status, found)
+
+
+def _told(status: int, body: Any, headers: Mapping[str, str] | None = None) -> Response:
+    versioned = {"openstack-api-version": f"{SERVICE} {SERVED}", "vary": "OpenStack-API-Version"}
+    return Response(
+        _encode(body), status_code=status, media_type=JSON, headers={**SAFE, **versioned, **(headers or {})}
+    )
+
+
+def _check_version(header: str) -> None:
+    """Raises :class:`ProblemError` for a version of the API that is not served."""
+    for part in header.split(","):
+        service, _, version = part.strip().partition(" ")
+        if service.lower() == SERVICE and version.strip() not in (SERVED, "latest"):
+            text = f"Version {version!r:.20} is not supported by the API. Minimum is {SERVED} and maximum is {SERVED}."
+            raise ProblemError(HTTPStatus.NOT_ACCEPTABLE, text, code="bad_argument")
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    try:
+        found = json.loads(await read_body(request) or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise bad(f"body: expected JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise bad(f"body: found {found!r:.60}, expected an object")
+    return found
+
+
+def _project(call: Call) -> str:
+    return call.headers.get(PROJECT, "")
+
+
+async def _list_leases(call: Call, request: Request) -> Any:
+    return {"leases": await leases.list_leases(call, _project(call))}
+
+
+async def _create_lease(call: Call, request: Request) -> Any:
+    body = read(await _body(request), LeaseBody)
+    return {"lease": await leases.create_lease(call, _project(call), body)}
+
+
+async def _show_lease(call: Call, request: Request) -> Any:
+    return {"lease": await leases.show_lease(call, _project(call), request.path_params["id"])}
+
+
+async def _update_lease(call: Call, request: Request) -> Any:
+    change = read(await _body(request), LeaseChange)
+    return {"lease": await leases.update_lease(call, _project(call), request.path_params["id"], change)}
+
+
+async def _delete_lease(call: Call, request: Request) -> Any:
+    await leases.delete_lease(call, _project(call), request.path_params["id"])
+
+
+async def _list_hosts(call: Call, request: Request) -> Any:
+    return {"hosts": await hosts.list_hosts(call)}
+
+
+async def _create_host(call: Call, request: Request) -> Any:
+    return {"host": await hosts.create_host(call, await _body(request))}
+
+
+async def _show_host(call: Call, request: Request) -> Any:
+    return {"host": await hosts.show_host(call, request.path_params["id"])}
+
+
+async def _update_host(call: Call, request: Request) -> Any:
+    return {"host": await hosts.update_host(call, request.path_params["id"], await _body(request))}
+
+
+async def _delete_host(call: Call, request: Request) -> Any:
+    await hosts.delete_host(call, request.path_params["id"])
+
+
+async def _list_allocations(call: Call, request: Request) -> Any:
+    return {"allocations": await hosts.list_allocations(call, request.query_params)}
+
+
+async def _show_allocation(call: Call, request: Request) -> Any:
+    return {"allocation": await hosts.show_allocation(call, request.path_params["id"], request.query_params)}
+
+
+async def _list_properties(call: Call, request: Request) -> Any:
+    return {"resource_properties": await hosts.list_properties(call, request.query_params)}
+
+
+async def _set_property(call: Call, request: Request) -> Any:
+    return {"resource_property": await hosts.set_property(call, request.path_params["name"], await _body(request))}
+
+
+async def _not_served(what: str, call: Call, request: Request) -> Any:
+    raise ProblemError(HTTPStatus.NOT_FOUND, f"{what}: not served here, leases of hosts and machines are")

@@ -1,0 +1,62 @@
+"""What comes with a request, for every kind of route alike: who calls, and a body that is not too long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final
+
+from starlette.requests import Request
+
+from leasekit.gateway.callers import ANYBODY, Caller
+from leasekit.gateway.door import GatewayDoor
+from leasekit.gateway.problems import ProblemError
+
+BODY_MAX: Final = 1024 * 1024
+"""The longest body of a request, in bytes."""
+JSON: Final = "application/json"
+SAFE: Final = {
+    "cache-control": "no-store", "x-content-type-options": "nosniff", "content-security-policy": "default-src 'none'",
+    "x-frame-options": "DENY", "referrer-policy": "no-referrer",
+}  # fmt: skip
+"""Headers of every answer."""
+
+
+async def read_body(request: Request, expected: str = JSON) -> bytes:
+    """The body, if it is not too long, and of the kind that is expected. Raises :class:`ProblemError`."""
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > BODY_MAX:
+            raise ProblemError(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"body: at most {BODY_MAX} bytes are allowed", code="too_large"
+            )
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if data and kind != expected:
+        # A form of another site's page can't be of this kind.
+        found = f"Content-Type: found {kind or 'none'!r:.60}, expected {expected}"
+        raise ProblemError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, found, code="bad_argument")
+    return bytes(data)
+
+
+async def caller_of(door: GatewayDoor, headers: Mapping[str, str]) -> Caller:
+    """Who calls. Raises :class:`ProblemError` for a token that is none, and for none where one is needed."""
+    given = headers.get("authorization")
+    if given is None:
+        if door.without_login:
+            return ANYBODY
+        raise _unauthorized("a token is needed: Authorization: Bearer lk_...")
+    scheme, _, secret = given.partition(" ")
+    if scheme.lower() != "bearer":
+        raise _unauthorized(f"Authorization: found {scheme!r:.20}, expected Bearer and a token")
+    record, change = door.tokens.find(secret.strip(), door.clock())
+    if record is None:
+        raise _unauthorized("the token is not one of this gateway's, or its time is over")
+    if change is not None:
+        await door.commit(change)
+    return record.caller
+
+
+def _unauthorized(text: str) -> ProblemError:
+    headers = {"www-authenticate": 'Bearer realm="leasekit"'}
+    return ProblemError(HTTPStatus.UNAUTHORIZED, text, code="unauthenticated", headers=headers)
