@@ -47,32 +47,28 @@ from typing import Any, Final, TextIO
 
 import attrs
 
-from leasekit.actors.settings import AuthoritySettings, GuestSettings
-from leasekit.config.build import BuiltActor, build
+from leasekit.config.build import BuiltActor
 from leasekit.config.deployment import Deployment
 from leasekit.config.emulation import RunSpec
 from leasekit.config.errors import ConfigErrors
 from leasekit.config.load import load
 from leasekit.config.sense import capacities, senseless
-from leasekit.config.traces import TraceMissing, data_dir, missing_traces
 from leasekit.core.errors import LeasekitError
-from leasekit.core.leases.power import OPERATIONS, power_driver
 from leasekit.core.settings import expect_one_of
-from leasekit.core.signals import Signal
-from leasekit.core.steps import Action
-from leasekit.core.time import HOUR, SECOND, Duration, Term, format_duration, parse_duration
+from leasekit.core.signals import Signal, SignalSteps
+from leasekit.core.time import HOUR, SECOND, Duration, Term, parse_duration
 from leasekit.emulation import metrics
+from leasekit.emulation.emulated import Emulated
 from leasekit.emulation.energy.account import EnergyAccount
-from leasekit.emulation.mapper_faults import MapperFaults, Tell, TurnLimitError, turn_limit
+from leasekit.emulation.mapper_faults import Tell, TurnLimitError, turn_limit
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.outputs import make_folder, write_json, writing
 from leasekit.emulation.pictures import RunResult, bought, draw, emulation_of
 from leasekit.emulation.recorder import Outages, Recorder, Topologies, total
 from leasekit.emulation.request_book import RequestBook, Tally
-from leasekit.emulation.world import Outcome, World, few_collections
+from leasekit.emulation.world import World, few_collections
 from leasekit.policies.guest.load_following import LoadFollowing
 from leasekit.policies.registry import find_mapper, make_mapper
-from leasekit.stores.memory import MemoryStore
 
 INTERRUPT: Final = "interrupt"
 """What ``stopped_by`` says of a run that was interrupted."""
@@ -110,8 +106,23 @@ def run_file(
     if signatures is not None:
         changes["deployment.signatures"] = signatures
     deployment = deployment.with_overrides(changes)
+    runs = run_deployment(deployment, out, data=data, synthetic=synthetic, only=only, tell=tell, progress=progress)
+    return runs[0]
+
+
+def run_deployment(
+    deployment: Deployment,
+    out: Path | None = None,
+    *,
+    data: Path | None = None,
+    synthetic: bool = False,
+    only: Sequence[str] = (),
+    tell: Tell | None = None,
+    progress: Progress | None = None,
+) -> tuple[dict[str, Any], list[RunResult]]:
+    """The same of a deployment: the summary, and the runs that came to their end."""
     if deployment.emulation is None:
-        raise LeasekitError(f"{file}: found no [emulation] table, expected one that says how long to run")
+        raise LeasekitError(f"{deployment.file}: found no [emulation] table, expected one that says how long to run")
     if out is not None:
         make_folder(out)
     if errors := senseless(deployment):
@@ -140,7 +151,7 @@ def run_file(
         with writing(out):
             summary["pictures"] = [path.name for path in draw(deployment, results, out)]
             _write_summary(summary, out)
-    return summary
+    return summary, results
 
 
 def _chosen(runs: Sequence[RunSpec], stems: Sequence[str], only: Sequence[str]) -> list[tuple[RunSpec, str]]:
@@ -219,81 +230,49 @@ def run_one(
     """
     varied = deployment.with_run(spec)
     emulation = emulation_of(varied)
-    actors = _build_all(varied, data, synthetic)
     with ExitStack() as stack:
         log = None
         if out is not None:
             stack.enter_context(writing(out))
             log = stack.enter_context(_whole(out / _file(stem, "transitions")))
-        mappers = {name: actor.mapper.target for name, actor in varied.actors.items()}
-        run = f"run {spec.name!r}: " if spec.name else ""
-        faults = MapperFaults(mappers, None if tell is None else lambda text: tell(f"{run}{text}"))
-        requests = RequestBook(
-            {site.name: capacities(varied, site.name) for site in varied.of_role("authority")}, emulation.tick
-        )
-        recorder = Recorder(
-            {name: actor.role for name, actor in varied.actors.items()},
-            log,
-            requests=requests,
-            mappers=faults,
-            start=emulation.start,
-            leave={
-                name: actor.settings.leave_time
-                for name, actor in varied.actors.items()
-                if isinstance(actor.settings, GuestSettings)
-            },
-            switched=[
-                name
-                for name, actor in varied.actors.items()
-                if isinstance(actor.settings, AuthoritySettings)
-                and any(group.power for group in actor.settings.inventory)
-            ],
-        )
-        world = World(
-            tick=emulation.tick,
-            delay=lambda sender, receiver: emulation.message_latency,
-            every_tick=emulation.ticks == "every",
-            observe=recorder.observe,
-            start=emulation.start,
-        )
-        for built in actors.values():
-            world.add(built.actor, MemoryStore(keep_log=False), action_model(built))
-        if (repair := emulation.repair) is not None:  # as an operator would, after so long
-            recorder.on_failure = lambda at, site, unit: world.command_at(at + repair, site, "unit.enable", unit=unit)
+        emulated = Emulated(varied, run=spec.name, log=log, data=data, synthetic=synthetic, tell=tell)
+        with turn_limit(emulation.turn_limit, emulated.who):
+            horizon = Term(emulation.start, emulation.start + emulation.horizon)
+            wall, cpu = _run(emulated.world, horizon, spec.name, progress)
+    result = result_of(emulated, spec, stem, _measured(varied, wall, cpu, emulated.recorder.flips))
+    if out is not None:
+        with writing(out):
+            _write_series(result, out)
+    return result
 
-        def who() -> str:
-            passed = format_duration(world.now - emulation.start)
-            return f"{run}{world.acting}, mapper {mappers[world.acting]}, after {passed}:"
 
-        with turn_limit(emulation.turn_limit, who):
-            wall, cpu = _run(world, Term(emulation.start, emulation.start + emulation.horizon), spec.name, progress)
-    window = Term(emulation.start + emulation.warmup, emulation.start + emulation.horizon)
+def result_of(emulated: Emulated, spec: RunSpec, stem: str, measured: Mapping[str, Any]) -> RunResult:
+    """What has come of a run up to now, at most to its horizon, from the end of its warm-up on."""
+    emulation, recorder, actors = emulation_of(emulated.deployment), emulated.recorder, emulated.actors
+    end = min(emulation.start + emulation.horizon, emulated.world.now + 1)
+    window = Term(min(emulation.start + emulation.warmup, end - 1), end)
     by_type, promised = recorder.leased_by_type, recorder.promised
     leased = {name: total(types) for name, types in by_type.items()}
     wanted = {name: load for name, built in actors.items() if (load := _wanted(built, window)) is not None}
     guests = {
         name: {
-            **_held(window, by_type[name], requests.of_guest(name)),
+            **_held(window, by_type[name], emulated.requests.of_guest(name)),
             **_followed(window, leased[name], actors[name].signal, wanted.get(name)),
             "fidelity": metrics.fidelity(recorder.usable[name], promised[name], window),
             **_topologies(recorder.topologies[name]),
-            "requests": requests.by_guest.get(name, Tally()).summary(),
+            "requests": emulated.requests.by_guest.get(name, Tally()).summary(),
         }
         for name in leased
     }
     summary = {
-        **summarise(varied, spec, world, recorder, requests, window, guests),
-        "mapper_errors": faults.summary(),
-        "measured": _measured(varied, wall, cpu, recorder.flips),
+        **summarise(emulated.deployment, spec, emulated.world, recorder, emulated.requests, window, guests),
+        "mapper_errors": emulated.faults.summary(),
+        "measured": measured,
     }
-    result = RunResult(
-        spec=spec, stem=stem, deployment=varied, summary=summary, recorder=recorder, leased=leased,
+    return RunResult(
+        spec=spec, stem=stem, deployment=emulated.deployment, summary=summary, recorder=recorder, leased=leased,
         leased_by_type=by_type, wanted=wanted, window=window, actors=actors,
     )  # fmt: skip
-    if out is not None:
-        with writing(out):
-            _write_series(result, out)
-    return result
 
 
 @contextmanager
@@ -305,20 +284,6 @@ def _whole(file: Path) -> Iterator[TextIO]:
     except BaseException:
         file.unlink(missing_ok=True)
         raise
-
-
-def _build_all(deployment: Deployment, data: Path | None, synthetic: bool) -> dict[str, BuiltActor]:
-    """All actors. Traces that are missing are told in one error."""
-    actors: dict[str, BuiltActor] = {}
-    missing: dict[str, None] = {}
-    for name in deployment.actors:
-        try:
-            actors[name] = build(deployment, name, data=data, synthetic=synthetic, virtual=True)
-        except TraceMissing as error:
-            missing.update(dict.fromkeys(error.traces))
-    if missing:
-        raise missing_traces(list(missing), data_dir(data, config=deployment.file))
-    return actors
 
 
 def _wanted(built: BuiltActor, window: Term) -> Signal | None:
@@ -344,20 +309,6 @@ def _run(world: World, term: Term, name: str, progress: Progress | None) -> tupl
             if progress is not None:
                 progress(name, step / steps)
     return time.perf_counter() - begin, time.process_time() - begin_cpu
-
-
-def action_model(built: BuiltActor) -> Callable[[Action], Outcome]:
-    """The latency models that take the place of an actor's drivers, by resource type."""
-
-    def model(action: Action) -> Outcome:
-        of_type = built.model(power_driver(action.type) if action.op in OPERATIONS else action.type)
-        if of_type is None:
-            return Outcome(0, True, {}, "")
-        outcome = of_type.outcome(action.op, action.unit, action.number)
-        latency = of_type.latency(action.op, action.unit, action.number)
-        return Outcome(latency, outcome.ok, dict(outcome.properties), outcome.reason)
-
-    return model
 
 
 def summarise(
@@ -500,9 +451,10 @@ def _by_type(name: str, types: Mapping[str, Series]) -> dict[str, Series]:
     return {name if len(types) == 1 else f"{name}.{kind}": series for kind, series in types.items()}
 
 
-def _write_series(result: RunResult, out: Path) -> None:
-    recorder, emulation = result.recorder, emulation_of(result.deployment)
-    columns: dict[str, Any] = {}
+def series_of(result: RunResult) -> dict[str, SignalSteps]:
+    """The step functions of a run, by the names of their columns."""
+    recorder = result.recorder
+    columns: dict[str, SignalSteps] = {}
     for name, series in result.leased.items():
         signal = result.actors[name].signal
         if signal is not None:
@@ -518,7 +470,12 @@ def _write_series(result: RunResult, out: Path) -> None:
     for name, account in recorder.energy.items():
         if account.switched:
             columns[f"{name}.off"], columns[f"{name}.suspended"] = account.off, account.suspended
-    metrics.write_csv(out / _file(result.stem, "series"), columns, result.window, emulation.sample)
+    return columns
+
+
+def _write_series(result: RunResult, out: Path) -> None:
+    interval = emulation_of(result.deployment).sample
+    metrics.write_csv(out / _file(result.stem, "series"), series_of(result), result.window, interval)
 
 
 def _file(stem: str, what: str) -> str:
