@@ -29,6 +29,7 @@ ROOMS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "runtime": ("leasekit/runtime/",),
         "virtual-time shell": ("leasekit/emulation/",),
         "cli": ("leasekit/cli/",),
+        "library": ("leasekit/library.py",),
         "small drivers": ("leasekit/drivers/",),
     },
     BESIDE: {

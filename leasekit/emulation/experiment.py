@@ -106,8 +106,10 @@ def run_file(
     if signatures is not None:
         changes["deployment.signatures"] = signatures
     deployment = deployment.with_overrides(changes)
-    runs = run_deployment(deployment, out, data=data, synthetic=synthetic, only=only, tell=tell, progress=progress)
-    return runs[0]
+    summary, _ = run_deployment(
+        deployment, out, data=data, synthetic=synthetic, only=only, tell=tell, progress=progress
+    )
+    return summary
 
 
 def run_deployment(

@@ -1,0 +1,423 @@
+"""leasekit as a library: emulate a deployment, sweep over its keys, or step through it by hand.
+
+What is public is what ``leasekit`` itself names: :func:`emulate`, :func:`sweep`, ``World``, and what these return.
+docs/library.md has examples. Instants are milliseconds of the emulation's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import product
+from math import sqrt
+from multiprocessing import get_context
+from os import PathLike, fspath
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, overload
+
+import attrs
+
+from leasekit.config.deployment import Deployment
+from leasekit.config.emulation import RunSpec
+from leasekit.config.load import load, resolve_document
+from leasekit.core.errors import CommandError, LeasekitError
+from leasekit.core.schema import LOG, Change
+from leasekit.core.settings import expect_one_of
+from leasekit.core.time import Duration, Instant, parse_duration
+from leasekit.emulation.emulated import Emulated
+from leasekit.emulation.experiment import result_of, run_deployment, series_of
+from leasekit.emulation.pictures import RunResult, emulation_of
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+Config: TypeAlias = "str | PathLike[str] | Mapping[str, Any] | Deployment"
+"""A deploy file by its path, or what one holds: tables as ``tomllib`` reads them. Mappers in files are then looked for
+from the current folder.
+"""
+Changes: TypeAlias = Mapping[str, Any]
+"""Values at dotted keys of a deploy file, as ``actor.site.inventory.0.units``."""
+Tell: TypeAlias = Callable[[str], None]
+
+
+class Rows(Sequence[Mapping[str, Any]]):
+    """Rows that have the same columns; as a data frame of whichever library is installed."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """``rows`` may lack columns that others have: their cells are None."""
+        given = list(rows)
+        self.columns: Final = tuple(dict.fromkeys(key for row in given for key in row))
+        self._rows = [{key: row.get(key) for key in self.columns} for row in given]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Mapping[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Mapping[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> Mapping[str, Any] | Sequence[Mapping[str, Any]]:
+        return self._rows[index]
+
+    def __repr__(self) -> str:
+        return f"{len(self)} rows of {', '.join(self.columns)}"
+
+    def column(self, name: str) -> list[Any]:
+        """All cells of a column. Raises ``LeasekitError`` for one that is not there."""
+        if name not in self.columns:
+            raise LeasekitError(f"column: found {name!r}, {expect_one_of(name, self.columns)}")
+        return [row[name] for row in self._rows]
+
+    def polars(self) -> polars.DataFrame:
+        """As a data frame of polars. Raises ``ImportError`` where that is not installed."""
+        import polars
+
+        return polars.DataFrame(self._columns(), strict=False)
+
+    def pandas(self) -> pandas.DataFrame:
+        """As a data frame of pandas. Raises ``ImportError`` where that is not installed."""
+        import pandas
+
+        return pandas.DataFrame(self._columns())
+
+    def frame(self) -> Any:
+        """As a data frame of polars, or of pandas where only that is installed. Raises ``LeasekitError`` where neither
+        is.
+        """
+        for made in (self.polars, self.pandas):
+            try:
+                return made()
+            except ImportError:
+                continue
+        raise LeasekitError("frame: found neither polars nor pandas; install one: pip install 'leasekit[frames]'")
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return {name: [row[name] for row in self._rows] for name in self.columns}
+
+
+@attrs.frozen(eq=False)
+class Result:
+    """What came of an emulation. ``summary`` is as ``leasekit emulate --json`` prints it."""
+
+    summary: Mapping[str, Any]
+    _results: Sequence[RunResult] = attrs.field(repr=False)
+
+    @property
+    def runs(self) -> Rows:
+        """A row for each run: its name, what it varies (the dotted keys), and what was counted of all of it."""
+        return Rows(_run_row(run) for run in self.summary["runs"])
+
+    @property
+    def guests(self) -> Rows:
+        """A row for each guest of each run: what it held, its error against its load, its requests."""
+        return Rows(_guest_rows(self.summary))
+
+    @property
+    def sites(self) -> Rows:
+        """A row for each type of each site of each run: what became of what was bought, and the requests for it."""
+        return Rows(_site_rows(self.summary))
+
+    def series(self, run: str = "", every: Duration | str | None = None) -> Rows:
+        """What a run counted over time: ``instant_ms``, and a column for each quantity, as ``web.leased``.
+
+        ``every`` is how often it is sampled, in ms or as ``"5m"`` (None: as the deployment says). Raises
+        ``LeasekitError`` for a run that is not there.
+        """
+        names = [result.spec.name for result in self._results]
+        if run not in names:
+            raise LeasekitError(f"run: found {run!r}, {expect_one_of(run, names)}")
+        return _series(self._results[names.index(run)], every)
+
+
+def emulate(
+    config: Config,
+    *,
+    changes: Changes | None = None,
+    runs: Sequence[str] = (),
+    seed: int | None = None,
+    data: str | PathLike[str] | None = None,
+    synthetic: bool = False,
+    out: str | PathLike[str] | None = None,
+    tell: Tell | None = None,
+) -> Result:
+    """Run a deployment's emulation: all of its runs, or those of these names.
+
+    ``changes`` are made to the deployment first. Traces are looked for in ``data``, or replaced by generated load with
+    ``synthetic``. ``out`` gets the files that ``leasekit emulate --out`` writes. ``tell`` hears at once what mappers do
+    wrong. Raises ``LeasekitError`` in words for a user.
+    """
+    summary, results = run_deployment(
+        _deployment(config, changes, seed), _path(out), data=_path(data), synthetic=synthetic, only=runs, tell=tell
+    )
+    return Result(summary, results)
+
+
+class Swept(NamedTuple):
+    """What came of a sweep: ``runs``, ``guests`` and ``sites`` as of a :class:`Result`, with a column for each key that
+    was varied, and ``seed``.
+    """
+
+    runs: Rows
+    guests: Rows
+    sites: Rows
+
+    def mean(self, of: str, *, guest: str = "", site: str = "") -> Rows:
+        """The mean of a column of all runs, or of a guest's or a site's rows, over the seeds: a row for each
+        combination of what was varied, with how many ``seeds`` there are, ``mean``, and ``low`` and ``high``, between
+        which the mean of many seeds lies with 95% confidence (Student's t; None for one seed).
+
+        Raises ``LeasekitError`` for a column that is not there.
+        """
+        if guest:
+            chosen = [row for row in self.guests if row["guest"] == guest]
+        else:
+            chosen = [row for row in self.sites if row["site"] == site] if site else list(self.runs)
+        values = Rows(chosen).column(of)
+        keys = [key for key in self.runs.columns if "." in key and not key.startswith("measured.")]
+        grouped: dict[tuple[Any, ...], list[float]] = {}
+        for row, value in zip(chosen, values, strict=True):
+            if value is not None:
+                grouped.setdefault(tuple(map(_hashable, (row[key] for key in keys))), []).append(float(value))
+        return Rows({**dict(zip(keys, at, strict=True)), **interval(found)} for at, found in grouped.items())
+
+
+def sweep(
+    config: Config,
+    over: Mapping[str, Sequence[Any]],
+    *,
+    seeds: Iterable[int] = (1,),
+    jobs: int = 1,
+    changes: Changes | None = None,
+    data: str | PathLike[str] | None = None,
+    synthetic: bool = False,
+) -> Swept:
+    """Run a deployment once for each combination of the values in ``over``, by dotted keys, and each seed, in ``jobs``
+    processes. What its own runs vary is left alone.
+
+    Raises ``LeasekitError`` in words for a user.
+    """
+    deployment = _deployment(config, changes, None)
+    points = [
+        _Point(deployment.file, deployment.document, dict(zip(over, values, strict=True)), seed, _path(data), synthetic)
+        for values in product(*over.values())
+        for seed in seeds
+    ]
+    for point in {repr(point.changes): point for point in points}.values():
+        point.deployment()  # what is wrong with one is told before hours of work
+    summaries = _all_swept(points, jobs)
+    at = [{**point.changes, "seed": point.seed} for point in points]
+    tables = (
+        Rows({**where, **row} for where, summary in zip(at, summaries, strict=True) for row in rows(summary))
+        for rows in (lambda summary: map(_run_row, summary["runs"]), _guest_rows, _site_rows)
+    )
+    return Swept(*tables)
+
+
+class LogEntry(NamedTuple):
+    """A line of an actor's log: what ``event`` took ``subject`` (a lease, mostly) from which state to which, and why
+    (a code with values, or words).
+    """
+
+    at: Instant
+    actor: str
+    subject: str
+    event: str
+    before: str
+    after: str
+    why: str
+
+
+class SteppedWorld:
+    """A deployment to step through by hand: the actors that daemons run, in virtual time.
+
+    ``now`` is the instant. Nothing happens but in :meth:`run_for`, :meth:`run_until` and :meth:`command`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        changes: Changes | None = None,
+        seed: int | None = None,
+        data: str | PathLike[str] | None = None,
+        synthetic: bool = False,
+        tell: Tell | None = None,
+    ) -> None:
+        """The actors at the start of the emulation, before anything has happened. Raises ``LeasekitError``."""
+        deployment = _deployment(config, changes, seed)
+        if deployment.emulation is None:
+            raise LeasekitError(f"{deployment.file}: found no [emulation] table, expected one, with a horizon")
+        self.transitions: list[LogEntry] = []
+        self._emulated = Emulated(deployment, data=_path(data), synthetic=synthetic, tell=tell, observe=self._observed)
+
+    @property
+    def now(self) -> Instant:
+        """The instant, in ms."""
+        return self._emulated.world.now
+
+    @property
+    def actors(self) -> Mapping[str, str]:
+        """The roles of all actors, by name."""
+        return {name: actor.role for name, actor in self._emulated.deployment.actors.items()}
+
+    def run_for(self, time: Duration | str) -> Instant:
+        """Let so much time pass, in ms or as ``"2h"``; returns the instant that it is then."""
+        return self.run_until(self.now + _duration(time))
+
+    def run_until(self, at: Instant) -> Instant:
+        """Let time pass up to and including an instant. Raises ``ValueError`` for one that is past."""
+        if at < self.now:
+            raise ValueError(f"at: found {at}, which is past: it is {self.now}")
+        self._emulated.world.run_until(at)
+        return self.now
+
+    def command(self, actor: str, name: str, /, **arguments: Any) -> Any:
+        """Have an actor carry out an operator's command now, as ``lease.request``; returns what it answers. Time does
+        not pass. Raises ``CommandError`` for what it does not do.
+        """
+        self._known(actor)
+        reply = self._emulated.world.command(actor, name, **arguments)
+        if reply.error:
+            raise CommandError(reply.error if reply.reason is None else reply.reason)
+        return reply.result
+
+    def query(self, actor: str, name: str, /, **arguments: Any) -> Any:
+        """What an actor answers, as to ``leases``; nothing changes. Raises ``CommandError``."""
+        self._known(actor)
+        return self._emulated.world.query(actor, name, **arguments)
+
+    def result(self) -> Result:
+        """What has come of it so far, as of an emulation that ends now."""
+        deployment = self._emulated.deployment
+        found = result_of(self._emulated, RunSpec(), "", {})
+        head = {"deployment": deployment.name, "seed": emulation_of(deployment).seed}
+        return Result({**head, "runs": [dict(found.summary)]}, [found])
+
+    def _known(self, actor: str) -> None:
+        if actor not in self.actors:
+            raise LeasekitError(f"actor: found {actor!r}, {expect_one_of(actor, self.actors)}")
+
+    def _observed(self, now: Instant, actor: str, changes: Sequence[Change]) -> None:
+        for table, _, row in changes:
+            if table == LOG and row is not None:
+                at, *rest = row
+                self.transitions.append(LogEntry(int(str(at)), actor, *map(str, rest)))
+
+
+# -- how it is done ----------------------------------------------------------------------------------------------------
+
+
+class _Point(NamedTuple):
+    """One run of a sweep, as another process can be told of it."""
+
+    file: Path
+    document: Mapping[str, Any]
+    changes: Changes
+    seed: int
+    data: Path | None
+    synthetic: bool
+
+    def deployment(self) -> Deployment:
+        """With no runs and pictures of its own."""
+        emulation = {key: value for key, value in self.document["emulation"].items() if key not in ("run", "plot")}
+        changes = {**self.changes, "emulation.seed": self.seed}
+        return resolve_document(self.file, None, {**self.document, "emulation": emulation}, changes)
+
+
+def _all_swept(points: Sequence[_Point], jobs: int) -> list[dict[str, Any]]:
+    """The summaries, in order."""
+    if jobs <= 1:
+        return [_swept(point) for point in points]
+    try:
+        with ProcessPoolExecutor(min(jobs, len(points)), get_context("spawn")) as pool:
+            return list(pool.map(_swept, points))
+    except BrokenProcessPool:
+        raise LeasekitError(
+            "jobs: a process ended by itself; a script that uses several must do so below if __name__ == '__main__':"
+        ) from None
+
+
+def _swept(point: _Point) -> dict[str, Any]:
+    return run_deployment(point.deployment(), data=point.data, synthetic=point.synthetic)[0]
+
+
+def _deployment(config: Config, changes: Changes | None, seed: int | None) -> Deployment:
+    if isinstance(config, Mapping):
+        deployment = resolve_document(Path.cwd() / "config", None, config, {})
+    else:
+        deployment = config if isinstance(config, Deployment) else load(Path(fspath(config)))
+    return deployment.with_overrides({**(changes or {}), **({} if seed is None else {"emulation.seed": seed})})
+
+
+def _path(given: str | PathLike[str] | None) -> Path | None:
+    return None if given is None else Path(fspath(given))
+
+
+def _duration(given: Duration | str) -> Duration:
+    return parse_duration(given) if isinstance(given, str) else given
+
+
+def _run_row(run: Mapping[str, Any]) -> dict[str, Any]:
+    counted = ("seed", "events", "messages", "actions", "transitions", "flips")
+    errors = sum(count for kinds in run["mapper_errors"].values() for count in kinds.values())
+    row = {"run": run["run"], "series": run["series"], **run["set"], **{key: run[key] for key in counted}}
+    return {**row, "mapper_errors": errors, **{f"measured.{key}": value for key, value in run["measured"].items()}}
+
+
+def _guest_rows(summary: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for run in summary["runs"]:
+        for name, guest in run["guests"].items():
+            yield {"run": run["run"], **run["set"], "guest": name, **_flat(guest, without=("types",))}
+
+
+def _site_rows(summary: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for run in summary["runs"]:
+        for name, site in run["sites"].items():
+            power = {"energy": site["energy"]} if "energy" in site else {}
+            for kind, found in site["types"].items():
+                yield {"run": run["run"], **run["set"], "site": name, "type": kind, **_flat({**found, **power})}
+
+
+def _flat(values: Mapping[str, Any], begin: str = "", without: Sequence[str] = ()) -> dict[str, Any]:
+    """Tables within tables as columns with dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= {} if key in without else _flat(value, f"{begin}{key}.")
+        else:
+            found[f"{begin}{key}"] = value
+    return found
+
+
+def _series(result: RunResult, every: Duration | str | None) -> Rows:
+    window, columns = result.window, series_of(result)
+    step = emulation_of(result.deployment).sample if every is None else _duration(every)
+    cells = [[value for _, value in one.sampled(window.start, window.end, step)] for one in columns.values()]
+    instants = range(window.start, window.end, step)
+    return Rows(
+        {"instant_ms": at, **dict(zip(columns, row, strict=True))}
+        for at, row in zip(instants, zip(*cells, strict=True), strict=True)
+    )
+
+
+def _hashable(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | None) else repr(value)
+
+
+T_95: Final = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""The 97.5% quantile of Student's t for 1 to 30 degrees of freedom; for more it is taken to be as for 30, which makes
+intervals up to 4% too wide."""
+
+
+def interval(values: Sequence[float]) -> dict[str, Any]:
+    """How many ``seeds``, their ``mean``, and the 95% confidence interval of that, from ``low`` to ``high``."""
+    mean, count = fmean(values), len(values)
+    half = T_95[min(count - 1, len(T_95)) - 1] * stdev(values) / sqrt(count) if count > 1 else None
+    low, high = (None, None) if half is None else (mean - half, mean + half)
+    return {"seeds": count, "mean": mean, "low": low, "high": high}
