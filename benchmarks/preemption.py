@@ -7,7 +7,12 @@
 the index, what it costs to bring the index up to date with the time since the last one (100 ms), and the exchange of
 the victims for the new lease. The floor is the median of a plain loop that filters and weighs the same hosts for the
 same requests, in the same run, and ``_ratio`` a decision's share of it; ``search_40`` is the exact choice among 40
-leases of three resources on one host. All in processor time.
+leases of three resources on one host.
+
+``live_`` are the same among production actors in virtual time, of which the site has the mapper ``preemption``
+(_bench_farm.py): ``_decision`` is a turn of the mapper in which a lease has others leave, with all that keeps its index
+up to date; ``_turn`` the whole turn, with what the site shows, checks and carries out; ``_redeem`` what it costs the
+site before that to take the ticket. All in processor time.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from statistics import median
 
+from _bench_farm import GUEST, SITE, TYPE, TimedAuthority, TimedMapper, ask, farm, size_of
 from _report import Result, emit, result
 
 from leasekit.core.time import DAY
@@ -86,6 +92,34 @@ def search(rng: Random, rounds: int) -> list[float]:
     return times
 
 
+def live(name: str, count: int, decisions: int, cores: Sequence[int], most: int, wanted: Sequence[int]) -> list[Result]:
+    """The figures of a site's turns, of so many decisions with victims."""
+    world = farm(count, cores, most)
+    site = world.nodes[SITE].actor
+    assert isinstance(site, TimedAuthority)
+    mapper = site.turning.mapper
+    assert isinstance(mapper, TimedMapper)
+    warm = len(wanted)  # the first of each size looks at all hosts
+    for number in range(warm + decisions):
+        ask(world, number + 1, wanted[number % len(wanted)])
+    states = world.query(GUEST, "status")["leases"]
+    if states != {"active": warm + decisions} or site.errors or len(mapper.times) < decisions // 2:
+        raise RuntimeError(f"{states}, {len(mapper.times)} decisions with victims, {site.errors[:1]}")
+    (index,) = mapper.indexes(TYPE)
+    rules = PlacingRules(weighers=[(spread, 1.0)])
+    request = HostRequest(tuple(much for _, much in size_of(wanted[0])))
+    floor = median(spent(lambda: filter_and_weigh(index.hosts.values(), request, rules)) for _ in range(5))
+    times = mapper.times[warm:]
+    target = ONE_MS if len(wanted) == 1 else ANY_MS
+    return [
+        result(f"live_{name}_decision", median(times), "ms", target, floor),
+        result(f"live_{name}_decision_p99", sorted(times)[len(times) * 99 // 100], "ms", None, floor),
+        result(f"live_{name}_ratio", median(times) / floor, "of a plain loop", None),
+        result(f"live_{name}_turn", median(site.turns[warm:]), "ms", None, floor),
+        result(f"live_{name}_redeem", median(site.redeems[warm:]), "ms", None, floor),
+    ]
+
+
 def measure(count: int, decisions: int) -> list[Result]:
     """All figures."""
     rng = Random(19)
@@ -99,6 +133,8 @@ def measure(count: int, decisions: int) -> list[Result]:
         results.append(result(name, median(times), "ms", target, floor))
         results.append(result(f"{name}_p99", sorted(times)[len(times) * 99 // 100], "ms", None, floor))
         results.append(result(f"{name}_ratio", median(times) / floor, "of a plain loop", None))
+    results += live("one_victim", count, decisions // 10, [2], 4, [2])
+    results += live("any", count, decisions // 10, [1, 1, 2, 4], 6, [1, 2, 4])
     results.append(result("search_40", median(search(rng, 40)), "ms", SEARCH_MS))
     return results
 

@@ -40,7 +40,11 @@ ROOMS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         ),
         "placement": ("leasekit/policies/authority/placing/", "leasekit/emulation/placement"),
         "energy": ("leasekit/policies/authority/energy", "leasekit/emulation/energy/"),
-        "preemption": ("leasekit/policies/preempting/", "leasekit/emulation/preemption.py"),
+        "preemption": (
+            "leasekit/policies/preempting/",
+            "leasekit/policies/authority/preemption.py",
+            "leasekit/emulation/preemption.py",
+        ),
         "machines": tuple(f"leasekit/drivers/{name}/" for name in ("baremetal", "directory", "libvirt", "link", "xen")),
         "mapper kit": ("leasekit/emulation/compare/", "leasekit/emulation/conformance/"),
         "gateway": ("leasekit/gateway/", "leasekit/client/", "leasekit/config/gateway.py", "leasekit/cli/gateway.py"),

@@ -121,10 +121,18 @@ def test_room_beats_killing(tmp_path: Path) -> None:
     assert [state(world, one) for one in left] == [sm.ACTIVE] * len(left)
 
 
-def test_classes_and_least_runs(tmp_path: Path) -> None:
-    """Leases of a higher class stay, and those that have not run for long enough; who finds no other host is refused as
-    ever, or waits until they have.
-    """
+def test_least_runs(tmp_path: Path) -> None:
+    """Nobody leaves before it has run for as long as it must: who finds no other host waits for the first that has."""
+    world = world_of(tmp_path)
+    left = pieces(world, filled(world, min_run="20m"))
+    wanted = ask(world, 2)
+    assert leaving(world) == set() and state(world, wanted) != sm.ACTIVE
+    world.pass_time(13 * MINUTE)
+    assert len(leaving(world)) == 1 and leaving(world) <= set(left) and state(world, wanted) == sm.ACTIVE
+
+
+def test_classes(tmp_path: Path) -> None:
+    """Leases of a higher class stay: who finds no other host is refused as ever, and counted."""
     world = world_of(tmp_path)
     left = pieces(world, filled(world, who="high"))
     assert state(world, ask(world, 2)) != sm.ACTIVE and leaving(world) == set()

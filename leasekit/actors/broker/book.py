@@ -135,7 +135,7 @@ class UsageBook:
                 del self._pages[name]
 
 
-@keeps(volatile="leases", derived="options _of")
+@keeps(volatile="leases", derived="options _of _priorities")
 @attrs.define(eq=False, slots=False)
 class RequestQueue:
     """Leases whose request waits, in order of arrival; at most ``most`` at once."""

@@ -134,7 +134,8 @@ class Authority(Server[SiteLease]):
         units.moved += (outages.unit_moved, saved.unit_moved, calendars.unit_moved)
         leases.settled.append(outages.lease_settled)
         issued.taken.append(maintenance.offer_taken)
-        self.dispatch.connected.append(Pieces(kernel, calendars, issued).connected)
+        loose = claims.loose if _flag(mapper, "makes_room") else frozenset[bytes]
+        self.dispatch.connected.append(Pieces(kernel, calendars, issued, loose).connected)
         self.delegations.reclaimed.append(early_ends.taken_back)
 
     @property

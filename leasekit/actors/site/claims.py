@@ -155,6 +155,10 @@ class SiteClaims:
         """The leases that are not over."""
         return [lease for lease in self._leases.values() if lease.ended < 0]
 
+    def loose(self) -> set[bytes]:
+        """The claims of leases that may be ended early for others."""
+        return {claim for lease in self.going_on() if lease.preemptible for claim in lease.claims}
+
     def below(self, leaf: Claim) -> set[bytes]:
         """The claims of leases that make room for one with this claim: preemptible ones of its own class or lower. For
         one that is preemptible nobody does.
@@ -163,7 +167,7 @@ class SiteClaims:
             return set()
         class_ = early_terms(leaf.constraints).priority
         loose = (lease for lease in self.going_on() if lease.preemptible and lease.type == leaf.type)
-        return {claim for lease in loose if early_terms(lease.early).priority <= class_ for claim in lease.claims}
+        return {claim for lease in loose if lease.early.priority <= class_ for claim in lease.claims}
 
     def leases_of(self, claim: bytes) -> list[SiteLease]:
         """The leases that use a claim, or one below it, now or in a renewal."""

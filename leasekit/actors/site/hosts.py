@@ -145,9 +145,9 @@ class Places:
 
         return left
 
-    def pieces(self, type_: str, now: Instant) -> tuple[LargestPiece, ...]:
-        """Of each class of a type, what no host that counts as one has left, and until when no more, as far as nobody
-        leaves early: where that is less than hosts of the class have.
+    def pieces(self, type_: str, now: Instant, loose: Container[bytes] = ()) -> tuple[LargestPiece, ...]:
+        """Of each class of a type, what no host that counts as one has left beside all but ``loose`` claims, and until
+        when no more, as far as nobody leaves early: where that is less than hosts of the class have.
         """
         of: dict[bytes, list[SiteUnit]] = {}
         for unit in self._units:
@@ -156,11 +156,33 @@ class Places:
         found = []
         for class_, hosts in of.items():
             for name, much in self._inventory.capacity(type_, class_):
+                if loose:
+                    without = [self._left_without(host, name, now, loose) for host in hosts]
+                    if (most := max(left for left, _ in without)) < much:
+                        found.append(LargestPiece(class_, name, most, min(until for _, until in without)))
+                    continue
                 most = max(map(self._left(name, now), hosts))
                 if most < much:
                     ends = [self._has_more(host, name, most, now) for host in hosts]
                     found.append(LargestPiece(class_, name, most, min(ends)))
         return tuple(found)
+
+    def _left_without(self, host: SiteUnit, resource: str, at: Instant, loose: Container[bytes]) -> tuple[int, Instant]:
+        """How much of a resource a host has left without some claims, and until when it surely has no more: until
+        another claim ends.
+        """
+        left, until = self._left(resource, at)(host), INSTANT_MAX
+        table = self._tables.get(host.id, {}).get(resource)
+        if table is None or host.retire or host.is_out:
+            return left, until
+        left = table.free_at(at)  # below 0 where others are to leave
+        for key in table:
+            units, term = table.get(key) or (0, Term(at, at + 1))
+            if term.end > at and isinstance(key, tuple) and key[0] in loose:
+                left += units if term.start <= at else 0
+            elif term.end > at:
+                until = min(until, term.end)
+        return max(0, left), until
 
     def _has_more(self, host: SiteUnit, resource: str, than: int, now: Instant) -> Instant:
         """When a host has more of a resource left than that; never, if it is out of service."""

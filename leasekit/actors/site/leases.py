@@ -21,7 +21,6 @@ from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.saved import SiteSaved
 from leasekit.actors.site.units import Units, UnitsSnapshot, host_changes, host_views
 from leasekit.actors.turns import MapperTurns, is_inline
-from leasekit.core.claims.claim import early_terms
 from leasekit.core.claims.signed import CONTRACT, Signer, Statement, state
 from leasekit.core.drivers import UNIT_HOST
 from leasekit.core.leases.records import SiteLease, SiteUnit
@@ -136,11 +135,8 @@ def demand_of(lease: SiteLease, op: str, units: Units) -> Demand:
 
 def tenant_of(lease: SiteLease) -> TenantView:
     """What a lease's ticket says of its end for others."""
-    class_, notice, min_run = early_terms(lease.early)
     leaves = lease.terminates_at >= 0 or lease.is_ending
-    return TenantView(
-        lease.id, lease.holder, lease.term.start, lease.preemptible, class_, notice, min_run, leaves
-    )  # fmt: skip
+    return TenantView(lease.id, lease.holder, lease.term.start, lease.preemptible, *lease.early, leaves)
 
 
 def size_of(lease: SiteLease, class_: bytes) -> Vector:

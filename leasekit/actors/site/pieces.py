@@ -7,6 +7,7 @@ resources the most may be left on two hosts, and what others are given meanwhile
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
 from typing import Final
 
 import attrs
@@ -38,6 +39,8 @@ class Pieces:
     _kernel: Kernel
     _calendars: Calendars
     _issued: Issued
+    _loose: Callable[[], Container[bytes]]
+    """The claims of leases that the mapper has make room for others: what they have counts as left."""
     _look: _Look = attrs.field(factory=_Look, init=False)
     _told: dict[str, tuple[LargestPiece, ...]] = attrs.field(factory=dict, init=False)
 
@@ -63,7 +66,8 @@ class Pieces:
     def _due(self, look: _Look) -> None:
         now, inventory = self._kernel.now, self._calendars.units.inventory
         types = [type_ for type_ in inventory.types if inventory.hosts(type_)]
-        found = {type_: self._calendars.places.pieces(type_, now) for type_ in types}
+        loose = self._loose() if types else ()
+        found = {type_: self._calendars.places.pieces(type_, now, loose) for type_ in types}
         given = {one.id: one for one in self._issued if one.type in found and one.can_grant(now)}
         self._told = {id_: told for id_, told in self._told.items() if id_ in given}
         for record in given.values():

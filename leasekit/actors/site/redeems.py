@@ -399,7 +399,7 @@ class RedeemedTickets:
             root=leaf.issuer, preemptible=leaf.constraints.get("preemptible") == "true", origin=ticket.root.digest,
             key=self._keyring.key_of(peer), classes=leaf.classes, sizes=leaf.sizes,
             needs=needs_of(leaf.constraints), places=self._admission.places(leaf),
-            early=early_terms(leaf.constraints).constraints(),
+            early=early_terms(leaf.constraints),
         )  # fmt: skip
         return lease, leaf, until
 

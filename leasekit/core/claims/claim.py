@@ -320,8 +320,12 @@ class EarlyTerms(NamedTuple):
 
     def constraints(self) -> Properties:
         """What of that a claim must say."""
-        pairs = zip((CLASS_OF, NOTICE_OF, MIN_RUN_OF), self, EarlyTerms(), strict=True)
+        pairs = zip((CLASS_OF, NOTICE_OF, MIN_RUN_OF), self, TOLD_NOTHING, strict=True)
         return {name: str(found) for name, found, otherwise in pairs if found != otherwise}
+
+
+TOLD_NOTHING: Final = EarlyTerms()
+"""What a claim says that has none of these constraints."""
 
 
 def early_terms(constraints: Properties) -> EarlyTerms:

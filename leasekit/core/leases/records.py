@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, get_type_hints
 import attrs
 import msgspec
 
-from leasekit.core.claims.claim import Claim
+from leasekit.core.claims.claim import TOLD_NOTHING, Claim, EarlyTerms
 from leasekit.core.leases import authority as site
 from leasekit.core.leases import broker, membership, returns
 from leasekit.core.leases import delegation as deleg
@@ -750,7 +750,7 @@ class SiteLease(SentRecord):
     sizes: Sizes = ()
     needs: Vector = WHOLE
     places: tuple[str, ...] = ()
-    early: Properties = EMPTY
+    early: EarlyTerms = TOLD_NOTHING
 
     waiting: int = volatile(0)
 

@@ -11,13 +11,14 @@ asked to, and what they leave is for the lease that they make room for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from operator import add
 from typing import ClassVar, Final
 
 import attrs
 
 from leasekit.core.filters import FilterError
-from leasekit.core.mappers import AuthorityCycle, AuthorityDecision, Demand, HostView, Place, Refuse, TenantView
+from leasekit.core.mappers import AuthorityCycle, AuthorityDecision, Demand, HostView, Place, Refuse, TenantView, Wake
 from leasekit.core.reasons import Coded
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, Instant, Term
@@ -25,7 +26,7 @@ from leasekit.core.vectors import Vector, amount
 from leasekit.policies.authority.first_fit import FirstFitTurn
 from leasekit.policies.authority.weighing import FREE, HostWeigherSettings, WeighingSettings, request_of
 from leasekit.policies.preempting.costs import COSTS, CostError, VictimCost
-from leasekit.policies.preempting.hosts import HostedLease, HostRequest, LoadedHost, may_leave, missing
+from leasekit.policies.preempting.hosts import HostedLease, HostRequest, LoadedHost, fits, may_leave, missing
 from leasekit.policies.preempting.index import Accept, HostIndex
 from leasekit.policies.preempting.rules import PlacingRules, WeigherError
 from leasekit.policies.preempting.selection import HostOption, retry
@@ -77,7 +78,7 @@ class HostPreemptionMapper:
             if demand.units < 0:
                 found.append(turn.shrink(demand))
             elif demand.needs and demand.sizes:
-                found.append(turn.place_in(self._farm(demand.type, cycle), demand))
+                found += turn.place_in(self._farm(demand.type, cycle), demand)
             else:
                 found.append(turn.fill(demand))
         return found
@@ -85,6 +86,11 @@ class HostPreemptionMapper:
     def choose(self, index: HostIndex, request: HostRequest, now: Instant, accept: Accept) -> HostOption | None:
         """The best host that is accepted, and its victims."""
         return index.select(request, now, accept)
+
+    def indexes(self, type_: str) -> list[HostIndex]:
+        """The indexes of a type's hosts, one for each class, as of the last turn."""
+        farm = self._farms.get(type_)
+        return list(farm.indexes.values()) if farm is not None else []
 
     def _farm(self, type_: str, cycle: AuthorityCycle) -> _Farm:
         farm = self._farms.setdefault(type_, _Farm(type_, self.rules))
@@ -123,6 +129,7 @@ class _Farm:
 
     def _clear(self, views: Iterable[HostView]) -> None:
         self.names = tuple(sorted({name for view in views for name, _ in view.capacity}))
+        self._vectors: dict[Vector, tuple[int, ...]] = {}
         self.views: dict[str, HostView] = {}
         self.indexes: dict[bytes, HostIndex] = {}
         self.on: dict[str, set[str]] = {}
@@ -157,7 +164,8 @@ class _Farm:
         if view is None:
             return
         for class_ in view.classes:
-            self.indexes[class_].remove(name)
+            if name in self.indexes[class_].hosts:
+                self.indexes[class_].remove(name)
         for lease in {one.lease for one in view.machines}:
             there = self.on.get(lease, set())
             there.discard(name)
@@ -189,38 +197,45 @@ class _Farm:
         self.put(host)
 
     def hold(self, lease: str) -> None:
-        """A lease leaves: nobody else is asked to on its hosts until it has."""
+        """A lease leaves: nobody else comes to its hosts in this turn, and is asked to leave them until it has."""
         for name in sorted(self.on[lease]):
-            view = self.views[name]
-            host = self.indexes[view.classes[0]].hosts[name]
-            stay = tuple(one._replace(preemptible=False) for one in host.leases)
-            self.guess(attrs.evolve(host, leases=stay))
+            self._guessed.add(name)
+            for class_ in self.views[name].classes:
+                if name in self.indexes[class_].hosts:
+                    self.indexes[class_].remove(name)
 
     def amounts(self, size: Vector) -> tuple[int, ...] | None:
         """What a machine takes, in the order of what hosts have; None where no host has it."""
         if any(name not in self.names for name, _ in size):
             return None
-        return tuple([amount(size, name) for name in self.names])
+        return self._vector(size)
 
     def _loaded(self, view: HostView, cycle: AuthorityCycle) -> LoadedHost:
         """A host with its leases: one for all the machines that a lease has there."""
-        needs: dict[str, Counter[str]] = {}
+        needs: dict[str, tuple[int, ...]] = {}
+        moves = False
         for machine in view.machines:
-            needs.setdefault(machine.lease or machine.id, Counter()).update(dict(machine.size))
-        tenants = {name: cycle.tenant(name) or NOBODY for name in needs}
-        moves = any(one.is_leaving for one in tenants.values()) or any(one.state == FREE for one in view.machines)
+            name, size = machine.lease or machine.id, self._vector(machine.size)
+            needs[name] = tuple(map(add, needs[name], size)) if name in needs else size
+            moves = moves or machine.state == FREE
+        tenants = [cycle.tenant(name) or NOBODY for name in needs]
+        moves = moves or any(one.is_leaving for one in tenants)
         return LoadedHost(
             id=view.id,
-            capacity=tuple([amount(view.capacity, name) for name in self.names]),
+            capacity=self._vector(view.capacity),
             leases=tuple([
-                HostedLease(
-                    name, tuple([much[each] for each in self.names]), tenants[name].start,
-                    tenants[name].preemptible and not moves, tenants[name].priority, 1, tenants[name].min_run,
-                )
-                for name, much in needs.items()
+                HostedLease(name, much, one.start, one.preemptible and not moves, one.priority, 1, one.min_run)
+                for (name, much), one in zip(needs.items(), tenants, strict=True)
             ]),
             attributes={**view.properties, "unit": view.id, "type": view.type},
         )  # fmt: skip
+
+    def _vector(self, of: Vector) -> tuple[int, ...]:
+        """Amounts in the order of what hosts have."""
+        found = self._vectors.get(of)
+        if found is None:
+            found = self._vectors[of] = tuple([amount(of, name) for name in self.names])
+        return found
 
 
 class _VictimsTurn(FirstFitTurn):
@@ -230,14 +245,23 @@ class _VictimsTurn(FirstFitTurn):
         super().__init__(cycle)
         self._mapper = mapper
 
-    def place_in(self, farm: _Farm, demand: Demand) -> Place | Refuse:
-        """The machines of a demand where they are best; where that is nowhere, where their places are."""
+    def place_in(self, farm: _Farm, demand: Demand) -> Iterator[AuthorityDecision]:
+        """The machines of a demand where they are best; where that is nowhere, where their places are. If these are the
+        places of leases that can't be asked to leave yet, the demand waits until they can.
+        """
+        search = _Search(self._cycle, self._mapper, farm, demand, self._beside)
         try:
-            return _Search(self._cycle, self._mapper, farm, demand, self._beside).place() or self.place(demand)
+            placed = search.place()
         except (FilterError, WeigherError) as error:
-            return Refuse(demand.lease, Coded(str(error), "weighing_failed"))
+            yield Refuse(demand.lease, Coded(str(error), "weighing_failed"))
         except CostError as error:
-            return Refuse(demand.lease, Coded(str(error), "cost_failed"))
+            yield Refuse(demand.lease, Coded(str(error), "cost_failed"))
+        else:
+            at = search.waits_until() if placed is None else None
+            if at is not None:
+                yield Wake(at)
+            else:
+                yield placed or self.place(demand)
 
 
 class _Search:
@@ -283,24 +307,44 @@ class _Search:
         needs, index = self._farm.amounts(size), self._farm.indexes.get(class_)
         if needs is None or index is None:
             return False
-        request = request_of(self._demand, needs)._replace(
-            preemptible=self._tenant.preemptible, priority=self._tenant.priority
-        )
+        request = self._request(needs)
         option = self._mapper.choose(
             index, request, self._cycle.now, lambda one: self._accepted(one, request, size)
         )  # fmt: skip
         if option is None or (option.victims and self._goes_where_planned(class_, size)):
             return False
         name = option.host.id
-        self._before.append(index.hosts[name])
-        machine = HostedLease(self._demand.lease, needs, self._cycle.now)
-        self._farm.guess(index.hosts[name].exchanged(option.victims, machine))
+        self._hosts.append(name)
+        if len(self._hosts) < self._demand.units or not (option.victims or self._victims):
+            self._before.append(index.hosts[name])
+            machine = HostedLease(self._demand.lease, needs, self._cycle.now)
+            self._farm.guess(index.hosts[name].exchanged(option.victims, machine))
         for victim in option.victims:
             self._victims[victim.id] = self._cycle.tenant(victim.id) or NOBODY
         self._taken[name] += not self._planned[name]
         self._planned[name] -= bool(self._planned[name])
-        self._hosts.append(name)
         return True
+
+    def waits_until(self) -> Instant | None:
+        """When a lease that has its place where others are may have these leave; None if it needs nobody to, or none
+        of them may.
+        """
+        demand, now = self._demand, self._cycle.now
+        first: Instant | None = None
+        for (class_, _), size in zip(demand.classes, demand.sizes, strict=True):
+            needs, index = self._farm.amounts(size), self._farm.indexes.get(class_)
+            if self._tenant.preemptible or needs is None or index is None or self._goes_where_planned(class_, size):
+                return None
+            request = self._request(needs)
+            for host in index.hosts.values() if demand.places else ():
+                more = may_leave(host, request, now)[1] if fits(needs, host.normal) else None
+                if more is not None and (first is None or more < first):
+                    first = more
+        return first if first is not None and first < demand.term.end else None
+
+    def _request(self, needs: tuple[int, ...]) -> HostRequest:
+        asked = request_of(self._demand, needs)
+        return asked._replace(preemptible=self._tenant.preemptible, priority=self._tenant.priority)
 
     def _goes_where_planned(self, class_: bytes, size: Vector) -> bool:
         """Whether a machine has its place on a host that has, or will have, room for it: nobody needs to leave."""

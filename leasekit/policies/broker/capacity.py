@@ -231,7 +231,8 @@ class ClassedView(CapacityView):
         if isinstance(self._whole, DividedTimetable):
             self.divided, self._whole = True, self._whole.needing(self._needs)
             if self._needs:
-                steps = classed.steps(Term(max(now, self.span.start), max(now + 1, self.span.end)))
+                begin = max(now, self.span.start)
+                steps = classed.steps(Term(begin, max(begin + 1, self.span.end)))
                 self.units = max(capacity for _, _, capacity in steps)
         self._booked_here: _Booked = whole._booked_here if isinstance(whole, ClassedView) else _Booked()
         self._first = first

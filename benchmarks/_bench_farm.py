@@ -1,0 +1,163 @@
+"""A site of full hosts among production actors in virtual time, and what its mapper's turns cost.
+
+Hosts have preemptible machines, and half a core each that nobody has: so what is asked for is there, but nowhere in
+one piece. They are in the site's store as if they had been leased before; what is asked for comes from a guest, by a
+broker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any
+
+from _bench_world import BROKER, GUEST, ROLES, SITE
+
+from leasekit.actors.broker.broker import Broker
+from leasekit.actors.guest.service_manager import ServiceManager
+from leasekit.actors.settings import AuthoritySettings, DelegationSpec, Peer, UnitGroup
+from leasekit.actors.site.authority import Authority
+from leasekit.core.claims.claim import EarlyTerms
+from leasekit.core.claims.signed import UNSIGNED, Signer, UnsignedIdentity
+from leasekit.core.leases import authority as au
+from leasekit.core.leases.machine import NONE
+from leasekit.core.leases.records import SiteLease, SiteUnit
+from leasekit.core.mappers import AuthorityCycle, AuthorityDecision
+from leasekit.core.schema import Change
+from leasekit.core.steps import Command, Input, Turn, TurnDone
+from leasekit.core.time import DAY, HOUR, Term
+from leasekit.core.vectors import Vector
+from leasekit.emulation.world import World
+from leasekit.policies.authority.preemption import HostPreemptionMapper, HostPreemptionSettings
+from leasekit.policies.broker.fcfs import Fcfs
+from leasekit.policies.guest.manual import Manual
+from leasekit.stores.memory import MemoryStore
+
+TYPE = "node"
+CAPACITY = {"capacity.cpu": "8500", "capacity.memory": "16000"}
+SPARE = 500
+
+
+def spent_since(begin: float) -> float:
+    """Milliseconds of the processor since then."""
+    return 1000 * (time.process_time() - begin)
+
+
+class TimedMapper(HostPreemptionMapper):
+    """The mapper, with the time that each of its turns with one demand takes, in which a lease has others leave."""
+
+    def __init__(self) -> None:
+        super().__init__(HostPreemptionSettings())
+        self.times: list[float] = []
+        self.victims = 0
+
+    def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
+        """Decide, and note how long it takes."""
+        begin = time.process_time()
+        found = super().assign(cycle)
+        took = spent_since(begin)
+        victims = sum(len(getattr(one, "victims", ())) for one in found)
+        if victims and len(cycle.demands) == 1:
+            self.victims += victims
+            self.times.append(took)
+        return found
+
+
+class TimedAuthority(Authority):
+    """A site that notes how long each turn takes in which its mapper has a lease leave: to show what it is about, the
+    mapper, and to carry out what it decided; and how long each redeem takes.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.turns: list[float] = []
+        self.redeems: list[float] = []
+        self._shown = 0.0
+        self._counted = 0
+
+    def turn(self) -> Turn | None:
+        """The next turn, if one is due."""
+        begin = time.process_time()
+        found = super().turn()
+        self._shown = spent_since(begin)
+        return found
+
+    def step(self, input: Input) -> None:
+        """Take an input."""
+        times, leases = self.turning.mapper.times, len(self.leases)  # type: ignore[attr-defined] # a TimedMapper
+        begin = time.process_time()
+        super().step(input)
+        took = spent_since(begin)
+        if isinstance(input, TurnDone) and len(times) > self._counted:
+            self._counted = len(times)
+            self.turns.append(self._shown + times[-1] + took)
+        elif len(self.leases) > leases:
+            self.redeems.append(took)
+
+
+def machines(rng: Random, host: str, cores: Sequence[int], most: int) -> Iterator[tuple[str, int]]:
+    """Preemptible machines that fill a host but for half a core: a name, and how many cores each has."""
+    left, number = 8, 0
+    while left:
+        able = [each for each in cores if each <= left]
+        size = left if number == most - 1 else rng.choice(able)
+        yield f"{host}-{number}", size
+        left, number = left - size, number + 1
+
+
+def size_of(cores: int) -> Vector:
+    """What a machine of so many cores takes."""
+    return (("cpu", 1000 * cores), ("memory", 1000 * cores))
+
+
+def farm(hosts: int, cores: Sequence[int], most: int) -> World:
+    """The world, with the site's delegation taken by the broker."""
+    keys: dict[str, Signer] = {name: UnsignedIdentity(name) for name in ROLES}
+    peers = {name: Peer(name=name, key=keys[name].public, role=role) for name, role in ROLES.items()}
+    names = tuple(f"h{number:05}" for number in range(hosts))
+    settings = AuthoritySettings(
+        inventory=(UnitGroup(type=TYPE, names=names, properties=CAPACITY),),
+        delegations=(DelegationSpec(broker=BROKER, type=TYPE, units=hosts, length=300 * DAY),),
+    )
+    site = TimedAuthority(SITE, keys[SITE], UNSIGNED, [peers[GUEST], peers[BROKER]], TimedMapper(), settings)
+    store, world = MemoryStore(), World()
+    store.commit(list(kept(site, names, cores, most)))
+    world.add(site, store)
+    for actor in (
+        ServiceManager(GUEST, keys[GUEST], UNSIGNED, [peers[BROKER], peers[SITE]], Manual()),
+        Broker(BROKER, keys[BROKER], UNSIGNED, [peers[GUEST], peers[SITE]], Fcfs()),
+    ):
+        world.add(actor, MemoryStore())
+    world.run_until(HOUR)
+    return world
+
+
+def kept(site: Authority, names: Sequence[str], cores: Sequence[int], most: int) -> Iterator[Change]:
+    """What the site's store has: a lease for each machine, which began within the last hour."""
+    rng = Random(19)
+    class_ = site.inventory.class_of(names[0], TYPE)
+    for number, host in enumerate(names, 1):
+        yield Change("units", host, SiteUnit(host, TYPE, number=number, classes=(class_,)).row())
+        for name, size in machines(rng, host, cores, most):
+            needs, unit = size_of(size), f"{host}.{name}"
+            machine = SiteUnit(unit, TYPE, au.UP, lease=name, classes=(class_,), given_as=class_, host=host)
+            machine.size = machine.needs = needs
+            yield Change("units", unit, machine.row())
+            lease = SiteLease(
+                name, GUEST, "default", TYPE, au.ACTIVE, NONE, name.encode(), Term(rng.randrange(HOUR), 200 * DAY), 1,
+                1, units=[unit], preemptible=True, classes=((class_, 1),), sizes=(needs,), needs=needs, places=(host,),
+                early=EarlyTerms(notice=0),
+            )  # fmt: skip
+            yield Change("leases", name, lease.row())
+
+
+def ask(world: World, number: int, cores: int) -> None:
+    """Have the guest ask for a machine that starts now, and let a second pass."""
+    properties = {f"needs.{name}": str(much) for name, much in size_of(cores)}
+    term = [world.now, world.now + 100 * DAY]
+    world.feed(
+        GUEST, [Command(number, "lease.request", {"type": TYPE, "units": 1, "term": term, "properties": properties})]
+    )
+    world.run_until(world.now + 1000)
+    world.replies.clear()

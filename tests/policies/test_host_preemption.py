@@ -1,0 +1,192 @@
+"""The authority's mapper with victims, on hosts that are made up: as trying everything says, from turn to turn."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection
+from itertools import combinations
+from random import Random
+
+import attrs
+import pytest
+
+from leasekit.core.mappers import AuthorityCycle, Demand, HostChanges, HostView, MachineView, Place, Refuse, TenantView
+from leasekit.core.time import HOUR, MINUTE, Instant, Term
+from leasekit.core.vectors import Vector
+from leasekit.policies.authority.preemption import HostPreemptionMapper, HostPreemptionSettings, RetryMapper
+from leasekit.policies.preempting.hosts import HostedLease
+
+CLASS, TYPE = b"class", "node"
+CAPACITY = (("cpu", 8000), ("memory", 16_000))
+SIZES: tuple[Vector, ...] = (
+    (("cpu", 1000), ("memory", 2000)), (("cpu", 2000), ("memory", 4000)), (("cpu", 2000), ("memory", 7000)),
+    (("cpu", 4000), ("memory", 8000)),
+)  # fmt: skip
+HOLDERS = ("ann", "bob", "eve")
+
+
+@attrs.define
+class Farm:
+    """Hosts with leases of one machine each; victims are gone when the next turn comes."""
+
+    hosts: dict[str, list[str]]
+    sizes: dict[str, Vector]
+    tenants: dict[str, TenantView]
+    now: Instant = HOUR
+    mark: int = 0
+    changed: dict[str, int] = attrs.field(factory=dict)
+
+    def free(self, host: str, without: Collection[str] = ()) -> Vector:
+        """What is free on a host beside some leases."""
+        taken: Counter[str] = Counter()
+        for lease in self.hosts[host]:
+            if lease not in without:
+                taken.update(dict(self.sizes[lease]))
+        return tuple((name, much - taken[name]) for name, much in CAPACITY)
+
+    def room(self, host: str, size: Vector, term: Term, leaving: Collection[str] = ()) -> int:
+        """1 where one machine has room."""
+        return int(all(dict(self.free(host, leaving))[name] >= much for name, much in size))
+
+    def touch(self, host: str) -> None:
+        """What is on a host is otherwise."""
+        self.mark += 1
+        self.changed[host] = self.mark
+
+    def changes(self, type_: str, mark: int) -> HostChanges:
+        """The hosts that have changed."""
+        news = [host for host, at in self.changed.items() if at > mark]
+        return HostChanges(self.mark, tuple(map(self.view, news)), (), anew=mark == 0)
+
+    def view(self, host: str) -> HostView:
+        """A host with its machines."""
+        there = tuple(
+            MachineView(f"{host}.{one}", one, "active", CLASS, self.sizes[one], self.sizes[one], -1, -1, {})
+            for one in self.hosts[host]
+        )
+        return HostView(host, TYPE, (CLASS,), "free", CAPACITY, 0, 1000, there, frozenset(), {})
+
+    def put(self, lease: str, host: str, size: Vector, tenant: TenantView) -> None:
+        """A lease has a machine on a host."""
+        self.hosts[host].append(lease)
+        self.sizes[lease], self.tenants[lease] = size, tenant
+        self.touch(host)
+
+    def end(self, lease: str) -> None:
+        """A lease is over."""
+        host = next(name for name, there in self.hosts.items() if lease in there)
+        self.hosts[host].remove(lease)
+        self.touch(host)
+
+    def ask(self, mapper: HostPreemptionMapper, lease: str, size: Vector) -> Place | Refuse:
+        """What a mapper decides for a lease of one machine."""
+        demand = Demand(
+            lease, "ann", "new", TYPE, 1, (), (), Term(self.now, self.now + 9 * HOUR), {}, ((CLASS, 1),), (size,), size
+        )
+        cycle = AuthorityCycle(
+            self.now, (demand,), lambda *_: iter(()), lambda name: (_ for _ in ()).throw(KeyError(name)),
+            hosts=lambda _: [self.view(host) for host in self.hosts], room=self.room, changes=self.changes,
+            tenant=self.tenants.get,
+        )  # fmt: skip
+        (found,) = mapper.assign(cycle)
+        assert isinstance(found, Place | Refuse)
+        return found
+
+    def best(self, lease: str, size: Vector, budget: int | None) -> tuple[str, tuple[str, ...]] | None:
+        """What trying everything says: a host, and who leaves it."""
+        mine = self.tenants[lease]
+        ways = []
+        for host, there in self.hosts.items():
+            able = [
+                one
+                for one in there
+                if (other := self.tenants[one]).preemptible
+                and not mine.preemptible
+                and other.priority <= mine.priority
+                and other.start + other.min_run <= self.now
+            ]
+            for count in range(len(able) + 1):
+                for chosen in combinations(sorted(able), count):
+                    holders = Counter(self.tenants[one].holder for one in chosen)
+                    if self.room(host, size, Term(0, 1), chosen) and max(holders.values(), default=0) <= (budget or 99):
+                        cost = sum((self.now - self.tenants[one].start) % HOUR for one in chosen)
+                        ways.append((bool(chosen), cost, count, host, chosen))
+        return min(ways)[3:] if ways else None
+
+
+def made(rng: Random) -> Farm:
+    """A few hosts, full of leases."""
+    farm = Farm({f"h{number}": [] for number in range(rng.randint(1, 5))}, {}, {})
+    for host in farm.hosts:
+        for number in range(8):
+            size, name = rng.choice(SIZES), f"{host}-{number}"
+            if farm.room(host, size, Term(0, 1)):
+                farm.put(name, host, size, tenant(rng, name, rng.randrange(HOUR), preemptible=rng.random() < 0.8))
+    for host in farm.hosts:
+        farm.touch(host)
+    return farm
+
+
+def tenant(rng: Random, name: str, start: Instant, *, preemptible: bool) -> TenantView:
+    min_run = rng.choice((0, 0, 0, HOUR)) if preemptible else 0
+    return TenantView(name, rng.choice(HOLDERS), start, preemptible, rng.choice((0, 0, 1)), 0, min_run, False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "budget"),
+    [(HostPreemptionMapper, None), (HostPreemptionMapper, 1), (HostPreemptionMapper, 2), (RetryMapper, None)],
+)
+def test_it_decides_as_trying_everything_does(kind: type[HostPreemptionMapper], budget: int | None) -> None:
+    """Over many turns in which leases come and go, by one index: host and victims are the best."""
+    rng, decided = Random(f"{budget}"), Counter[str]()
+    for _ in range(60):
+        farm = made(rng)
+        mapper = HostPreemptionMapper(HostPreemptionSettings(budget=budget)) if kind is HostPreemptionMapper else kind()
+        for number in range(8):
+            lease, size = f"new{number}", rng.choice((*SIZES, (("cpu", 8000), ("memory", 16_000))))
+            farm.tenants[lease] = tenant(rng, lease, farm.now, preemptible=rng.random() < 0.2)
+            found, best = farm.ask(mapper, lease, size), farm.best(lease, size, budget)
+            if best is None:
+                assert isinstance(found, Refuse), (found, farm)
+                decided["refused"] += 1
+            elif kind is RetryMapper and not best[1]:
+                assert isinstance(found, Place) and not found.victims, "the heaviest host with room"
+            else:
+                assert isinstance(found, Place) and (found.hosts[0], tuple(sorted(found.victims))) == best, (best, farm)
+                decided[f"{len(found.victims)} victims"] += 1
+            if isinstance(found, Place) and rng.random() < 0.9:  # else the site does not do it
+                for victim in found.victims:
+                    farm.end(victim)
+                farm.put(lease, found.hosts[0], size, farm.tenants[lease])
+            if rng.random() < 0.2 and (there := [one for leases in farm.hosts.values() for one in leases]):
+                farm.end(rng.choice(sorted(there)))
+            farm.now += rng.randrange(20 * MINUTE)
+    assert decided["1 victims"] > 20 and decided["2 victims"] > 10 and decided["refused"] > 20, decided
+
+
+class Odd:
+    """A cost plug-in that goes wrong."""
+
+    def __init__(self, found: float | None) -> None:
+        self.found = found
+
+    def cost(self, lease: HostedLease, now: Instant) -> float:
+        if self.found is None:
+            raise RuntimeError("no idea")
+        return self.found
+
+
+@pytest.mark.parametrize(("found", "words"), [(math.nan, "nan"), (-1.0, "-1.0"), (None, "RuntimeError: no idea")])
+def test_a_cost_that_is_none_is_told(found: float | None, words: str) -> None:
+    """The lease is refused by one message that names the plug-in; who needs no victims has its place."""
+    farm = made(Random(1))
+    host = min(farm.hosts)
+    for lease in list(farm.hosts[host]):
+        farm.end(lease)
+    mapper = HostPreemptionMapper(cost=Odd(found))
+    farm.tenants |= {name: TenantView(name, "ann", farm.now, False, 1, 0, 0, False) for name in ("a", "b")}
+    assert farm.ask(mapper, "a", CAPACITY) == Place("a", (host,))
+    farm.put("a", host, CAPACITY, farm.tenants["a"])
+    refused = farm.ask(mapper, "b", SIZES[0])
+    assert isinstance(refused, Refuse) and "cost Odd of" in refused.reason and words in refused.reason
