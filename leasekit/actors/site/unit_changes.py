@@ -39,7 +39,7 @@ ADDED, REMOVED, CHANGED = "added", "removed", "changed"
 """How a unit differs from what the settings say."""
 
 
-@keeps(rows="_changes _kinds")
+@keeps(rows="_changes _kinds", derived="_serves")
 @attrs.define(eq=False, slots=False)
 class UnitChanges:
     """What an operator has said of units. ``told`` hear of those of which it is news whether they are in the
