@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 At: TypeAlias = Annotated[datetime, Meta(tz=True, description="an instant: ISO 8601 with its zone")]
 Span: TypeAlias = Annotated[str, Meta(max_length=64, description="a length of time: 90s, 2h, 1d12h")]
@@ -342,3 +342,52 @@ class ActorState(Struct, kw_only=True):
     role: str
     state: str
     problem: str = ""
+
+
+EventKind: TypeAlias = Literal[
+    "granted", "refused", "starts_soon", "ends_soon", "ended", "unit_failed", "evicted", "maintenance",
+    "approval_wanted", "test",
+]  # fmt: skip
+
+
+class NotificationRuleRequest(RequestBody):
+    """Who is told of what. ``url`` gets CloudEvents by POST, ``mail`` gets messages: one of the two. ``type``: of
+    leases of one type alone. ``ends`` and ``starts``: how long before an end, or a start, one is told.
+    """
+
+    events: Annotated[list[EventKind], Meta(min_length=1, max_length=16)]
+    url: Words = ""
+    mail: Word = ""
+    type: Word = ""
+    ends: Annotated[list[Span], Meta(min_length=1, max_length=8)] = field(default_factory=lambda: ["7d", "3d", "1d"])
+    starts: Annotated[list[Span], Meta(min_length=1, max_length=8)] = field(default_factory=lambda: ["1h"])
+
+
+class NotificationRule(Struct, kw_only=True, omit_defaults=True):
+    """A rule. ``secret``, by which what is sent is signed, is shown when the rule is made, and never again."""
+
+    id: str
+    project: str
+    caller: str
+    events: list[EventKind]
+    url: str = ""
+    mail: str = ""
+    type: str = ""
+    ends: list[str] = []
+    starts: list[str] = []
+    secret: str = ""
+
+
+class Delivery(Struct, kw_only=True):
+    """Something that somebody is told: ``waiting``, ``done``, or ``dead`` when it was tried too often; ``problem`` is
+    why the last try failed, ``next`` when the next one is.
+    """
+
+    id: str
+    rule: str
+    event: EventKind
+    lease: str
+    state: Literal["waiting", "done", "dead"]
+    tries: int
+    problem: str
+    next: At | None

@@ -20,6 +20,8 @@ GATEWAY: Final = "gateway"
 LISTEN: Final = "http://127.0.0.1:8770"
 """Where a gateway listens whose file doesn't say."""
 LISTEN_ALLOWED: Final = "http://HOST:PORT (an IPv6 host in brackets) or unix:PATH"
+ADDRESS: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,8}")
+"""An address of mail, without all that only parsers like."""
 _HTTP: Final = re.compile(r"http://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
 _BASE: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)*")
 
@@ -27,6 +29,30 @@ _BASE: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)*")
 def _base(_: object, __: object, value: str) -> None:
     if not _BASE.fullmatch(value):
         raise ValueError("expected nothing, or a path such as /leasekit without a slash at its end")
+
+
+def _networks(_: object, __: object, value: tuple[str, ...]) -> None:
+    for one in value:
+        ipaddress.ip_network(one)
+
+
+def _sender(_: object, __: object, value: str) -> None:
+    if not ADDRESS.fullmatch(value):
+        raise ValueError("expected an address such as leasekit@lab.example")
+
+
+@attrs.frozen(kw_only=True)
+class MailTable:
+    """``mail``: by which server messages are sent, and from whom. ``domains``: messages go to addresses there alone
+    (none: to all). ``password_file`` has what the ``user`` shows.
+    """
+
+    server: str = attrs.field(validator=attrs.validators.matches_re(r"[A-Za-z0-9._-]+:\d{1,5}"))
+    sender: str = attrs.field(validator=_sender)
+    tls: Literal["none", "starttls", "tls"] = "starttls"
+    user: str = ""
+    password_file: str = ""
+    domains: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -40,7 +66,8 @@ class BlazarTable:
 @attrs.frozen(kw_only=True)
 class GatewayTable:
     """The table. ``without_login`` lets anybody do everything who reaches an address of it: of this machine only.
-    ``base`` is the path before all others where a reverse proxy passes one on.
+    ``base`` is the path before all others where a reverse proxy passes one on. Webhooks go to addresses that all the
+    world can reach, and to ``webhook_networks``.
     """
 
     role: Literal["gateway"]
@@ -53,6 +80,8 @@ class GatewayTable:
     without_login: bool = False
     base: str = attrs.field(default="", validator=_base)
     blazar: BlazarTable | None = None
+    webhook_networks: tuple[str, ...] = attrs.field(default=(), validator=_networks)
+    mail: MailTable | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -70,6 +99,9 @@ class GatewaySpec:
     without_login: bool
     base: str
     blazar: BlazarTable | None
+    webhook_networks: tuple[str, ...] = ()
+    mail: MailTable | None = None
+    """Its ``password_file`` is absolute."""
 
 
 def resolve_listen(where: str, table: GatewayTable, state: Path, faults: Faults) -> tuple[str, ...]:

@@ -292,6 +292,11 @@ class Resolver:
             without_login=table.without_login,
             base=table.base,
             blazar=table.blazar,
+            webhook_networks=table.webhook_networks,
+            mail=table.mail
+            and attrs.evolve(
+                table.mail, password_file=str(self.state / table.mail.password_file) if table.mail.password_file else ""
+            ),
         )
 
     def _control(self, where: str, name: str, table: tables.ActorTable | GatewayTable) -> Path:

@@ -71,6 +71,9 @@ TABLES: Final[Mapping[str, Table]] = {
         {"id": str, "name": str, "caller": str, "digest": bytes, "created": int, "body": bytes}
     ),
     "policies": Table({"id": str, "body": bytes}),
+    "rules": Table({"id": str, "project": str, "caller": str, "body": bytes}),
+    "deliveries": Table({"id": str, "rule": str, "state": str, "at": int, "body": bytes}),
+    "positions": Table({"id": str, "seq": int}),
     "approvals": Table({"id": str, "project": str, "until": int, "body": bytes}),
     "reports": Table({"id": str, "at": int, "peer": str, "code": str, "reason": str, "body": bytes}),
 }  # fmt: skip

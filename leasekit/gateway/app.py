@@ -21,7 +21,15 @@ from starlette.routing import Route as StarletteRoute
 from leasekit.client.shapes import ProblemDetails
 from leasekit.core.errors import LeasekitError
 from leasekit.core.frames import MEDIA_TYPE
-from leasekit.gateway import approvals, deployment, leases, slots, tokens, usage  # noqa: F401 - they declare their routes
+from leasekit.gateway import (  # noqa: F401 - they declare their routes
+    approvals,
+    deployment,
+    leases,
+    notifications,
+    slots,
+    tokens,
+    usage,
+)
 from leasekit.gateway.blazar.routes import blazar_routes
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.incoming import JSON, SAFE, caller_of, read_body

@@ -19,6 +19,7 @@ from leasekit.gateway.callers import MANAGER, OPERATOR, USER, VIEWER
 from leasekit.gateway.door import forbidden
 from leasekit.gateway.instants import moment
 from leasekit.gateway.leases import OfProject, asked_for, extension, holder, modification
+from leasekit.gateway.notices import Notification, one_line
 from leasekit.gateway.policies import APPROVALS, PENDING, POLICIES, ApprovalRecord, admit, check_policy
 from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.routing import Call, route, unprocessable
@@ -98,6 +99,13 @@ async def ask_approval(call: Call, params: OfProject, body: ApprovalRequest) -> 
         until=now + parse_duration(policy.approve_within),
     )  # fmt: skip
     await _keep(call, record)
+    notice = Notification(
+        kind="approval_wanted", key=record.id, project=actor.name, at=now, name=f"approval {record.id}",
+        type="" if body.request is None else body.request.type, lease=body.lease,
+        reason=one_line(f"asked for by {record.caller}"),
+    )  # fmt: skip
+    await call.door.commit(*call.door.notices.tell(notice, now))
+    call.door.told.set()
     return _shown(call, record)
 
 

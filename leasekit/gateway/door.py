@@ -13,13 +13,14 @@ import attrs
 import trio
 
 from leasekit.client.shapes import LeasePolicy
-from leasekit.config.gateway import BlazarTable
+from leasekit.config.gateway import BlazarTable, MailTable
 from leasekit.core.measures import Histogram
 from leasekit.core.schema import Change, Store
 from leasekit.core.time import Instant
 from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.callers import TABLE, VIEWER, Caller, Tokens
 from leasekit.gateway.events import EventHub
+from leasekit.gateway.notices import Notifications
 from leasekit.gateway.policies import APPROVALS, POLICIES, ApprovalRecord, read_policy
 from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.routing import unprocessable
@@ -59,6 +60,11 @@ class GatewayDoor:
     """The policy of each project that has one."""
     approvals: dict[str, ApprovalRecord] = attrs.field(init=False, factory=dict)
     """What waits to be approved, or was, by its id, oldest first."""
+    webhook_networks: Sequence[str] = ()
+    mail: MailTable | None = None
+    notices: Notifications = attrs.field(init=False, factory=Notifications)
+    told: trio.Event = attrs.field(init=False, factory=trio.Event)
+    """Set when there is something to be sent."""
     answered: Answered = attrs.field(init=False, factory=Answered)
     hub: EventHub = attrs.field(init=False, factory=EventHub)
     _store_lock: trio.Lock = attrs.field(init=False, factory=trio.Lock)
@@ -66,6 +72,7 @@ class GatewayDoor:
     def __attrs_post_init__(self) -> None:
         kept = self._store.load()
         self.tokens.restore(kept.get(TABLE, ()))
+        self.notices.restore(kept)
         self.policies.update((id_, read_policy(body)) for id_, body in kept.get(POLICIES, ()))
         found = [ApprovalRecord.of_row(row) for row in kept.get(APPROVALS, ())]
         self.approvals.update((one.id, one) for one in sorted(found, key=lambda one: (one.created, one.id)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
@@ -23,6 +24,7 @@ from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.app import make_app
 from leasekit.gateway.callers import rights
 from leasekit.gateway.door import GUEST, GatewayDoor
+from leasekit.gateway.notifier import Notifier
 from leasekit.gateway.tokens import make_token, shown
 
 GRACE: Final = 3.0
@@ -57,6 +59,8 @@ class GatewayServer:
                 store=store,
                 without_login=self.spec.without_login,
                 blazar=self.spec.blazar,
+                webhook_networks=self.spec.webhook_networks,
+                mail=self.spec.mail,
             )
             async with trio.open_nursery() as nursery:
                 for connection in connections.values():
@@ -64,6 +68,7 @@ class GatewayServer:
                 door.hub.follow(list(connections.values()), nursery)
                 for guest in door.of_role(GUEST):
                     nursery.start_soon(_say_present, guest)
+                nursery.start_soon(Notifier(door, self.spec.webhook_networks, self.spec.mail).run)
                 await self._serve_http(door, stopping, task_status)
                 nursery.cancel_scope.cancel()
         finally:
@@ -115,6 +120,8 @@ class GatewayServer:
         words = "How long an answer takes, or the first line of a stream of events."
         into.histogram("leasekit_http_request_seconds", words, self.door.answered.times, **name)
         into.gauge("leasekit_event_listeners", "Who listens to events now.", self.door.hub.listeners, **name)
+        for state, count in Counter(one.state for one in self.door.notices.deliveries.values()).items():
+            into.gauge("leasekit_notifications", "What is to be sent, was, or is dead.", count, **name, state=state)
         for actor in self.door.actors.values():
             words = "Whether the gateway has a connection to the actor (1)."
             into.gauge("leasekit_gateway_connected", words, float(actor.connected), **name, actor=actor.name)
