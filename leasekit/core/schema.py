@@ -149,9 +149,9 @@ class Store(Protocol):
         """Rows of an archived table whose ``live`` is 0, newest first."""
         ...
 
-    def past(self, period: Term, after: tuple[Instant, str], limit: int) -> list[Row]:
+    def past(self, period: Term, after: tuple[Instant, str], limit: int, state: str = "") -> list[Row]:
         """Rows of leases that are over, and ended in ``period`` or later, but began before its end; in order of when
-        they ended, and of their ids: those that come after ``after``.
+        they ended, and of their ids: those that come after ``after``, of a ``state`` if one is given.
         """
         ...
 

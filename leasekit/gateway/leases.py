@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Struct
 
 from leasekit.actors.settings import GuestSettings
 from leasekit.client.shapes import (
+    At,
     Close,
     DryRunResult,
     KeptLease,
@@ -47,9 +48,13 @@ class OfProject(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class LeaseList(OfProject, kw_only=True):
-    """Which leases of a project; ``all``: those that are over, too. ``cursor`` is a page's ``next``."""
+    """Which leases of a project; ``all``: those that are over, too; ``since`` and ``until``: those that had, or will
+    have, a part of that time. ``cursor`` is a page's ``next``.
+    """
 
     all: bool = False
+    since: At | None = None
+    until: At | None = None
     state: str = ""
     type: str = ""
     slice: str = ""
@@ -83,26 +88,35 @@ async def list_leases(call: Call, params: LeaseList) -> LeasePage:
     found: list[dict[str, Any]] = []
     if part != "past":
         live = await actor.query("leases", after=at, limit=params.limit + 1, **wanted)
-        found = [dict(one) for one in live[: params.limit]]
+        found = [dict(one) for one in live[: params.limit] if _is_within(one, params)]
         if len(live) > params.limit:
-            return LeasePage(items=[_lease(actor.name, one) for one in found], next=f"live:{found[-1]['id']}")
+            next_ = f"live:{live[params.limit - 1]['id']}"
+            return LeasePage(items=[_lease(actor.name, one) for one in found], next=next_)
         at = ""
     following = None
     if params.all:
-        more, following = await _past(actor, at, wanted, params.limit - len(found))
+        more, following = await _past(actor, at, wanted, params, params.limit - len(found))
         found += more
     return LeasePage(items=[_lease(actor.name, one) for one in found], next=following)
 
 
+def _is_within(lease: Mapping[str, Any], params: LeaseList) -> bool:
+    """Whether a lease that goes on has a part of the time that is asked for."""
+    since, until = instant(params.since), instant(params.until)
+    return (since is None or lease["end"] > since) and (until is None or lease["start"] < until)
+
+
 async def _past(
-    actor: ActorConnection, at: str, wanted: Mapping[str, str], limit: int
+    actor: ActorConnection, at: str, wanted: Mapping[str, str], params: LeaseList, limit: int
 ) -> tuple[list[dict[str, Any]], str | None]:
     """Leases that are over, in the order in which they ended, and where the next page begins."""
     ended, _, id_ = at.partition(":")
     found: list[dict[str, Any]] = []
     after: Mapping[str, Any] = {"ended": int(ended) if ended.isdecimal() else 0, "id": id_}
+    term = {"since": instant(params.since), "until": instant(params.until)}
+    of = {"state": params.state, **{name: at for name, at in term.items() if at is not None}}
     while limit > len(found):
-        answer = await actor.request("past", "", {"limit": limit - len(found), **after})
+        answer = await actor.request("past", "", {"limit": limit - len(found), **of, **after})
         page, after = answer["leases"], answer["after"]
         if not page:
             return found, None

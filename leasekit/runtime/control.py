@@ -214,11 +214,16 @@ class ActorDoor:
 
     async def _past(self, asked: ControlRequest) -> dict[str, Any]:
         arguments = asked.arguments
-        ended, id_ = _whole(arguments, "ended", 0, INSTANT_MAX), arguments.get("id", "")
-        if not isinstance(id_, str):
-            raise CommandError(f"id: found {id_!r:.60}, expected text")
+        ended, id_, state = (
+            _whole(arguments, "ended", 0, INSTANT_MAX),
+            arguments.get("id", ""),
+            arguments.get("state", ""),
+        )
+        for name, text in (("id", id_), ("state", state)):
+            if not isinstance(text, str):
+                raise CommandError(f"{name}: found {text!r:.60}, expected text")
         limit = max(1, _whole(arguments, "limit", PAST_PAGE, PAST_PAGE))
-        found = await self._shell.past(_period(arguments), (ended, id_), limit)
+        found = await self._shell.past(_period(arguments), (ended, id_), limit, state)
         last = found[-1] if found else None
         after = {} if last is None else {"ended": last[0], "id": last[1]["id"]}
         return {"leases": [lease for _, lease in found], "after": after}

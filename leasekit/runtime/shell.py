@@ -254,11 +254,13 @@ class ActorShell:
     async def _past(self) -> list[dict[str, Any]]:
         return [self.actor.recall(row) for row in await self.archived("leases", PAST_MAX)]
 
-    async def past(self, period: Term, after: tuple[Instant, str], limit: int) -> list[tuple[Instant, dict[str, Any]]]:
+    async def past(
+        self, period: Term, after: tuple[Instant, str], limit: int, state: str = ""
+    ) -> list[tuple[Instant, dict[str, Any]]]:
         """Leases of a period that are over, and when each ended, as :meth:`~leasekit.core.schema.Store.past` orders
         them. Raises ``StoreError``.
         """
-        rows = await self._read(lambda: self._store.past(period, after, limit))
+        rows = await self._read(lambda: self._store.past(period, after, limit, state))
         return [(row[_ENDED], self.actor.recall(row)) for row in rows]
 
     async def usage(self, period: Term, keys: Sequence[str]) -> dict[str, Any]:

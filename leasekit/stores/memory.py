@@ -10,7 +10,7 @@ from leasekit.core.schema import TABLES, Change, LogRow, Row, StoreError
 from leasekit.core.time import Instant, Term
 from leasekit.stores.batch import COLUMNS, LIVE, archived_table, make_batch, plain_table
 
-_START, _ENDED = COLUMNS["leases"].index("term_start"), COLUMNS["leases"].index("updated")
+_START, _ENDED, _STATE = (COLUMNS["leases"].index(name) for name in ("term_start", "updated", "state"))
 
 
 class MemoryStore:
@@ -73,7 +73,7 @@ class MemoryStore:
         past = (row for row in reversed(self._tables[table].values()) if not row[live])
         return list(islice(past, limit))
 
-    def past(self, period: Term, after: tuple[Instant, str], limit: int) -> list[Row]:
+    def past(self, period: Term, after: tuple[Instant, str], limit: int, state: str = "") -> list[Row]:
         """As :meth:`leasekit.core.schema.Store.past`."""
         self._check_open()
         live, start, ended = LIVE["leases"], _START, _ENDED
@@ -81,6 +81,7 @@ class MemoryStore:
             row
             for row in self._tables["leases"].values()
             if not row[live] and row[ended] >= period.start and row[start] < period.end and (row[ended], row[0]) > after
+            if state in ("", row[_STATE])
         )
         return sorted(found, key=lambda row: (row[ended], row[0]))[:limit]
 

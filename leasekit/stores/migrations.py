@@ -85,8 +85,10 @@ def _create_views(db: sqlite3.Connection) -> None:
 
 
 def _index_the_past(db: sqlite3.Connection) -> None:
-    """What is over is looked for by when it ended, and by whose it was."""
+    """What is over is looked for by when it ended, by its state, and by whose it was."""
     for table, time, owner in (("leases", "updated", "peer"), ("claims", "term_end", "holder")):
         key = ", id" if table == "leases" else ""
         db.execute(f"CREATE INDEX {table}_past ON {table} ({time}{key}) WHERE live = 0")
+        if table == "leases":
+            db.execute("CREATE INDEX leases_past_in ON leases (state, updated, id) WHERE live = 0")
         db.execute(f"CREATE INDEX {table}_past_of ON {table} ({owner}, {time}) WHERE live = 0")

@@ -148,13 +148,14 @@ class SqliteStore:
         sql = f"{_SELECT[table]} WHERE live = 0 ORDER BY rowid DESC LIMIT ?"
         return self._query(sql, -1 if limit is None else limit)
 
-    def past(self, period: Term, after: tuple[Instant, str], limit: int) -> list[Row]:
+    def past(self, period: Term, after: tuple[Instant, str], limit: int, state: str = "") -> list[Row]:
         """As :meth:`leasekit.core.schema.Store.past`."""
         sql = (
             f"{_SELECT['leases']} WHERE live = 0 AND updated >= ? AND (updated, id) > (?, ?) AND term_start < ?"
-            " ORDER BY updated, id LIMIT ?"
+            f"{' AND state = ?' if state else ''} ORDER BY updated, id LIMIT ?"
         )
-        return self._query(sql, max(period.start, after[0]), *after, period.end, limit)
+        of = (state,) if state else ()
+        return self._query(sql, max(period.start, after[0]), *after, period.end, *of, limit)
 
     def get(self, table: str, key: str) -> Row | None:
         """As :meth:`leasekit.core.schema.Store.get`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -119,6 +120,29 @@ def test_what_is_no_request_is_told(user: httpx.Client) -> None:
     missing = user.delete("/leases")
     assert (missing.status_code, missing.headers["allow"]) == (405, "GET, HEAD, POST")
     assert user.post("/leases", json={}, headers={"idempotency-key": "a b"}).status_code == 422
+
+
+def test_leases_of_a_time_and_a_state(user: httpx.Client, leased: Leased) -> None:
+    """Those that go on, and those that are over."""
+    early = leased(start="2031-01-01T00:00:00Z")["id"]
+    late = leased(start="2031-02-01T00:00:00Z")["id"]
+    for lease in (early, late):
+        until(user, lease, "ticketed")
+
+    def listed(**params: str) -> list[str]:
+        given = {"all": "true", "since": "2031-01-01T00:30:00Z", **params}
+        return [one["id"] for one in user.get("/leases", params=given).json()["items"]]
+
+    assert listed() == [early, late]
+    assert listed(until="2031-01-15T00:00:00Z") == [early]
+    assert listed(since="2031-01-15T00:00:00Z", state="ticketed") == [late]
+    user.post(f"/leases/{early}/close", json={})
+    until(user, early, "closed")
+    now = datetime.now(UTC)
+    over = {"since": (now - timedelta(hours=1)).isoformat(), "state": "closed"}
+    assert early in listed(**over, until="2031-01-01T00:30:00Z")
+    assert early not in listed(**over, until=now.isoformat())
+    assert early not in listed(**{**over, "state": "failed"})
 
 
 @pytest.mark.parametrize("start", [{"start": "2030-01-01T00:00:00Z"}, {}])

@@ -367,7 +367,7 @@ def test_a_new_file_has_the_tables_of_the_schema(tmp_path):
         assert db.table(name).columns_dict == dict(table.columns)
         assert [column.type for column in db.table(name).columns] == [kinds[kind] for kind in table.columns.values()]
         indexed = {index.columns[0] for index in db.table(name).indexes if index.origin == "c"}
-        past = {"leases": {"updated", "peer"}, "claims": {"term_end", "holder"}}.get(name, set())
+        past = {"leases": {"updated", "peer", "state"}, "claims": {"term_end", "holder"}}.get(name, set())
         assert indexed == ({"live"} | past if table.archived else set())
         assert db.table(name).pks == [next(iter(table.columns))]
     assert db.table(LOG).columns_dict == {"seq": int, **LOG_COLUMNS}

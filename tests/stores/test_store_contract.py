@@ -81,7 +81,10 @@ def test_past_rows_are_kept_but_not_loaded(harness):
 def test_the_past_of_a_period(harness):
     """Leases that ended in it or later, and began before its end: a page at a time, in order of their ends."""
     ends = {"c": 10, "a": 30, "b": 20, "d": 20, "early": 9}
-    rows = {key: (*lease_row(key, live=0)[:8], end - 5, end, "", end, b"x") for key, end in ends.items()}
+    rows = {
+        key: (*lease_row(key, live=0, state="failed" if key in "cd" else "closed")[:8], end - 5, end, "", end, b"x")
+        for key, end in ends.items()
+    }
     late = (*lease_row("late", live=0)[:8], 50, 60, "", 60, b"x")
     harness.store.commit([Change("leases", key, row) for key, row in rows.items()])
     harness.store.commit([put("alive"), Change("leases", "late", late)])
@@ -90,6 +93,9 @@ def test_the_past_of_a_period(harness):
     assert [row[0] for row in store.past(period, (-1, ""), 2)] == ["c", "b"]
     assert [row[0] for row in store.past(period, (20, "b"), 9)] == ["d", "a"]
     assert [row[0] for row in store.past(Term(0, 51), (30, "a"), 9)] == ["late"]
+    assert [row[0] for row in store.past(period, (-1, ""), 9, "failed")] == ["c", "d"]
+    assert [row[0] for row in store.past(period, (10, "c"), 9, "failed")] == ["d"]
+    assert store.past(period, (-1, ""), 9, "nothing") == []
 
 
 def test_the_log_is_numbered_and_ordered(harness):

@@ -61,9 +61,9 @@ class FaultyStore:
         """As the store's."""
         return self.inner.archived(table, limit)
 
-    def past(self, period: Term, after: tuple[Instant, str], limit: int) -> list[Row]:
+    def past(self, period: Term, after: tuple[Instant, str], limit: int, state: str = "") -> list[Row]:
         """As the store's."""
-        return self.inner.past(period, after, limit)
+        return self.inner.past(period, after, limit, state)
 
     def get(self, table: str, key: str) -> Row | None:
         """As the store's."""

@@ -1,0 +1,245 @@
+"""What HTTP costs where there is much: pages of 100,000 leases that are over, 1,000 listeners, windows among 10,000
+bookings.
+
+    python benchmarks/gateway_scale.py [--json] [--quick] [--only NAME ...]
+
+Gateway, actors and callers are processes of their own. ``history``: a guest's store has so many leases that are over,
+copies of some that were. ``listeners``: so many connections hear events; one lease changes, and the last of them hears
+of it. ``slots``: a broker has 1,000 units in 20 classes for 30 days, and so many bookings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+import sqlite3
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+import trio
+from _bench_sockets import control, daemons, started_daemon
+from _report import Result, emit, result
+from gateway import GATEWAY, Caller
+
+from leasekit.core.time import DAY, HOUR
+from leasekit.runtime.client import ControlClient
+
+KEPT = 100_000
+LISTENERS = 1_000
+BOOKINGS = 10_000
+UNITS, CLASSES = 1_000, 20
+MOST_MS = {"page": 20.0, "slots": 10.0, "listeners": 250.0}
+EVENTS = 100
+
+
+def p99(took: list[float]) -> float:
+    """The time that one in a hundred is over."""
+    return sorted(took)[int(len(took) * 0.99)]
+
+
+@contextmanager
+def door(file: Path) -> Iterator[tuple[Path, str]]:
+    """A gateway, and a token of a user of the guest."""
+    with started_daemon(file, "web"), ControlClient(control(file, "web")) as client:
+        token = client.command("token.create", name="bench", projects={"guest": "user"})["secret"]
+        yield file.parent / "state" / "web.http", str(token)
+
+
+def history(kept: int, asked: int) -> list[Result]:
+    """Pages of leases that are over: one after the other, and those of a state that few have."""
+    with daemons(10, GATEWAY) as file:
+        guest = control(file, "guest")
+        with ControlClient(guest) as client, ControlClient(guest) as watcher:
+            events = watcher.watch("")
+            now = int(client.query("clock")["now"])
+            request = {"type": "vm", "units": 1, "term": [now, now + HOUR], "properties": {"deferrable": "true"}}
+            lease = client.command("lease.request", **request)["id"]
+            next(event for event in events if event["lease"] == lease and event["to_state"] == "active/-")
+            client.command("lease.close", lease=lease)
+            next(event for event in events if event["lease"] == lease and event["to_state"].startswith("closed"))
+            client.request("stop", "", {})
+        _until_gone(guest)
+        with sqlite3.connect(file.parent / "state" / "guest.db") as store:
+            store.execute(
+                "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) INSERT INTO leases"
+                " SELECT id || '-' || i, live, slice, peer, type, CASE i % 1000 WHEN 0 THEN 'failed' ELSE state END,"
+                " pending, units, term_start - i, term_end - i, reason, updated - i, body FROM leases, n",
+                (kept,),
+            )
+        store.close()
+        with started_daemon(file, "guest"), door(file) as (web, token):
+            every = trio.run(_pages, web, token, "/leases?all=true&limit=100", asked)
+            few = trio.run(_pages, web, token, "/leases?all=true&limit=100&state=failed", 1)
+            since = quote("2020-01-01T00:00:00Z")
+            term = trio.run(_pages, web, token, f"/leases?all=true&limit=100&since={since}&state=failed", 1)
+    return [
+        result("page_of_100_p99_ms", p99(every), "ms", MOST_MS["page"]),
+        result("page_of_a_rare_state_ms", statistics.median(few), "ms", MOST_MS["page"]),
+        result("page_of_a_state_and_term_ms", statistics.median(term), "ms", MOST_MS["page"]),
+    ]
+
+
+def _until_gone(socket: Path) -> None:
+    """Its daemon removes a control socket as the last thing that it does."""
+    while socket.exists():
+        time.sleep(0.05)
+
+
+async def _pages(web: Path, token: str, path: str, count: int) -> list[float]:
+    """How long each of so many pages takes, in ms, the first one left out."""
+    took, following = [], ""
+    async with await trio.open_unix_socket(os.fspath(web)) as stream:
+        caller = Caller(stream, token)
+        await caller.ask("GET", path)
+        for _ in range(count):
+            begin = time.perf_counter()
+            page = msgspec.json.decode(await caller.ask("GET", f"{path}&cursor={quote(following)}"))
+            took.append(1000 * (time.perf_counter() - begin))
+            following = page["next"] or ""
+    return took
+
+
+def listeners(count: int, changes: int) -> list[Result]:
+    """From a command to the last listener that hears of what it did; and how the gateway grows meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4 * count)), hard))
+    with daemons(10, GATEWAY) as file, door(file) as (web, token):
+        with ControlClient(control(file, "web")) as client:
+            pid = int(client.query("status")["pid"])
+        took, grown = trio.run(_listened, web, token, control(file, "guest"), count, changes, pid)
+    return [
+        result("listeners_last_p99_ms", p99(took), "ms", MOST_MS["listeners"]),
+        result("listeners_growth_mb", grown, "MB", None),
+    ]
+
+
+async def _listened(
+    web: Path, token: str, guest: Path, count: int, changes: int, pid: int
+) -> tuple[list[float], float]:
+    heard = trio.Semaphore(0)
+    ready = trio.Semaphore(0)
+
+    async def listen() -> None:
+        async with await trio.open_unix_socket(os.fspath(web)) as stream:
+            head = f"GET /api/v1/events HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer {token}\r\n\r\n"
+            await stream.send_all(head.encode())
+            data = b""
+            while b": connected" not in data:
+                data += await stream.receive_some(65_536)
+            ready.release()
+            data = b""
+            while True:
+                data = data[-20:] + await stream.receive_some(65_536)
+                if b'"lease.keepalive"' in data or b'"slice.create"' in data:
+                    heard.release()
+                    data = b""
+
+    took: list[float] = []
+    async with trio.open_nursery() as nursery:
+        for _ in range(count):
+            nursery.start_soon(listen)
+        for _ in range(count):
+            await ready.acquire()
+        before = _megabytes(pid)
+        with ControlClient(guest) as client:
+            for number in range(changes):
+                begin = time.perf_counter()
+                await trio.to_thread.run_sync(lambda n=number: client.command("slice.create", name=f"s{n}"))
+                for _ in range(count):
+                    await heard.acquire()
+                took.append(1000 * (time.perf_counter() - begin))
+        grown = _megabytes(pid) - before
+        nursery.cancel_scope.cancel()
+    return took, grown
+
+
+def _megabytes(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024
+
+
+RACKS = "".join(
+    f'[[actor.site.inventory]]\ntype = "node"\nunits = {UNITS // CLASSES}\nprefix = "node-{one}-"\ndriver = "null"\n'
+    f'unit_properties = {{ rack = "{one}" }}\n'
+    for one in range(CLASSES)
+)
+NODES = f'{RACKS}[[actor.site.delegation]]\nbroker = "broker"\ntype = "node"\n'
+
+
+def slots(bookings: int, asked: int) -> list[Result]:
+    """The first windows of so many units, over 30 days, by the HTTP client."""
+    rng = random.Random(1)
+    with daemons(10, NODES + GATEWAY + "[actor.broker.settings]\nbooked_hours = 0\n") as file:
+        guest = control(file, "guest")
+        with (
+            ControlClient(guest, timeout=120) as client,
+            ControlClient(guest, timeout=120) as watcher,
+            door(file) as (
+                web,
+                token,
+            ),
+        ):
+            events, decided = watcher.watch(""), 0
+            now = int(client.query("clock")["now"])
+            wishes = []
+            for _ in range(bookings):
+                start = now + rng.randrange(HOUR, 30 * DAY)
+                rack = f"rack == {rng.randrange(CLASSES)}"
+                term = [start, start + rng.randrange(HOUR, 12 * HOUR)]
+                wish = {"type": "node", "units": rng.randint(1, 8), "term": term, "properties": {"filter": rack}}
+                wishes.append(("command", "lease.request", wish))
+            for at in range(0, len(wishes), 50):
+                for answer in client.batch(wishes[at : at + 50]):
+                    if isinstance(answer, Exception):
+                        raise answer
+                for event in events:  # the broker is idle again
+                    decided += event["event"] == "ticket" or event["to_state"].startswith("failed")
+                    if decided == at + 50:
+                        break
+            took = trio.run(_searched, web, token, rng, asked)
+    return [result("slots_p99_ms", p99(took), "ms", MOST_MS["slots"])]
+
+
+async def _searched(web: Path, token: str, rng: random.Random, count: int) -> list[float]:
+    took = []
+    async with await trio.open_unix_socket(os.fspath(web)) as stream:
+        caller = Caller(stream, token)
+        for _ in range(count):
+            wish = {"type": "node", "units": rng.randint(1, 40), "length": f"{rng.randint(1, 48)}h"}
+            if rng.random() < 0.5:
+                wish["filter"] = f"rack == {rng.randrange(CLASSES)}"
+            begin = time.perf_counter()
+            await caller.ask("POST", "/slots", msgspec.json.encode(wish))
+            took.append(1000 * (time.perf_counter() - begin))
+    return took
+
+
+def main() -> int:
+    """Run all, or those that are named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of it")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--only", action="append", choices=("history", "listeners", "slots"), help="only this one")
+    options = parser.parse_args()
+    part = 10 if options.quick else 1
+    results: list[Result] = []
+    for name, run in (
+        ("history", lambda: history(KEPT // part, 500 // part)),
+        ("listeners", lambda: listeners(LISTENERS // part, EVENTS)),
+        ("slots", lambda: slots(BOOKINGS // part, 300 // part)),
+    ):
+        if options.only is None or name in options.only:
+            results += run()
+    return 0 if emit("gateway_scale", "quick" if options.quick else "full", results, options.json) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
