@@ -391,3 +391,22 @@ class Delivery(Struct, kw_only=True):
     tries: int
     problem: str
     next: At | None
+
+
+class FeedRequest(RequestBody):
+    """A calendar of leases: of one ``type`` or all; with ``mine`` of those that one has asked for oneself."""
+
+    type: Word = ""
+    mine: bool = False
+
+
+class CalendarFeed(Struct, kw_only=True, omit_defaults=True):
+    """A calendar. ``path`` is its address at the gateway, which is shown when it is made, and never again."""
+
+    id: str
+    project: str
+    caller: str
+    type: str = ""
+    mine: bool = False
+    created: At
+    path: str = ""

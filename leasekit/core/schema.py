@@ -73,6 +73,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "policies": Table({"id": str, "body": bytes}),
     "rules": Table({"id": str, "project": str, "caller": str, "body": bytes}),
     "deliveries": Table({"id": str, "rule": str, "state": str, "at": int, "body": bytes}),
+    "feeds": Table({"id": str, "project": str, "digest": bytes, "body": bytes}),
     "positions": Table({"id": str, "seq": int}),
     "approvals": Table({"id": str, "project": str, "until": int, "body": bytes}),
     "reports": Table({"id": str, "at": int, "peer": str, "code": str, "reason": str, "body": bytes}),

@@ -24,6 +24,7 @@ from leasekit.core.frames import MEDIA_TYPE
 from leasekit.gateway import (  # noqa: F401 - they declare their routes
     approvals,
     deployment,
+    feeds,
     leases,
     notifications,
     slots,
@@ -32,6 +33,7 @@ from leasekit.gateway import (  # noqa: F401 - they declare their routes
 )
 from leasekit.gateway.blazar.routes import blazar_routes
 from leasekit.gateway.door import GatewayDoor
+from leasekit.gateway.feeds import PATH, answer_feed
 from leasekit.gateway.incoming import JSON, SAFE, caller_of, read_body
 from leasekit.gateway.openapi import document
 from leasekit.gateway.problems import ProblemError, of_error
@@ -70,6 +72,8 @@ def make_app(door: GatewayDoor, base: str) -> Starlette:
         for one in ordered
     ]
     made.append(StarletteRoute(f"{base}{BASE}/openapi.json", openapi, methods=["GET"]))
+    feed = _told(door, PATH, partial(answer_feed, door))
+    made.append(StarletteRoute(f"{base}{BASE}{PATH}", feed, methods=["GET"]))
     control = _told(door, "/control/{actor}", partial(_control, door))
     made.append(StarletteRoute(f"{base}{BASE}/control/{{actor}}", control, methods=["POST"]))
     made += blazar_routes(door, f"{base}/blazar") if door.blazar is not None else []

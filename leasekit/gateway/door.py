@@ -18,6 +18,7 @@ from leasekit.core.measures import Histogram
 from leasekit.core.schema import Change, Store
 from leasekit.core.time import Instant
 from leasekit.gateway.actors import ActorConnection
+from leasekit.gateway.calendars import FEEDS, FeedRecord
 from leasekit.gateway.callers import TABLE, VIEWER, Caller, Tokens
 from leasekit.gateway.events import EventHub
 from leasekit.gateway.notices import Notifications
@@ -63,6 +64,10 @@ class GatewayDoor:
     webhook_networks: Sequence[str] = ()
     mail: MailTable | None = None
     notices: Notifications = attrs.field(init=False, factory=Notifications)
+    feeds: dict[str, FeedRecord] = attrs.field(init=False, factory=dict)
+    """The calendars, by id."""
+    askers: dict[str, str] = attrs.field(init=False, factory=dict)
+    """Who asked for a lease, as far as that was looked for."""
     told: trio.Event = attrs.field(init=False, factory=trio.Event)
     """Set when there is something to be sent."""
     answered: Answered = attrs.field(init=False, factory=Answered)
@@ -73,6 +78,7 @@ class GatewayDoor:
         kept = self._store.load()
         self.tokens.restore(kept.get(TABLE, ()))
         self.notices.restore(kept)
+        self.feeds.update((row[0], FeedRecord.of_row(row)) for row in kept.get(FEEDS, ()))
         self.policies.update((id_, read_policy(body)) for id_, body in kept.get(POLICIES, ()))
         found = [ApprovalRecord.of_row(row) for row in kept.get(APPROVALS, ())]
         self.approvals.update((one.id, one) for one in sorted(found, key=lambda one: (one.created, one.id)))

@@ -1,0 +1,145 @@
+"""Leases as a calendar that programs subscribe to (iCalendar, RFC 5545), at an address that is a secret.
+
+Who knows the address sees the feed, and nothing else: calendars can't log in. Of the secret only the hash is kept.
+"""
+
+from __future__ import annotations
+
+import importlib
+import secrets
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from leasekit.client.shapes import CalendarFeed, FeedRequest
+from leasekit.core.schema import Change
+from leasekit.core.time import Instant
+from leasekit.gateway.actors import ActorConnection
+from leasekit.gateway.calendars import FEEDS, FeedRecord
+from leasekit.gateway.callers import MANAGER, VIEWER, digest_of
+from leasekit.gateway.door import GatewayDoor
+from leasekit.gateway.incoming import SAFE
+from leasekit.gateway.instants import moment
+from leasekit.gateway.leases import OfProject
+from leasekit.gateway.notices import one_line
+from leasekit.gateway.problems import ProblemError, not_found
+from leasekit.gateway.routing import BASE, Call, route
+
+FEEDS_MAX: Final = 1_000
+PATH: Final = "/calendars/{secret}"
+ASKERS_MAX: Final = 100_000
+"""Of how many leases it is remembered who asked for them."""
+SHOWN: Final = frozenset({"nascent", "ticketed", "active", "active_ticketed"})
+"""States of leases that are in a calendar."""
+
+
+class FeedList(Struct, kw_only=True):
+    """Feeds that somebody may see, without their addresses."""
+
+    items: list[CalendarFeed]
+
+
+@route("GET", "/feeds")
+async def list_feeds(call: Call, params: OfProject) -> FeedList:
+    """List one's own calendars of a project; a manager sees everybody's."""
+    project = call.door.project(call.caller, params.project, VIEWER).name
+    found = [one for one in call.door.feeds.values() if one.project == project and _is_theirs(call, one)]
+    return FeedList(items=[_shown(one) for one in found])
+
+
+@route("POST", "/feeds", status=HTTPStatus.CREATED)
+async def create_feed(call: Call, params: OfProject, body: FeedRequest) -> CalendarFeed:
+    """Make a calendar of a project's leases. Its address is shown now, and never again: who knows it sees them."""
+    project = call.door.project(call.caller, params.project, VIEWER).name
+    _library()
+    if len(call.door.feeds) >= FEEDS_MAX:
+        raise ProblemError(HTTPStatus.CONFLICT, f"there are {FEEDS_MAX} feeds already: revoke some", code="too_many")
+    secret = secrets.token_urlsafe(32)
+    record = FeedRecord(
+        id=secrets.token_hex(8), project=project, caller=call.caller.name, digest=digest_of(secret),
+        created=call.door.clock(), type=body.type, mine=body.mine,
+    )  # fmt: skip
+    await call.door.commit(Change(FEEDS, record.id, record.row()))
+    call.door.feeds[record.id] = record
+    made = _shown(record)
+    made.path = f"{BASE}{PATH.format(secret=secret)}.ics"
+    return made
+
+
+@route("POST", "/feeds/{feed}/revoke")
+async def revoke_feed(call: Call, feed: str) -> CalendarFeed:
+    """Have there be nothing at its address any more."""
+    record = call.door.feeds.get(feed)
+    if record is None or not call.caller.may(record.project, VIEWER) or not _is_theirs(call, record):
+        raise not_found("feed", feed)
+    await call.door.commit(Change(FEEDS, feed, None))
+    del call.door.feeds[feed]
+    return _shown(record)
+
+
+def _is_theirs(call: Call, record: FeedRecord) -> bool:
+    return record.caller == call.caller.name or call.caller.may(record.project, MANAGER)
+
+
+def _shown(record: FeedRecord) -> CalendarFeed:
+    return CalendarFeed(
+        id=record.id, project=record.project, caller=record.caller, type=record.type, mine=record.mine,
+        created=moment(record.created),
+    )  # fmt: skip
+
+
+async def answer_feed(door: GatewayDoor, request: Request) -> Response:
+    """The calendar at an address. Raises :class:`ProblemError` for one that there is not."""
+    digest = digest_of(request.path_params["secret"].removesuffix(".ics"))
+    record = next((one for one in door.feeds.values() if one.digest == digest), None)
+    if record is None or record.project not in door.actors:
+        raise not_found("calendar", "")
+    guest = door.actors[record.project]
+    leases = [one for one in await guest.query("leases") if one["state"] in SHOWN and record.type in ("", one["type"])]
+    if record.mine:
+        leases = [one for one in leases if await _asker(door, guest, one["id"]) == record.caller]
+    return Response(calendar(record, leases, door.clock()), media_type="text/calendar; charset=utf-8", headers=SAFE)
+
+
+async def _asker(door: GatewayDoor, guest: ActorConnection, lease: str) -> str:
+    """Who asked for a lease, by its history: that does not change."""
+    if lease not in door.askers:
+        if len(door.askers) >= ASKERS_MAX:
+            door.askers.clear()
+        rows = await guest.request("history", lease, {})
+        door.askers[lease] = next((row["because"]["who"] for row in rows if row["event"] == "lease.request"), "")
+    return door.askers[lease]
+
+
+def calendar(feed: FeedRecord, leases: list[Mapping[str, Any]], now: Instant) -> bytes:
+    """An iCalendar object. What leases are called can't be more than a value in it."""
+    library = _library()
+    made = library.Calendar()
+    made.add("prodid", "-//leasekit//leases//EN")
+    made.add("version", "2.0")
+    made.add("x-wr-calname", one_line(f"leases of {feed.project}"))
+    for lease in leases:
+        event = library.Event()
+        event.add("uid", one_line(f"{lease['id']}@{feed.project}.leasekit"))
+        event.add("dtstamp", moment(now).replace(microsecond=0))
+        event.add("dtstart", moment(lease["start"]).replace(microsecond=0))
+        event.add("dtend", moment(lease["end"]).replace(microsecond=0))
+        event.add("summary", one_line(f"{lease['units']} {lease['type']}: {lease['name'] or lease['id']}"))
+        event.add("location", one_line(lease["site"]))
+        event.add("status", "TENTATIVE" if lease["state"] == "nascent" else "CONFIRMED")
+        made.add_component(event)
+    text: bytes = made.to_ical()
+    return text
+
+
+def _library() -> Any:
+    try:
+        found = importlib.import_module("icalendar")
+    except ImportError:
+        text = "the gateway lacks the package icalendar: pip install 'leasekit[feeds]'"
+        raise ProblemError(HTTPStatus.NOT_IMPLEMENTED, text, code="not_installed") from None
+    return found
