@@ -22,6 +22,7 @@ import mapper_api
 
 from leasekit.actors import settings as actor_settings
 from leasekit.cli.main import LazyGroup, cli
+from leasekit.config.jobs import JobsSpec
 from leasekit.config.shell import ShellSettings, TransportSettings
 from leasekit.core.leases import authority, broker, delegation, membership, outage, power, returns, service_manager
 from leasekit.core.leases.machine import NONE, Joint, TransitionTable
@@ -43,6 +44,7 @@ from leasekit.policies.broker.spot import SpotSettings
 from leasekit.policies.broker.standard import StandardSettings
 from leasekit.policies.guest.filters import FlopFlipSettings
 from leasekit.policies.guest.load_following import LoadFollowingSettings
+from leasekit.policies.guest.replaying import ReplaySettings, UsersSettings
 from leasekit.policies.guest.static import DemandSettings, StaticSettings
 
 DOCS: Final = Path(__file__).resolve().parent
@@ -80,6 +82,9 @@ SETTINGS: Final[Mapping[str, type]] = {
     "settings of the filter": FlopFlipSettings,
     "settings of static": StaticSettings,
     "settings of a demand": DemandSettings,
+    "settings of replay": ReplaySettings,
+    "settings of users": UsersSettings,
+    "settings of jobs": JobsSpec,
     "settings of energy": EnergySettings,
     "settings of yield": YieldSettings,
     "settings of filter_and_weigh": WeighingSettings,
@@ -165,6 +170,8 @@ def _default(field: attrs.Attribute[Any], annotation: str) -> str:
         return "none" if value.factory in (dict, list, tuple) else "see below"
     if value in (None, "", ()) or isinstance(value, Mapping):
         return "none"
+    if isinstance(value, tuple):
+        return f"`{list(value)}`"
     if "Duration" in annotation:
         return f'`"{format_duration(value)}"`'
     if isinstance(value, bool):

@@ -16,10 +16,12 @@ from leasekit.actors.site.authority import Authority
 from leasekit.config.deployment import ActorSpec, Deployment, dialled_at
 from leasekit.config.errors import ConfigErrors, Faults
 from leasekit.config.identities import KeySource, emulation_keys
+from leasekit.config.jobs import JobsSpec, open_jobs, shifted
 from leasekit.config.tables import DriverSpec, PeerSpec, Permission
 from leasekit.config.traces import SignalSpec, data_dir, open_signal
 from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.drivers import Driver
+from leasekit.core.jobs import ReplayedJob
 from leasekit.core.schema import History, Store
 from leasekit.core.settings import SettingsError
 from leasekit.core.signals import Signal
@@ -89,9 +91,11 @@ def build(
     if origin is None:
         origin = deployment.emulation.start if virtual and deployment.emulation is not None else 0
     signal = _signal(deployment, spec, data, synthetic, origin)
+    jobs = _jobs(deployment, spec, data, synthetic, origin)
     signer = keys.signer(name)
     peers = _peers(deployment, spec, keys)
-    actor = _actor(deployment, spec, signer, keys.scheme, peers, signal, guard)
+    extras = {key: load for key, load in (("signal", signal), ("jobs", jobs)) if load is not None}
+    actor = _actor(deployment, spec, signer, keys.scheme, peers, extras, guard)
     for former in keys.former(name):
         actor.keyring.had_before(*former)
     return BuiltActor(
@@ -165,6 +169,23 @@ def _signal(
     return signal.shifted(at) if at else signal
 
 
+def _jobs(
+    deployment: Deployment, spec: ActorSpec, data: Path | None, synthetic: bool, origin: Instant
+) -> Sequence[ReplayedJob] | None:
+    wanted = spec.mapper.jobs
+    if wanted is None:
+        return None
+    from_file = bool(wanted.file) and not synthetic
+    jobs = _read_jobs(wanted, data_dir(data, config=deployment.file) if from_file else None, synthetic)
+    return shifted(jobs, origin if wanted.origin is None else wanted.origin)
+
+
+@lru_cache(maxsize=8)
+def _read_jobs(spec: JobsSpec, folder: Path | None, synthetic: bool) -> Sequence[ReplayedJob]:
+    """As :func:`_read`."""
+    return open_jobs(spec, folder, synthetic=synthetic)
+
+
 @lru_cache(maxsize=8)
 def _read(spec: SignalSpec, folder: Path | None, synthetic: bool) -> Signal:
     """A signal, kept: the runs of a sweep follow the same ones. Signals are never changed."""
@@ -177,11 +198,10 @@ def _actor(
     signer: Signer,
     scheme: Scheme,
     peers: Sequence[Peer],
-    signal: Signal | None,
+    extras: Mapping[str, Any],
     guard: Callable[[Any], Any] | None,
 ) -> ServiceManager | Broker | Authority:
     entry = spec.mapper
-    extras = {} if signal is None else {"signal": signal}
     try:
         make = mapper_maker(entry.target, spec.role, entry.settings, entry.where, extras)
         maker = make if guard is None else lambda: guard(make())

@@ -12,6 +12,7 @@ import attrs
 from leasekit.actors.settings import ActorSettings, AuthoritySettings, BrokerSettings, GuestSettings
 from leasekit.config.emulation import EmulationSpec, RunSpec
 from leasekit.config.gateway import GatewaySpec
+from leasekit.config.jobs import JobsSpec
 from leasekit.config.shell import ShellSettings, TransportSettings
 from leasekit.config.sockets import can_be_dialled
 from leasekit.config.tables import DriverSpec, PeerSpec, Permission, Role
@@ -27,6 +28,7 @@ class MapperSpec:
     target: str
     settings: Mapping[str, Any]
     signal: SignalSpec | None
+    jobs: JobsSpec | None
     where: str
 
 

@@ -19,6 +19,7 @@ from leasekit.config.emulation import EmulationSpec, apply_changes, resolve_emul
 from leasekit.config.errors import ConfigError, ConfigErrors, Faults, one_of
 from leasekit.config.gateway import GATEWAY, GatewaySpec, GatewayTable, resolve_listen
 from leasekit.config.identities import key_faults
+from leasekit.config.jobs import JobsSpec
 from leasekit.config.keys import KeyFileMissing, check_key, load_public, looks_like_key
 from leasekit.config.resources import Context, check_switched, check_units, resolve_drivers, resolve_given, resolve_site
 from leasekit.config.sense import odd, senseless
@@ -322,23 +323,25 @@ class Resolver:
 
     def _mapper(self, name: str, table: tables.ActorTable) -> MapperSpec:
         where = f"actor.{name}.mapper"
-        settings = {key: value for key, value in table.mapper.items() if key not in ("name", "signal")}
+        settings = {key: value for key, value in table.mapper.items() if key not in ("name", "signal", "jobs")}
         target = table.mapper.get("name", MAPPERS[table.role])
         signal = None
         if "signal" in table.mapper:
             signal = self._signal(name, table.mapper["signal"], f"{where}.signal")
+        jobs = self._jobs(name, table.mapper["jobs"], f"{where}.jobs") if "jobs" in table.mapper else None
         if not isinstance(target, str) or not target:
             self.faults.add(f"{where}.name", repr(target), "the name of a mapper in quotes")
             target = MAPPERS[table.role]
         else:
             target = self._mapper_path(target)
             # A mapper is a plain object: making one costs nothing, and finds all that is wrong with its settings.
-            extras = {"signal": Signal([(0, 0.0)])} if "signal" in table.mapper else {}
+            stand_ins: Mapping[str, Any] = {"signal": Signal([(0, 0.0)]), "jobs": ()}
+            extras = {key: stand_in for key, stand_in in stand_ins.items() if key in table.mapper}
             mapper = self.faults.attempt(where, lambda: make_mapper(target, table.role, settings, where, extras))
             if isinstance(table, tables.AuthorityTable):
                 switched = self.faults.attempt(where, lambda: switched_types(mapper, where))
                 check_switched(self.context, name, table, switched or ())
-        return MapperSpec(target=target, settings=settings, signal=signal, where=where)
+        return MapperSpec(target=target, settings=settings, signal=signal, jobs=jobs, where=where)
 
     def _mapper_path(self, target: str) -> str:
         """A mapper in a file is looked for from the folder of the deploy file."""
@@ -348,16 +351,26 @@ class Resolver:
         return f"{self.file.parent / path}:{name}" if path.endswith(".py") else target
 
     def _signal(self, name: str, table: Any, where: str) -> SignalSpec | None:
-        if isinstance(table, Mapping):
-            usual = {"seed": self.context.seed_for(f"signal/{name}")}
-            if self.context.emulation is not None:
-                usual["horizon"] = self.context.emulation.horizon
-            table = {**usual, **table}
-        spec: SignalSpec | None = self._structured(SignalSpec, table, where)
+        spec: SignalSpec | None = self._structured(SignalSpec, self._usual(f"signal/{name}", table), where)
         if spec is not None and bool(spec.file) == (spec.synthetic is not None):
             found = "both" if spec.file else "neither"
             self.faults.add(where, f"{found} of file and synthetic", "one of them")
         return spec
+
+    def _jobs(self, name: str, table: Any, where: str) -> JobsSpec | None:
+        spec: JobsSpec | None = self._structured(JobsSpec, self._usual(f"jobs/{name}", table), where)
+        if spec is not None and bool(spec.file) == (spec.made is not None):
+            self.faults.add(where, f"{'both' if spec.file else 'neither'} of file and made", "one of them")
+        return spec
+
+    def _usual(self, purpose: str, table: Any) -> Any:
+        """The seed, and the horizon, of a load that says none."""
+        if not isinstance(table, Mapping):
+            return table
+        usual = {"seed": self.context.seed_for(purpose)}
+        if self.context.emulation is not None:
+            usual["horizon"] = self.context.emulation.horizon
+        return {**usual, **table}
 
     # -- peers -------------------------------------------------------------------------------------------------
 

@@ -8,20 +8,17 @@ number) and on nothing else: not on the order of draws, nor on how many there we
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Mapping
 from hashlib import blake2b
-from itertools import accumulate
-from statistics import NormalDist
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 import attrs
 import trio
 
+from leasekit.core.draws import Distribution, Fixed
 from leasekit.core.drivers import DROP, NOT_RESUMED, RESUME, SAVE, UNIT_CAP, DriverError, ProbeResult, UnitContext
 from leasekit.core.leases.power import OPERATIONS, POWER_OFF, SUSPEND
 from leasekit.core.properties import EMPTY, Properties, valid_properties
-from leasekit.core.settings import DurationSetting
 from leasekit.core.time import SECOND, Duration
 from leasekit.core.vectors import CPU, NEEDS
 from leasekit.drivers.names import unknown_operation
@@ -30,60 +27,7 @@ Operation: TypeAlias = Literal[
     "setup", "teardown", "modify", "join", "leave", "power_on", "power_off", "suspend", "resume"
 ]
 
-_STANDARD: Final = NormalDist()
 _SHARE: Final = re.compile(r"0(\.\d{1,9})?|1(\.0*)?")
-
-
-@attrs.frozen(kw_only=True)
-class Fixed:
-    """Always the same latency; a bare duration stands for it."""
-
-    kind: ClassVar[str] = "fixed"
-    shorthand: ClassVar[str] = "latency"
-    latency: DurationSetting
-
-    def draw(self, uniform: float) -> Duration:
-        """The latency."""
-        return self.latency
-
-
-@attrs.frozen(kw_only=True)
-class Normal:
-    """Normally distributed around ``mean``, never below 0."""
-
-    kind: ClassVar[str] = "normal"
-    mean: DurationSetting
-    stddev: DurationSetting
-
-    def draw(self, uniform: float) -> Duration:
-        """The latency whose cumulative probability is ``uniform``, which lies strictly between 0 and 1."""
-        return max(0, round(self.mean + self.stddev * _STANDARD.inv_cdf(uniform)))
-
-
-@attrs.frozen(kw_only=True)
-class LatencyTable:
-    """One of the measured ``latencies``, each as likely as its weight (all alike where there are no ``weights``)."""
-
-    kind: ClassVar[str] = "table"
-    shorthand: ClassVar[str] = "latencies"
-    latencies: tuple[DurationSetting, ...] = attrs.field(validator=attrs.validators.min_len(1))
-    weights: tuple[float, ...] = ()
-    _cumulated: tuple[float, ...] = attrs.field(init=False, repr=False, eq=False)
-
-    def __attrs_post_init__(self) -> None:
-        weights = self.weights or (1.0,) * len(self.latencies)
-        if len(weights) != len(self.latencies):
-            raise ValueError(f"found {len(weights)} weights for {len(self.latencies)} latencies, expected one for each")
-        if min(weights) < 0 or sum(weights) <= 0:
-            raise ValueError(f"found weights {weights}, expected none below 0 and one above")
-        object.__setattr__(self, "_cumulated", tuple(accumulate(weights)))
-
-    def draw(self, uniform: float) -> Duration:
-        """The latency that ``uniform`` (0 to 1) points at."""
-        return self.latencies[bisect_right(self._cumulated, uniform * self._cumulated[-1])]
-
-
-Distribution: TypeAlias = Fixed | Normal | LatencyTable
 
 
 def _check_probabilities(_: object, __: object, failures: Mapping[str, float]) -> None:

@@ -2,7 +2,8 @@
 
 A mapper class follows one convention, whoever wrote it: it has the method of its role, an attrs class ``Settings`` as
 an attribute if it has settings (its constructor then takes an instance of it), and ``needs_signal = True`` if it
-follows a load signal (its constructor then takes ``signal=`` as well).
+follows a load signal, or ``needs_jobs = True`` if it replays jobs (its constructor then takes ``signal=``, or
+``jobs=``, as well).
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ BUILT_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "coallocating": "leasekit.policies.guest.coallocating:Coallocating",
         "load_following": "leasekit.policies.guest.load_following:LoadFollowing",
         "manual": "leasekit.policies.guest.manual:Manual",
+        "replay": "leasekit.policies.guest.replaying:Replay",
         "static": "leasekit.policies.guest.static:StaticDemand",
+        "users": "leasekit.policies.guest.replaying:Users",
     },
 }
 """The mappers that come with leasekit, by role and name."""
@@ -169,12 +172,15 @@ def _settings(kind: type[Any], target: str, settings: Mapping[str, Any], where: 
 
 def _extras(kind: type[Any], target: str, where: str, extras: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The keyword arguments of the constructor, and what is wrong with them."""
-    needs = bool(getattr(kind, "needs_signal", False))
-    if needs and "signal" not in extras:
-        return {}, [f"{where}.signal: found nothing, expected a load signal: mapper {target!r} follows one"]
-    if not needs and "signal" in extras:
-        return {}, [f"{where}.signal: found a load signal, mapper {target!r} follows none"]
-    return ({"signal": extras["signal"]} if needs else {}), []
+    wrong = []
+    for name, called, does in (("signal", "a load signal", "follows"), ("jobs", "jobs", "replays")):
+        needs = bool(getattr(kind, f"needs_{name}", False))
+        if needs and name not in extras:
+            one = "one" if name == "signal" else "some"
+            wrong.append(f"{where}.{name}: found nothing, expected {called}: mapper {target!r} {does} {one}")
+        if not needs and name in extras:
+            wrong.append(f"{where}.{name}: found {called}, mapper {target!r} {does} none")
+    return ({} if wrong else dict(extras)), wrong
 
 
 def _load(target: str, role: str, where: str) -> Any:

@@ -654,8 +654,9 @@ def _ask(key: Path) -> str:
 
 
 def _origin(deployment: Deployment, name: str) -> Instant:
-    """Where a load signal begins that its file doesn't date: at the actor's first start, also after later ones."""
-    wanted = deployment.actors[name].mapper.signal
+    """Where a load begins that its file doesn't date: at the actor's first start, also after later ones."""
+    mapper = deployment.actors[name].mapper
+    wanted = mapper.signal or mapper.jobs
     if wanted is None or wanted.origin is not None:
         return 0
     path = deployment.state / f"{name}{ORIGIN_SUFFIX}"

@@ -9,9 +9,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leasekit.core.draws import Exponential, Fixed, LatencyTable, Lognormal, Normal
 from leasekit.core.drivers import DriverError
 from leasekit.core.settings import SettingsError, structure
-from leasekit.drivers.null import Fixed, LatencyModel, LatencyTable, Normal, NullDriver, NullSettings
+from leasekit.drivers.null import LatencyModel, NullDriver, NullSettings
 
 
 def model(**settings) -> LatencyModel:
@@ -179,3 +180,19 @@ async def test_a_meter_is_told_of_by_power_operations(make_unit):
     odd = make_unit("a.1", "probe", properties=properties, configuration={"use": "nan"})
     assert (await driver.probe(odd)).measured == {"cpu": 500.0}
     assert (await driver.probe(make_unit("a.1", "probe"))).measured == {}
+
+
+@pytest.mark.parametrize(
+    ("distribution", "half", "most"),
+    [
+        (Exponential(mean=1000), 693, 2303),
+        (Lognormal(median=1000, sigma=1.0), 1000, 3602),
+        (Normal(mean=1000, stddev=100), 1000, 1128),
+    ],
+    ids=["exponential", "lognormal", "normal"],
+)
+def test_distributions_have_their_quantiles(
+    distribution: Exponential | Lognormal | Normal, half: int, most: int
+) -> None:
+    """The median, and what nine of ten do not exceed, as textbooks have them."""
+    assert (distribution.draw(0.5), distribution.draw(0.9)) == (half, most)

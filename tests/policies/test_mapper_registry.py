@@ -22,6 +22,7 @@ from leasekit.policies.broker.priority import Priority
 from leasekit.policies.broker.timetable import TimetableMapper
 from leasekit.policies.guest.load_following import LoadFollowing
 from leasekit.policies.guest.manual import Manual
+from leasekit.policies.guest.replaying import Replay, Users
 from leasekit.policies.guest.static import StaticDemand
 from leasekit.policies.registry import BUILT_IN, known_mappers, make_mapper
 
@@ -106,6 +107,8 @@ def errors(target: str, role: str = "broker", settings: Any = None, **extras: An
         ("static", "guest", {"demands": [{"type": "vm", "term": "1h"}]}, {}, StaticDemand),
         ("load_following", "guest", {"type": "vm"}, {"signal": LOAD}, LoadFollowing),
         ("manual", "guest", {}, {}, Manual),
+        ("replay", "guest", {"type": "vm"}, {"jobs": ()}, Replay),
+        ("users", "guest", {"type": "vm", "users": 2}, {}, Users),
     ],
 )
 def test_built_in_mappers_are_made_by_name(target: str, role: str, settings: Any, extras: Any, cls: type[Any]) -> None:
@@ -149,8 +152,8 @@ def test_a_signal_for_a_mapper_that_follows_none_is_an_error() -> None:
 def test_unknown_names_list_what_is_known() -> None:
     """The line says which names there are for the role, the nearest one, and the other forms."""
     assert errors("statik", "guest") == [
-        "broker.mapper.name: found 'statik', expected one of: coallocating, load_following, manual, static "
-        "(did you mean static?), or module:Class, or path/to/file.py:Class"
+        "broker.mapper.name: found 'statik', expected one of: coallocating, load_following, manual, replay, static, "
+        "users (did you mean static?), or module:Class, or path/to/file.py:Class"
     ]
     assert "expected one of: backfill, best_fit, coallocation, fair_share, fcfs," in errors("static", "broker")[0]
 

@@ -87,8 +87,8 @@ def _table(target: Target, deployment: Deployment, contest: Contest) -> dict[str
     name = str(Path(target.name).absolute()) if in_file else target.name
     kind = find_mapper(name, deployment.actors[contest.actor].role, target.label)
     before: Mapping[str, Any] = deployment.document["actor"][contest.actor].get("mapper", {})
-    follows = getattr(kind, "needs_signal", False) and "signal" in before
-    return {"name": name, **target.settings, **({"signal": before["signal"]} if follows else {})}
+    loads = {key: before[key] for key in ("signal", "jobs") if getattr(kind, f"needs_{key}", False) and key in before}
+    return {"name": name, **target.settings, **loads}
 
 
 def figures(summary: Mapping[str, Any], actor: str) -> dict[str, Any]:

@@ -15,7 +15,9 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from leasekit.config.traces import SwfJob, TraceError, swf_jobs
+from leasekit.config.jobs import from_swf as from_swf_job
+from leasekit.config.traces import TraceError, swf_jobs
+from leasekit.core.jobs import ReplayedJob
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, Duration, Instant
 
 BEST_EFFORT = "be"
@@ -57,7 +59,7 @@ def from_swf(path: Path) -> Workload:
     works, left_out = [], 0
     for job in swf_jobs(path):
         if job.usable:
-            works.append(_from_job(job))
+            works.append(_from_job(from_swf_job(job)))
         else:
             left_out += 1
     if not works:
@@ -65,20 +67,9 @@ def from_swf(path: Path) -> Workload:
     return Workload(name=path.name, works=in_order(works), left_out=left_out)
 
 
-def _from_job(job: SwfJob) -> Work:
-    run = job.run or 0
-    estimate = job.time_requested or run
-    return Work(
-        id=str(job.id),
-        holder="?" if job.user is None else str(job.user),
-        submit=job.submit,
-        start=job.submit,
-        latest=INSTANT_MAX - estimate,
-        estimate=estimate,
-        run=min(run, estimate),
-        units=job.width,
-        kind=BEST_EFFORT,
-    )
+def _from_job(job: ReplayedJob) -> Work:
+    latest = INSTANT_MAX - job.estimate
+    return Work(job.id, job.holder, job.submit, job.start, latest, job.estimate, job.run, job.units, BEST_EFFORT)
 
 
 def in_order(works: Iterable[Work]) -> list[Work]:

@@ -19,6 +19,7 @@ from typing import Any, Final, TextIO
 
 import attrs
 
+from leasekit.config.jobs import JobsSpec, MadeJobs, open_jobs
 from leasekit.config.traces import synthetic
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import DAY
@@ -64,12 +65,15 @@ class ChildJob:
 
 
 def maker(subject: Subject) -> Callable[[], Any]:
-    """What makes the mapper anew for each case. One that follows a load gets a generated one.
+    """What makes the mapper anew for each case. One that follows a load, or replays jobs, gets generated ones.
 
     Raises ``SettingsError``.
     """
-    needs = getattr(find_mapper(subject.target, subject.role, "mapper"), "needs_signal", False)
-    extras = {"signal": synthetic(subject.seed, 2 * DAY, peak=20.0)} if needs else {}
+    kind, extras = find_mapper(subject.target, subject.role, "mapper"), dict[str, Any]()
+    if getattr(kind, "needs_signal", False):
+        extras["signal"] = synthetic(subject.seed, 2 * DAY, peak=20.0)
+    if getattr(kind, "needs_jobs", False):
+        extras["jobs"] = open_jobs(JobsSpec(made=MadeJobs(), horizon=2 * DAY, seed=subject.seed), None)
     return lambda: make_mapper(subject.target, subject.role, subject.settings, "mapper", extras)
 
 

@@ -16,6 +16,8 @@ from leasekit.policies.registry import BUILT_IN
 TESTS = Path(__file__).resolve().parents[2]
 SETTINGS = {
     "load_following": {"type": "vm"},
+    "replay": {"type": "vm"},
+    "users": {"type": "vm", "users": 3},
     "static": {"demands": [{"type": "vm", "units": 2, "term": "1h"}]},
     "energy": {"types": ["vm", "host"], "suspend_below": "20m"},
 }
