@@ -165,6 +165,16 @@ def test_touching_reservations_share_no_host(world: BlazarUnderTest, client: htt
     assert one["end_date"] <= other["start_date"]
 
 
+def test_a_lease_that_has_not_begun_keeps_its_dates(world: BlazarUnderTest, client: httpx.Client) -> None:
+    """That it can't be moved is told, in words; its name may change."""
+    made = world.lease(client, whole(), start_date=at(60), end_date=at(120)).json()["lease"]
+    for change in ({"start_date": at(70)}, {"end_date": at(180)}, {"end_date": at(90)}):
+        refused = client.put(f"/leases/{made['id']}", json=change)
+        assert (refused.status_code, "has not begun" in refused.json()["error_message"]) == (409, True), refused.text
+    shown = client.put(f"/leases/{made['id']}", json={"name": "later"}).json()["lease"]
+    assert (shown["name"], shown["end_date"], shown["status"]) == ("later", made["end_date"], "PENDING")
+
+
 def test_exactly_one_wins_a_race(world: BlazarUnderTest, client: httpx.Client) -> None:
     """Sixteen ask for one host at once, over and over."""
     name = {"hypervisor_properties": '["==", "$hypervisor_hostname", "compute-2"]'}

@@ -268,7 +268,7 @@ class Leases:
     def _query_slices(self, asked: ListSlices) -> list[SliceDetails]:
         among = self.slices.values() if not asked.slice else filter(None, [self.slices.get(asked.slice)])
         of = defaultdict[str, list[GuestLease]](list)
-        for lease in self.by_id.values():
+        for lease in self.of_slice(asked.slice) if asked.slice else self.by_id.values():
             of[lease.slice].append(lease)
         rows = []
         for record in among:

@@ -15,7 +15,7 @@ import trio
 from msgspec import Struct
 
 from leasekit.core.errors import LeasekitError
-from leasekit.core.leases.service_manager import NASCENT, OVER, RUNNING
+from leasekit.core.leases.service_manager import NASCENT, OVER, REDEEMING, RUNNING, TICKETED
 from leasekit.core.reasons import Code
 from leasekit.core.requests import WantedLease
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant
@@ -214,7 +214,12 @@ def _check_term(note: LeaseNote, start: Instant, end: Instant, now: Instant) -> 
 
 
 async def _move(call: Call, guest: ActorConnection, lease: BlazarLease, start: Instant, end: Instant) -> None:
-    """Have all reservations have another term, or none. Raises ``LeasekitError``."""
+    """Have all reservations have another term. Raises ``LeasekitError``."""
+    if any(one["state"] == TICKETED and one["pending"] == REDEEMING for one in lease.members):
+        raise conflict(
+            "The lease has its hosts and has not begun: its dates can't be changed before its start. Delete it,"
+            " and create another one"
+        )
     longer = all(one["state"] in RUNNING for one in lease.members) and end > lease.note.end
     for name in [one["id"] for one in lease.members]:
         if not longer:
