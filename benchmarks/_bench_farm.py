@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
-from _bench_world import BROKER, GUEST, ROLES, SITE
+from _bench_world import BROKER, GUEST, ROLES, SITE, tune_gc
 
 from leasekit.actors.broker.broker import Broker
 from leasekit.actors.guest.service_manager import ServiceManager
@@ -113,6 +113,7 @@ def size_of(cores: int) -> Vector:
 
 def farm(hosts: int, cores: Sequence[int], most: int) -> World:
     """The world, with the site's delegation taken by the broker."""
+    tune_gc()
     keys: dict[str, Signer] = {name: UnsignedIdentity(name) for name in ROLES}
     peers = {name: Peer(name=name, key=keys[name].public, role=role) for name, role in ROLES.items()}
     names = tuple(f"h{number:05}" for number in range(hosts))
@@ -153,11 +154,11 @@ def kept(site: Authority, names: Sequence[str], cores: Sequence[int], most: int)
 
 
 def ask(world: World, number: int, cores: int) -> None:
-    """Have the guest ask for a machine that starts now, and let a second pass."""
+    """Have the guest ask for a machine that starts now, and let a tenth of a second pass."""
     properties = {f"needs.{name}": str(much) for name, much in size_of(cores)}
     term = [world.now, world.now + 100 * DAY]
     world.feed(
         GUEST, [Command(number, "lease.request", {"type": TYPE, "units": 1, "term": term, "properties": properties})]
     )
-    world.run_until(world.now + 1000)
+    world.run_until(world.now + 100)
     world.replies.clear()

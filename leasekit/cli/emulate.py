@@ -456,7 +456,10 @@ def _print_energy(summary: Mapping[str, Any]) -> None:
 @command(experiment, name="yield")
 def yield_(
     name: Any = option(
-        "Small problems, also solved exactly, or large ones.", "--set", type=("small", "large"), shown="small"
+        "Small problems, also solved exactly; large ones; parallel jobs; or small ones of which a fifth changes.",
+        "--set",
+        type=("small", "large", "parallel", "dynamic"),
+        shown="small",
     ),
     instances: int = option("Of each of the 144 or 108 kinds.", type=Count(1, 1000), shown=10, metavar="K"),
     seed: int = option("What they are drawn by.", shown=1, metavar="S"),
@@ -488,9 +491,10 @@ def yield_(
 
 def _print_yields(summary: Mapping[str, Any]) -> None:
     note(f"{summary['problems']} problems, {summary['feasible']} of them solved by some algorithm")
-    DEGRADATIONS(summary["mcb"])
+    if summary["mcb"]:
+        DEGRADATIONS(summary["mcb"])
     times = summary["measured"]
-    sizes = list(times["mcb8"])
+    sizes = list(next(iter(times.values())))
     above = next(key for key in summary["algorithms"][0] if key.endswith("_above_pct"))
     columns = (
         "least yield",
@@ -511,7 +515,8 @@ def _print_yields(summary: Mapping[str, Any]) -> None:
         (row["what"], f"{row['low']:g} to {row['high']:g}", f"{row['found']:.3g}", "ok" if row["ok"] else "differs")
         for row in summary["comparison"]
     ]
-    print_table(("%", "expected", "found", ""), compared, empty="", right=("expected", "found"))
+    if compared:
+        print_table(("%", "expected", "found", ""), compared, empty="", right=("expected", "found"))
 
 
 DEGRADATIONS: Final = listing(

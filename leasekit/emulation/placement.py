@@ -5,6 +5,12 @@ CPU needs are normal with mean 0.5 and a coefficient of variation, drawn again o
 memory is then scaled so that the tasks have 1 - slack of what the hosts have. (The paper's text has another generator,
 which does not reproduce its tables.) A degradation is by how much a yield is below the best one of an instance, in
 percent; a failure counts as 100. Instances that nobody solved are left out.
+
+Of parallel jobs (section 5 of the paper) all tasks need the same. How many tasks a job has is drawn as Lublin and
+Feitelson (JPDC 2003) model it: 24 % have one; of the others the logarithm is uniform in two stages, and 75 % are
+rounded to powers of two. The last job is cut to the number of tasks. The workload that changes (section 6, of which the
+paper has no figures): a fifth of the tasks that MCB8 has placed goes, as many come, and what moves has no more than a
+share of the memory.
 """
 
 from __future__ import annotations
@@ -16,8 +22,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+import attrs
 from matplotlib.figure import Figure
 
 from leasekit.emulation import plots
@@ -32,6 +40,12 @@ SEARCHED: Final = "mcb8 + search"
 """MCB8 with local search after it."""
 
 
+MOVED: Final = (0, 5, 10, 25, 100)
+"""How much of the memory of tasks that run may move at once, in percent."""
+CHANGED: Final = 0.2
+"""Which share of the tasks goes, and comes, between two placements."""
+
+
 class YieldSet(NamedTuple):
     """So many hosts, with these numbers of tasks and algorithms; what the paper says of MCB1 to MCB8: degradation from
     best, mean and most, in percent; and what must come out, in percent.
@@ -40,8 +54,10 @@ class YieldSet(NamedTuple):
     hosts: int
     tasks: tuple[int, ...]
     algorithms: tuple[str, ...]
-    paper: Mapping[str, tuple[float, float]]
-    expected: Mapping[str, tuple[float, float]]
+    paper: Mapping[str, tuple[float, float]] = MappingProxyType({})
+    expected: Mapping[str, tuple[float, float]] = MappingProxyType({})
+    parallel: bool = False
+    changes: bool = False
 
 
 SETS: Final[Mapping[str, YieldSet]] = {
@@ -72,7 +88,18 @@ SETS: Final[Mapping[str, YieldSet]] = {
             f"lp above {SEARCHED}": (0.0, 0.4),
         },
     ),
+    "parallel": YieldSet(64, (100, 250, 500), ("lp", "sg", "mcb8", SEARCHED), parallel=True),
+    "dynamic": YieldSet(
+        4, (6, 8, 10, 12), tuple(f"{name}, {share} %" for name in ("exact", SEARCHED) for share in MOVED), changes=True
+    ),
 }  # fmt: skip
+
+OTHERS: Final = 1_000_000
+"""The numbers of instances from which those come that are new in another."""
+SERIAL, TWO_STAGES, POWERS = 0.24, 0.86, 0.75
+LOGS: Final = (0.8, 3.5, 6.0)
+"""Of parallel jobs: the shares that have one task, a logarithm of the first stage (from the first of these to the
+second, the others from there to the third), and a power of two."""
 
 
 class YieldCase(NamedTuple):
@@ -89,13 +116,14 @@ class YieldCase(NamedTuple):
     def problem(self) -> YieldProblem:
         """The instance."""
         random, hosts = Random("/".join(map(str, self))), SETS[self.name].hosts
-        cpu = [_drawn(random, self.cpu) for _ in range(self.tasks)]
-        memory = [_drawn(random, self.memory) for _ in range(self.tasks)]
+        jobs = list(_jobs(random, self.tasks)) if SETS[self.name].parallel else [""] * self.tasks
+        cpu = _alike([_drawn(random, self.cpu) for _ in range(self.tasks)], jobs)
+        memory = _alike([_drawn(random, self.memory) for _ in range(self.tasks)], jobs)
         scale = hosts * (1 - self.slack) / sum(memory)
         return YieldProblem(
             hosts=tuple(YieldHost(id=f"h{j}", cpu=1.0, rigid=(1.0,)) for j in range(hosts)),
             tasks=tuple(
-                YieldTask(id=f"t{i}", cpu=c, rigid=(m * scale,))
+                YieldTask(id=f"t{i}", cpu=c, rigid=(m * scale,), job=jobs[i])
                 for i, (c, m) in enumerate(zip(cpu, memory, strict=True))
             ),
         )
@@ -106,6 +134,23 @@ def _drawn(random: Random, variation: float) -> float:
         found = random.gauss(0.5, variation * 0.5)
         if 0.01 <= found <= 1:
             return found
+
+
+def _jobs(random: Random, tasks: int) -> Iterator[str]:
+    """The job of each task."""
+    left, number = tasks, 0
+    while left:
+        log = random.uniform(*(LOGS[:2] if random.random() < TWO_STAGES else LOGS[1:]))
+        size = 2 ** round(log) if random.random() < POWERS else round(2**log)
+        size = min(left, 1 if random.random() < SERIAL else size)
+        yield from [f"j{number}"] * size
+        left, number = left - size, number + 1
+
+
+def _alike(needs: Sequence[float], jobs: Sequence[str]) -> list[float]:
+    """Needs of which those of one job are the same: those of its first task."""
+    first: dict[str, float] = {}
+    return [first.setdefault(job, need) if job else need for job, need in zip(jobs, needs, strict=True)]
 
 
 class YieldFound(NamedTuple):
@@ -127,15 +172,42 @@ def cases(name: str, instances: int, seed: int) -> list[YieldCase]:
 
 def run_case(case: YieldCase) -> dict[str, YieldFound]:
     """Every algorithm of the set on one instance."""
-    problem, found = case.problem(), {}
-    for name in SETS[case.name].algorithms:
+    of, problem, found = SETS[case.name], case.problem(), {}
+    running = changed(case, problem) if of.changes else problem
+    if running is None:
+        return dict.fromkeys(of.algorithms, YieldFound(None, None, 0.0))
+    for name in of.algorithms:
+        algorithm, _, share = name.partition(", ")
+        if share:
+            there = sum(task.rigid[0] for task in running.tasks if task.host is not None)
+            running = attrs.evolve(running, bound=there * int(share.removesuffix(" %")) / 100)
         begin = time.perf_counter()
-        placed = solve(problem, name.partition(" ")[0], local_search=name == SEARCHED, seed=case.seed)
+        placed = solve(running, algorithm.partition(" ")[0], local_search=algorithm == SEARCHED, seed=case.seed)
         took = time.perf_counter() - begin
         is_solved = placed.status in ("optimal", "placed")
         mean = placed.average_yield if is_solved and name != "lp" else None
         found[name] = YieldFound(placed.min_yield if is_solved else None, mean, took)
     return found
+
+
+def changed(case: YieldCase, problem: YieldProblem) -> YieldProblem | None:
+    """A problem some time later: tasks of MCB8's placement run where they are, but for some that have gone; as many
+    have come, which need what those of another instance do. None if MCB8 finds no placement.
+    """
+    placed = solve(problem, "mcb8", local_search=True)
+    if placed.status != "placed":
+        return None
+    random = Random(f"changes of {case}")
+    count = max(1, round(CHANGED * case.tasks))
+    gone = set(random.sample(range(case.tasks), count))
+    stay = (
+        attrs.evolve(task, host=problem.hosts[host].id)
+        for at, (task, host) in enumerate(zip(problem.tasks, placed.mapping, strict=True))
+        if at not in gone and host is not None
+    )
+    others = case._replace(number=case.number + OTHERS).problem().tasks[:count]
+    come = (attrs.evolve(task, id=f"new {task.id}") for task in others)
+    return attrs.evolve(problem, tasks=(*stay, *come))
 
 
 def run_all(
@@ -156,7 +228,7 @@ def run_all(
 def summarize(name: str, instances: int, seed: int, found: Found) -> dict[str, Any]:
     """What repeats for a seed, as plain data."""
     of, feasible = SETS[name], solved(found)
-    best_known = "exact" if "exact" in of.algorithms else "lp"
+    best_known = next(one for one in ("exact", "lp", f"exact, {MOVED[-1]} %") if one in of.algorithms)
     return {
         "set": name,
         "instances": instances,
@@ -170,7 +242,7 @@ def summarize(name: str, instances: int, seed: int, found: Found) -> dict[str, A
                 "least_yield": _mean(one[key].least for one in feasible),
                 "mean_yield": _mean(one[key].mean for one in feasible),
                 "failures": sum(one[key].least is None for one in feasible),
-                f"{best_known}_above_pct": _above(best_known, key, feasible),
+                f"{best_known.partition(',')[0]}_above_pct": _above(best_known, key, feasible),
             }
             for key in of.algorithms
         ],
@@ -257,7 +329,7 @@ def write(out: Path, summary: Mapping[str, Any], times: Mapping[str, Any], found
         write_rows(out / "instances.csv", columns, _rows(found))
         return [
             path
-            for stem, names in (("mcb", MCB), ("algorithms", rest))
+            for stem, names in ((("mcb", MCB),) if of.paper else ()) + (("algorithms", rest),)
             for what, label in (("least", "least yield"), ("mean", "mean yield"), ("failed", "share that failed"))
             for path in _draw(out / f"{stem}_{what}", names, what, label, found)
         ]

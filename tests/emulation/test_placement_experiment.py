@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
+import attrs
 import pytest
 
 from leasekit.cli.main import run
 from leasekit.emulation import placement
 from leasekit.emulation.placement import SEARCHED, SETS, YieldCase, YieldFound
+from leasekit.policies.authority.placing.model import YieldTask
 from leasekit.policies.authority.placing.solve import ALGORITHMS, solve
 
 
@@ -99,3 +102,44 @@ def test_a_large_instance_is_near_the_bound() -> None:
     bound = solve(problem, "lp").level
     assert solve(problem, "mcb8").level >= 0.99 * bound
     assert solve(problem, "mcb8", local_search=True).level >= 0.998 * bound
+
+
+def test_tasks_of_a_parallel_job_need_the_same_and_get_the_same() -> None:
+    """Jobs of 1 to 64 tasks, many of powers of two, add up to the number of tasks; each has one yield."""
+    sizes: Counter[int] = Counter()
+    for case in placement.cases("parallel", 1, 1)[::12]:
+        problem = case.problem()
+        jobs: dict[str, list[YieldTask]] = {}
+        for task in problem.tasks:
+            jobs.setdefault(task.job, []).append(task)
+        assert all(len({(one.cpu, one.rigid) for one in tasks}) == 1 for tasks in jobs.values())
+        assert sum(map(len, jobs.values())) == case.tasks and max(map(len, jobs.values())) <= 64
+        sizes.update(map(len, jobs.values()))
+        placed = solve(problem, "mcb8")
+        if placed.status == "placed":
+            got = {task.job: cpu / task.cpu for task, cpu in zip(problem.tasks, placed.cpu, strict=True)}
+            pairs = zip(problem.tasks, placed.cpu, strict=True)
+            assert all(cpu / task.cpu == pytest.approx(got[task.job]) for task, cpu in pairs)
+    powers = sum(count for size, count in sizes.items() if size & (size - 1) == 0)
+    assert 0.15 < sizes[1] / sizes.total() < 0.5 and powers / sizes.total() > 0.7, sizes
+
+
+def test_what_changes_moves_no_more_than_its_bound() -> None:
+    """Four fifths go on where MCB8 had placed them. With 0 nobody moves; the more may move the better is the best."""
+    better = 0
+    for case in [one for one in placement.cases("dynamic", 1, 1) if one.slack == 0.5 and one.tasks in (8, 10)]:
+        problem = placement.changed(case, case.problem())
+        assert problem is not None, "half of the memory is enough for MCB8"
+        running = [task for task in problem.tasks if task.host is not None]
+        assert len(running) == case.tasks - max(1, round(case.tasks / 5)) and len(problem.tasks) == case.tasks
+        yields = []
+        for share in placement.MOVED:
+            bounded = attrs.evolve(problem, bound=sum(task.rigid[0] for task in running) * share / 100)
+            placed = solve(bounded, "exact")
+            assert placed.status == "optimal"
+            moved = sum(problem.tasks[at].rigid[0] for at in placed.moved)
+            assert moved <= (bounded.bound or 0) + 1e-6, (case, share)
+            yields.append(placed.min_yield)
+        assert yields == pytest.approx(sorted(yields)), yields
+        better += yields[-1] > yields[0] + 1e-6
+    assert better, "moving is of use in some of them"

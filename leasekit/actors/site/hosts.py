@@ -77,15 +77,23 @@ class Places:
         if unit.retire or self._is_out(unit, term):
             return 0
         sized = self._sized(host, size)
-        return (self._without(host, size, leaving) if leaving else sized).available(term)
+        return self._without(host, size, term, leaving) if leaving else sized.available(term)
 
-    def _without(self, host: str, size: Vector, leaving: Container[bytes]) -> SizedTimetable:
-        """A host's calendar without some claims: a what-if."""
-        tables = {name: self._tables[host][name].overlay() for name, _ in size}
-        for table in tables.values():
-            for key in [one for one in table if isinstance(one, tuple) and one[0] in leaving]:
+    def _without(self, host: str, size: Vector, term: Term, leaving: Container[bytes]) -> int:
+        """How many units of a size would have their place on a host without some claims."""
+        found = []
+        for name, much in size:
+            table = self._tables[host][name]
+            gone = [key for key in table if isinstance(key, tuple) and key[0] in leaving]
+            held = [one for key in gone if (one := table.get(key)) is not None and one[1].overlaps(term)]
+            if all(over.start <= term.start and over.end >= term.end for _, over in held):
+                found.append((table.available(term) + sum(units for units, _ in held)) // much)
+                continue
+            table = table.overlay()  # what leaves is there for a part of the term only
+            for key in gone:
                 table.release(key)
-        return SizedTimetable([(tables[name], much) for name, much in size])
+            found.append(table.available(term) // much)
+        return min(found)
 
     def _sized(self, host: str, size: Vector) -> SizedTimetable:
         """A host's calendar, in units of a size."""

@@ -166,7 +166,7 @@ class _Farm:
         for class_ in view.classes:
             if name in self.indexes[class_].hosts:
                 self.indexes[class_].remove(name)
-        for lease in {one.lease for one in view.machines}:
+        for lease in {one.lease or one.id for one in view.machines}:
             there = self.on.get(lease, set())
             there.discard(name)
             if not there:
@@ -177,12 +177,11 @@ class _Farm:
         if view.state != FREE:
             return
         self.views[view.id] = view
-        for machine in view.machines:
-            self.on.setdefault(machine.lease, set()).add(view.id)
-            tenant = cycle.tenant(machine.lease)
-            if tenant is not None and tenant.is_leaving:
-                self.leaving[tenant.id] = tenant.holder
-        self.put(self._loaded(view, cycle))
+        host, leaving = self._loaded(view, cycle)
+        for lease in host.leases:
+            self.on.setdefault(lease.id, set()).add(view.id)
+        self.leaving.update(leaving)
+        self.put(host)
 
     def put(self, host: LoadedHost) -> None:
         """A host as it is, or as it will be."""
@@ -210,8 +209,8 @@ class _Farm:
             return None
         return self._vector(size)
 
-    def _loaded(self, view: HostView, cycle: AuthorityCycle) -> LoadedHost:
-        """A host with its leases: one for all the machines that a lease has there."""
+    def _loaded(self, view: HostView, cycle: AuthorityCycle) -> tuple[LoadedHost, Mapping[str, str]]:
+        """A host with its leases, one for all the machines that a lease has there; and those that leave."""
         needs: dict[str, tuple[int, ...]] = {}
         moves = False
         for machine in view.machines:
@@ -219,16 +218,20 @@ class _Farm:
             needs[name] = tuple(map(add, needs[name], size)) if name in needs else size
             moves = moves or machine.state == FREE
         tenants = [cycle.tenant(name) or NOBODY for name in needs]
-        moves = moves or any(one.is_leaving for one in tenants)
-        return LoadedHost(
+        leaving = {one.id: one.holder for one in tenants if one.is_leaving}
+        moves = moves or bool(leaving)
+        host = LoadedHost(
             id=view.id,
             capacity=self._vector(view.capacity),
-            leases=tuple([
-                HostedLease(name, much, one.start, one.preemptible and not moves, one.priority, 1, one.min_run)
-                for (name, much), one in zip(needs.items(), tenants, strict=True)
-            ]),
+            leases=tuple(
+                [
+                    HostedLease(name, much, one.start, one.preemptible and not moves, one.priority, 1, one.min_run)
+                    for (name, much), one in zip(needs.items(), tenants, strict=True)
+                ]
+            ),
             attributes={**view.properties, "unit": view.id, "type": view.type},
-        )  # fmt: skip
+        )
+        return host, leaving
 
     def _vector(self, of: Vector) -> tuple[int, ...]:
         """Amounts in the order of what hosts have."""
