@@ -1,9 +1,10 @@
-"""Gateways: running one beside actors, and ``leasekit token`` for who may call it."""
+"""Gateways: running one beside actors, and ``leasekit token`` and ``leasekit user`` for who may call it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -32,20 +33,14 @@ def gateway_service(deployment: Deployment, spec: GatewaySpec) -> Service:
     open_store = MemoryStore if spec.store is None else partial(SqliteStore, spec.store)
     server = GatewayServer(spec, deployment.actors.values(), open_store)
 
-    async def create(asked: ControlRequest) -> Any:
-        return await server.create_token(asked.arguments, asked.caller)
-
-    async def list_(asked: ControlRequest) -> Any:
-        return await server.list_tokens()
-
-    async def revoke(asked: ControlRequest) -> Any:
-        return await server.revoke_token(str(asked.arguments.get("id", "")))
+    def asked_by(run: Callable[..., Awaitable[Any]]) -> Callable[[ControlRequest], Awaitable[Any]]:
+        return lambda asked: run(asked.arguments, asked.caller)
 
     return Service(
         name=spec.name, role=spec.role, serve=server.serve, control=spec.control, state=deployment.state,
         describe=server.describe, log=spec.log, log_level=spec.log_level,
         metrics=spec.metrics, measure=server.measure,
-        commands={"token.create": create, "token.list": list_, "token.revoke": revoke},
+        commands={name: asked_by(run) for name, run in server.commands().items()},
     )  # fmt: skip
 
 
@@ -54,31 +49,19 @@ def token() -> None:
     """Make and revoke the tokens by which programs call a gateway."""
 
 
-_SHOWN: Final = listing(
-    "id", "name", "caller", ("projects", lambda one: " ".join(map(":".join, one["projects"].items()))),
-    ("offices", lambda one: " ".join(one["offices"])), "created", "expires", "used", empty="no tokens",
-)  # fmt: skip
+_RIGHTS: Final[Any] = (
+    ("projects", lambda one: " ".join(map(":".join, one["projects"].items()))),
+    ("offices", lambda one: " ".join(one["offices"])),
+)
+_SHOWN: Final = listing("id", "name", "caller", *_RIGHTS, "created", "expires", "used", empty="no tokens")
+_PROJECTS: Final[Any] = option(
+    "A project, and what may be done in it: viewer, user or manager (repeat it).", "--project", metavar="NAME:ROLE"
+)
+_OFFICES: Final[Any] = option("What may be done in all of the deployment.", "--office", type=("operator", "auditor"))
 
 
-@command(token)
-def create(
-    place: DeployPlace = DAEMON,
-    name: str = argument(),
-    caller: str = option("Whose it is [yours]."),
-    projects: Sequence[str] = option(
-        "A project, and what may be done in it: viewer, user or manager (repeat it).", "--project", metavar="NAME:ROLE"
-    ),
-    offices: Sequence[str] = option(
-        "What may be done in all of the deployment.", "--office", type=("operator", "auditor")
-    ),
-    span: Duration | None = option("How long it is good [90d].", "--for"),
-) -> Shown:
-    """Make a token called NAME. What it is is printed now, and never again: only its hash is kept.
-
-    Example:
-      leasekit token create ci --project guest:user --for 365d
-      leasekit token create ops --office operator
-    """
+def _rights(projects: Sequence[str], offices: Sequence[str]) -> Mapping[str, Any]:
+    """What the options say is allowed, which is something. Raises ``UsageError``."""
     given = {}
     for text in projects:
         project, colon, role = text.rpartition(":")
@@ -87,9 +70,27 @@ def create(
         given[project] = role
     if not given and not offices:
         raise click.UsageError("say what it allows: --project NAME:ROLE, or --office")
+    return {"projects": given, "offices": list(offices)}
+
+
+@command(token)
+def create(
+    place: DeployPlace = DAEMON,
+    name: str = argument(),
+    caller: str = option("Whose it is [yours]."),
+    projects: Sequence[str] = _PROJECTS,
+    offices: Sequence[str] = _OFFICES,
+    span: Duration | None = option("How long it is good [90d].", "--for"),
+) -> Shown:
+    """Make a token called NAME. What it is is printed now, and never again: only its hash is kept.
+
+    Example:
+      leasekit token create ci --project guest:user --for 365d
+      leasekit token create ops --office operator
+    """
     length = {} if span is None else {"length": f"{span}ms"}
-    asked = {"name": name, "caller": caller, "projects": given, "offices": list(offices), **length}
-    made = place.command(GATEWAY, "token.create", **asked)
+    allowed = _rights(projects, offices)
+    made = place.command(GATEWAY, "token.create", name=name, caller=caller, **allowed, **length)
     return made, lambda _: print_lines([made["secret"]])
 
 
@@ -111,3 +112,71 @@ def revoke(place: DeployPlace = DAEMON, id_: str = argument("ID")) -> Shown:
       leasekit token revoke 3f2a9c1d0b7e4f65
     """
     return place.command(GATEWAY, "token.revoke", id=id_), lambda _: print_lines([f"{id_}: revoked"])
+
+
+@click.group()
+def user() -> None:
+    """Make, change and remove the users who log in at a gateway by a password."""
+
+
+_PASSWORD_FILE: Final[Any] = option("Take the password from the first line of this file [asked for].", metavar="PATH")
+
+
+def _password(name: str, file: Path | None) -> str:
+    """The password, which is never an argument. Raises ``LeasekitError``."""
+    from leasekit.config.keys import read_passphrase
+
+    if file is not None:
+        return read_passphrase(file).decode("utf-8", "surrogateescape")
+    typed: str = click.prompt(f"new password of {name}", hide_input=True, confirmation_prompt=True, err=True)
+    return typed
+
+
+@command(user)
+def add(
+    place: DeployPlace = DAEMON,
+    name: str = argument(),
+    projects: Sequence[str] = _PROJECTS,
+    offices: Sequence[str] = _OFFICES,
+    password_file: Path | None = _PASSWORD_FILE,
+) -> Shown:
+    """Make a user called NAME, who logs in by a password of at least 12 characters.
+
+    Example:
+      leasekit user add ada --project guest:user
+      leasekit user add olga --office operator --password-file olga.txt
+    """
+    allowed = _rights(projects, offices)
+    made = place.command(GATEWAY, "user.add", name=name, password=_password(name, password_file), **allowed)
+    return made, lambda _: print_lines([f"{name}: added"])
+
+
+@command(user)
+def password(place: DeployPlace = DAEMON, name: str = argument(), password_file: Path | None = _PASSWORD_FILE) -> Shown:
+    """Give a user another password. The user's sessions end.
+
+    Example:
+      leasekit user password ada
+    """
+    made = place.command(GATEWAY, "user.password", name=name, password=_password(name, password_file))
+    return made, lambda _: print_lines([f"{name}: the password is another one"])
+
+
+@command(user)
+def remove(place: DeployPlace = DAEMON, name: str = argument()) -> Shown:
+    """Remove a user, whose sessions and tokens end.
+
+    Example:
+      leasekit user remove ada
+    """
+    return place.command(GATEWAY, "user.remove", name=name), lambda _: print_lines([f"{name}: removed"])
+
+
+@command(user, name="list")
+def list_users(place: DeployPlace = DAEMON) -> Shown:
+    """List the users of a gateway.
+
+    Example:
+      leasekit user list
+    """
+    return place.command(GATEWAY, "user.list"), listing("name", *_RIGHTS, "created", empty="no users")

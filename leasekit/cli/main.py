@@ -93,7 +93,7 @@ class CommandLine(LazyGroup):
         "topology": "slice",
         "site": "site",
         "broker": "broker",
-        "gateway": "token",
+        "gateway": "token user",
         "running": "run",
         "peer": "peer",
         "ticket": "ticket evidence",

@@ -259,6 +259,40 @@ class Token(Struct, kw_only=True):
     secret: str = ""
 
 
+class SessionRequest(RequestBody):
+    """Who logs in, by which password."""
+
+    name: Word
+    password: Words
+
+
+class UserRequest(RequestBody):
+    """A local user: how they log in, and what they may do."""
+
+    name: Word
+    password: Words
+    projects: dict[Word, Role] = {}
+    offices: list[Office] = []
+
+
+class UserChange(RequestBody):
+    """Another ``password``, with the ``old`` one, or other rights."""
+
+    password: Words | None = None
+    old: Words = ""
+    projects: dict[Word, Role] | None = None
+    offices: list[Office] | None = None
+
+
+class User(Struct, kw_only=True):
+    """A local user, and what they may do."""
+
+    name: str
+    projects: dict[str, Role]
+    offices: list[Office]
+    created: At
+
+
 class Me(Struct, kw_only=True):
     """Who calls, by which way, and what they may do."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 
@@ -41,6 +42,14 @@ def _sender(_: object, __: object, value: str) -> None:
         raise ValueError("expected an address such as leasekit@lab.example")
 
 
+def _between(least: int, most: int) -> Callable[[object, object, int], None]:
+    def check(_: object, __: object, value: int) -> None:
+        if not least <= value <= most:
+            raise ValueError(f"expected {least:,} to {most:,}")
+
+    return check
+
+
 @attrs.frozen(kw_only=True)
 class MailTable:
     """``mail``: by which server messages are sent, and from whom. ``domains``: messages go to addresses there alone
@@ -66,8 +75,9 @@ class BlazarTable:
 @attrs.frozen(kw_only=True)
 class GatewayTable:
     """The table. ``without_login`` lets anybody do everything who reaches an address of it: of this machine only.
-    ``base`` is the path before all others where a reverse proxy passes one on. Webhooks go to addresses that all the
-    world can reach, and to ``webhook_networks``.
+    ``base`` is the path before all others where a reverse proxy passes one on; ``proxies`` is how many of these a
+    request comes through, each of which adds to ``X-Forwarded-For`` from where it came. Webhooks go to addresses that
+    all the world can reach, and to ``webhook_networks``.
     """
 
     role: Literal["gateway"]
@@ -82,6 +92,9 @@ class GatewayTable:
     blazar: BlazarTable | None = None
     webhook_networks: tuple[str, ...] = attrs.field(default=(), validator=_networks)
     mail: MailTable | None = None
+    proxies: int = attrs.field(default=0, validator=_between(0, 9))
+    logins_per_minute: int = attrs.field(default=10, validator=_between(1, 1_000))
+    calls_per_minute: int = attrs.field(default=60_000, validator=_between(1, 10_000_000))
 
 
 @attrs.frozen(kw_only=True)
@@ -102,6 +115,9 @@ class GatewaySpec:
     webhook_networks: tuple[str, ...] = ()
     mail: MailTable | None = None
     """Its ``password_file`` is absolute."""
+    proxies: int
+    logins_per_minute: int
+    calls_per_minute: int
 
 
 def resolve_listen(where: str, table: GatewayTable, state: Path, faults: Faults) -> tuple[str, ...]:

@@ -298,6 +298,9 @@ class Resolver:
             and attrs.evolve(
                 table.mail, password_file=str(self.state / table.mail.password_file) if table.mail.password_file else ""
             ),
+            proxies=table.proxies,
+            logins_per_minute=table.logins_per_minute,
+            calls_per_minute=table.calls_per_minute,
         )
 
     def _control(self, where: str, name: str, table: tables.ActorTable | GatewayTable) -> Path:

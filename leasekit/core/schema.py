@@ -70,6 +70,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "tokens": Table(
         {"id": str, "name": str, "caller": str, "digest": bytes, "created": int, "body": bytes}
     ),
+    "users": Table({"id": str, "created": int, "body": bytes}),
     "policies": Table({"id": str, "body": bytes}),
     "rules": Table({"id": str, "project": str, "caller": str, "body": bytes}),
     "deliveries": Table({"id": str, "rule": str, "state": str, "at": int, "body": bytes}),

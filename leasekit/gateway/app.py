@@ -22,6 +22,7 @@ from leasekit.client.shapes import ProblemDetails
 from leasekit.core.errors import LeasekitError
 from leasekit.core.frames import MEDIA_TYPE
 from leasekit.gateway import (  # noqa: F401 - they declare their routes
+    accounts,
     approvals,
     deployment,
     feeds,
@@ -32,6 +33,7 @@ from leasekit.gateway import (  # noqa: F401 - they declare their routes
     usage,
 )
 from leasekit.gateway.blazar.routes import blazar_routes
+from leasekit.gateway.callers import NOBODY
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.feeds import PATH, answer_feed
 from leasekit.gateway.incoming import JSON, SAFE, caller_of, read_body
@@ -116,11 +118,12 @@ async def _control(door: GatewayDoor, request: Request) -> Response:
 async def _answer(door: GatewayDoor, route: Route, request: Request) -> Response:
     # One pass: each look-up in Starlette's headers goes through all of them.
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
-    caller = await caller_of(door, headers)
+    caller = NOBODY if route.is_open else await caller_of(door, headers)
     key = headers.get("idempotency-key", "")
     if key and not KEY.fullmatch(key):
         raise unprocessable(f"Idempotency-Key: found {key!r:.60}, expected 1 to 200 visible characters")
-    call = Call(door, caller, headers, key)
+    client = request.scope["client"]
+    call = Call(door, caller, headers, key, client[0] if client else "")
     given = {**request.path_params, **route.read_params(_once(request))}
     if route.method != "GET":
         given |= route.read_body(await read_body(request))

@@ -33,19 +33,22 @@ TOKEN: Final = re.compile(f"{PREFIX}[A-Za-z0-9_-]{{43}}")
 USED_EVERY: Final[Duration] = MINUTE
 """How exactly it is kept when a token was used last."""
 TOKENS_MAX: Final = 10_000
+SESSIONS_MAX: Final = 20
+"""How many sessions somebody has at once."""
 TABLE: Final = "tokens"
 
 
 @attrs.frozen
 class Caller:
-    """Who calls: ``name``, by which ``way`` (a token, no login), and their rights: ``projects`` with a role in each,
-    and ``offices``.
+    """Who calls: ``name``, by which ``way`` (a token, a session, no login), and their rights: ``projects`` with a role
+    in each, and ``offices``. ``token`` is the id of the token that they show.
     """
 
     name: str
     way: str
     projects: Mapping[str, Role] = attrs.Factory(dict)
     offices: frozenset[Office] = frozenset()
+    token: str = ""
 
     def may(self, project: str, role: str) -> bool:
         """Whether they have ``role``, or one above it, in a project."""
@@ -68,11 +71,13 @@ class Caller:
 
 ANYBODY: Final = Caller("anybody", "no login", {}, frozenset({OPERATOR}))
 """Who calls where the deploy file says that nobody has to log in."""
+NOBODY: Final = Caller("nobody", "no login")
+"""Who calls a route by which one logs in."""
 
 
 @attrs.define(kw_only=True)
 class TokenRecord:
-    """A token as it is kept: ``digest`` is the hash of what its holder shows."""
+    """A token as it is kept: ``digest`` is the hash of what its holder shows. That of a session has no name."""
 
     id: str
     name: str
@@ -81,6 +86,11 @@ class TokenRecord:
     created: Instant
     expires: Instant | None = None
     used: Instant | None = None
+
+    @property
+    def is_session(self) -> bool:
+        """Whether somebody logged in by it."""
+        return not self.name
 
     def row(self) -> Row:
         """Its row."""
@@ -92,7 +102,7 @@ class TokenRecord:
         """From its row."""
         id_, name, caller, digest, created, body = row
         projects, offices, expires, used = msgpack.unpackb(body)
-        who = Caller(caller, f"token {name}", projects, frozenset(offices))
+        who = Caller(caller, _way(name), projects, frozenset(offices), id_)
         return cls(id=id_, name=name, digest=digest, caller=who, created=created, expires=expires, used=used)
 
 
@@ -123,10 +133,9 @@ class Tokens:
         if len(self._by_id) >= TOKENS_MAX:
             raise TokenError(f"there are {TOKENS_MAX} tokens already: revoke some")
         secret = PREFIX + secrets.token_urlsafe(32)
-        who = attrs.evolve(caller, way=f"token {name}")
-        record = TokenRecord(
-            id=secrets.token_hex(8), name=name, digest=digest_of(secret), caller=who, created=now, expires=expires
-        )
+        id_ = secrets.token_hex(8)
+        who = attrs.evolve(caller, way=_way(name), token=id_)
+        record = TokenRecord(id=id_, name=name, digest=digest_of(secret), caller=who, created=now, expires=expires)
         self._add(record)
         return record, secret, Change(TABLE, record.id, record.row())
 
@@ -147,6 +156,16 @@ class Tokens:
         """Every token, oldest first."""
         return sorted(self._by_id.values(), key=lambda record: (record.created, record.id))
 
+    def end_sessions(self, name: str, now: Instant | None) -> list[Change]:
+        """End all sessions of somebody, or, at an instant, everybody's that are over by then, and the oldest of theirs
+        where they have many.
+        """
+        theirs = [one for one in self.all() if one.is_session and one.caller.name == name]
+        ended = {one.id for one in (theirs if now is None else theirs[: 1 - SESSIONS_MAX])}
+        if now is not None:
+            ended |= {one.id for one in self.all() if one.is_session and one.expires is not None and one.expires <= now}
+        return [self.revoke(id_) for id_ in sorted(ended)]
+
     def revoke(self, id_: str) -> Change:
         """Have a token be none any more. Raises ``TokenError``."""
         record = self._by_id.pop(id_, None)
@@ -154,6 +173,10 @@ class Tokens:
             raise TokenError(f"found {id_!r:.40}, which is no token here")
         del self._by_digest[record.digest]
         return Change(TABLE, id_, None)
+
+
+def _way(name: str) -> str:
+    return f"token {name}" if name else "session"
 
 
 def digest_of(secret: str) -> bytes:

@@ -24,7 +24,9 @@ from leasekit.gateway.events import EventHub
 from leasekit.gateway.notices import Notifications
 from leasekit.gateway.policies import APPROVALS, POLICIES, ApprovalRecord, read_policy
 from leasekit.gateway.problems import ProblemError, not_found
+from leasekit.gateway.rates import Rates
 from leasekit.gateway.routing import unprocessable
+from leasekit.gateway.users import USERS, Users
 
 GUEST: Final = "guest"
 BROKER: Final = "broker"
@@ -46,17 +48,23 @@ class Answered:
 
 @attrs.define(eq=False)
 class GatewayDoor:
-    """``actors`` are the ways to the actors of the deployment, by name; ``store`` keeps tokens. ``without_login``: who
-    shows no token may do everything. ``blazar``: which units are the hosts of Blazar's API, if it is served.
+    """``actors`` are the ways to the actors of the deployment, by name; ``store`` keeps tokens and users.
+    ``without_login``: who shows no token may do everything. ``logins`` bounds attempts to log in by name, ``sources``
+    by address, ``calls`` what a caller asks for. ``blazar``: which units are the hosts of Blazar's API, if it is
+    served.
     """
 
     name: str
     actors: Mapping[str, ActorConnection]
     without_login: bool
     _store: Store
+    logins: Rates
+    sources: Rates
+    calls: Rates
     blazar: BlazarTable | None = None
     clock: Callable[[], Instant] = lambda: time.time_ns() // 1_000_000
     tokens: Tokens = attrs.field(init=False, factory=Tokens)
+    users: Users = attrs.field(init=False, factory=Users)
     policies: dict[str, LeasePolicy] = attrs.field(init=False, factory=dict)
     """The policy of each project that has one."""
     approvals: dict[str, ApprovalRecord] = attrs.field(init=False, factory=dict)
@@ -79,6 +87,7 @@ class GatewayDoor:
         self.tokens.restore(kept.get(TABLE, ()))
         self.notices.restore(kept)
         self.feeds.update((row[0], FeedRecord.of_row(row)) for row in kept.get(FEEDS, ()))
+        self.users.restore(kept.get(USERS, ()))
         self.policies.update((id_, read_policy(body)) for id_, body in kept.get(POLICIES, ()))
         found = [ApprovalRecord.of_row(row) for row in kept.get(APPROVALS, ())]
         self.approvals.update((one.id, one) for one in sorted(found, key=lambda one: (one.created, one.id)))

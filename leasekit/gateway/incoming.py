@@ -40,7 +40,15 @@ async def read_body(request: Request, expected: str = JSON) -> bytes:
 
 
 async def caller_of(door: GatewayDoor, headers: Mapping[str, str]) -> Caller:
-    """Who calls. Raises :class:`ProblemError` for a token that is none, and for none where one is needed."""
+    """Who calls. Raises :class:`ProblemError` for a token that is none, for none where one is needed, and for who calls
+    too often.
+    """
+    caller = await _shown(door, headers)
+    door.calls.take(caller.name, door.clock())
+    return caller
+
+
+async def _shown(door: GatewayDoor, headers: Mapping[str, str]) -> Caller:
     given = headers.get("authorization")
     if given is None:
         if door.without_login:

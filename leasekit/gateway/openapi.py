@@ -86,6 +86,8 @@ def _operation(route: Route, found: dict[str, Any], components: dict[str, Any]) 
             "default": problem,
         },
     }
+    if route.is_open:
+        operation["security"] = [{}]
     if route.body is not None:
         operation["requestBody"] = {"content": {"application/json": {"schema": found[repr(route.body)]}}}
     return operation

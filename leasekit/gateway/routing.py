@@ -32,12 +32,13 @@ KEY: Final = re.compile(r"[\x21-\x7e]{1,200}")
 
 @attrs.frozen
 class Call:
-    """One request: who calls, at which door, and with which idempotency ``key``."""
+    """One request: who calls, at which door, and with which idempotency ``key``, from which address."""
 
     door: GatewayDoor
     caller: Caller
     headers: Mapping[str, str]
     key: str = ""
+    source: str = ""
 
     @property
     def signed(self) -> dict[str, str]:

@@ -5,26 +5,29 @@ from __future__ import annotations
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, cast
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 import attrs
 import msgspec
 import trio
 from hypercorn.config import Config
+from hypercorn.middleware import ProxyFixMiddleware
 from hypercorn.trio import serve as serve_http
 
-from leasekit.client.shapes import Token, TokenRequest
+from leasekit.client.shapes import SessionRequest, TokenRequest, UserChange, UserRequest
 from leasekit.config.deployment import ActorSpec
 from leasekit.config.gateway import GatewaySpec
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.measures import Measuring
 from leasekit.core.schema import Store
+from leasekit.gateway.accounts import drop_user, make_user, set_user, told
 from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.app import make_app
 from leasekit.gateway.callers import rights
 from leasekit.gateway.door import GUEST, GatewayDoor
 from leasekit.gateway.notifier import Notifier
+from leasekit.gateway.rates import Rates
 from leasekit.gateway.tokens import make_token, shown
 
 GRACE: Final = 3.0
@@ -36,7 +39,11 @@ PRESENT_FOR: Final = 15_000
 KEEP_ALIVE: Final = 75.0
 """How long a connection may be idle, in seconds."""
 
+SOURCE: Final = 5
+"""How many times as often as by one name logins are tried from one address."""
+
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @attrs.define(eq=False)
@@ -61,6 +68,9 @@ class GatewayServer:
                 blazar=self.spec.blazar,
                 webhook_networks=self.spec.webhook_networks,
                 mail=self.spec.mail,
+                logins=Rates(self.spec.logins_per_minute),
+                sources=Rates(SOURCE * self.spec.logins_per_minute),
+                calls=Rates(self.spec.calls_per_minute),
             )
             async with trio.open_nursery() as nursery:
                 for connection in connections.values():
@@ -90,13 +100,12 @@ class GatewayServer:
             await stopping.wait()
             door.hub.close()
 
+        app: Any = make_app(door, self.spec.base)
+        if self.spec.proxies:
+            app = ProxyFixMiddleware(app, trusted_hops=self.spec.proxies)
+
         async def begun(task_status: trio.TaskStatus[list[str]]) -> None:
-            await serve_http(
-                cast(Any, make_app(door, self.spec.base)),
-                config,
-                shutdown_trigger=ended,
-                task_status=task_status,
-            )
+            await serve_http(app, config, shutdown_trigger=ended, task_status=task_status)
 
         async with trio.open_nursery() as nursery:
             bound = await nursery.start(begun)
@@ -128,26 +137,40 @@ class GatewayServer:
 
     # -- commands of its control socket ------------------------------------------------------------------------
 
-    async def create_token(self, arguments: Mapping[str, Any], user: str) -> dict[str, Any]:
-        """Make a token: whoever has the control socket may. Raises ``LeasekitError``."""
+    def commands(self) -> dict[str, Callable[[Mapping[str, Any], str], Awaitable[Any]]]:
+        """What whoever has the control socket may have it do: each takes arguments, and who asks."""
+        return {
+            "token.create": self._create_token, "token.list": self._list_tokens, "token.revoke": self._revoke_token,
+            "user.add": self._add_user, "user.list": self._list_users, "user.password": self._change_password,
+            "user.remove": self._remove_user,
+        }  # fmt: skip
+
+    async def _create_token(self, arguments: Mapping[str, Any], user: str) -> Any:
+        asked = _read({"projects": {}, "offices": [], **arguments}, TokenRequest)
         door = self._open()
-        try:
-            asked = TokenRequest(**{"projects": {}, "offices": [], **arguments})
-        except TypeError as error:
-            raise CommandError(f"arguments: {error}") from None
         rights(asked.projects, asked.offices, [actor.name for actor in door.of_role(GUEST)])
-        made = await make_token(door, asked, asked.caller or user)
-        return plain_token(made)
+        return msgspec.to_builtins(await make_token(door, asked, asked.caller or user))
 
-    async def list_tokens(self) -> list[dict[str, Any]]:
-        """All tokens."""
-        return [plain_token(shown(one)) for one in self._open().tokens.all()]
+    async def _list_tokens(self, _: Mapping[str, Any], __: str) -> Any:
+        return msgspec.to_builtins([shown(one) for one in self._open().tokens.all()])
 
-    async def revoke_token(self, id_: str) -> dict[str, Any]:
-        """Have a token be none any more. Raises ``LeasekitError``."""
-        door = self._open()
+    async def _revoke_token(self, arguments: Mapping[str, Any], _: str) -> Any:
+        door, id_ = self._open(), str(arguments.get("id", ""))
         await door.commit(door.tokens.revoke(id_))
         return {"id": id_}
+
+    async def _add_user(self, arguments: Mapping[str, Any], _: str) -> Any:
+        return msgspec.to_builtins(await make_user(self._open(), _read(arguments, UserRequest)))
+
+    async def _list_users(self, _: Mapping[str, Any], __: str) -> Any:
+        return msgspec.to_builtins([told(one) for one in self._open().users.all()])
+
+    async def _change_password(self, arguments: Mapping[str, Any], _: str) -> Any:
+        asked = _read(arguments, SessionRequest)
+        return msgspec.to_builtins(await set_user(self._open(), asked.name, UserChange(password=asked.password)))
+
+    async def _remove_user(self, arguments: Mapping[str, Any], _: str) -> Any:
+        return msgspec.to_builtins(await drop_user(self._open(), str(arguments.get("name", ""))))
 
     def _open(self) -> GatewayDoor:
         if self.door is None:
@@ -165,10 +188,12 @@ async def _say_present(guest: ActorConnection) -> None:
         await trio.sleep(PRESENT_EVERY)
 
 
-def plain_token(token: Token) -> dict[str, Any]:
-    """A token for a control socket: instants are text."""
-    found: dict[str, Any] = msgspec.to_builtins(token)
-    return found
+def _read(arguments: Mapping[str, Any], kind: type[T]) -> T:
+    """Arguments of a command. Raises ``CommandError``."""
+    try:
+        return msgspec.convert(dict(arguments), kind)
+    except msgspec.ValidationError as error:
+        raise CommandError(f"arguments: {error}") from None
 
 
 def _check_free(name: str, where: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from leasekit.config.shell import TransportSettings
+from leasekit.core.buckets import Bucket
 from leasekit.core.time import SECOND
 
 MINUTE_S: Final = 60.0
@@ -17,27 +18,6 @@ WORK_SHARE: Final = 0.25
 """The share of a processor that is spent at most on checking signatures of one peer and decoding what it says."""
 WORK_BURST: Final = 0.1
 """How many seconds of it at once."""
-
-
-class Bucket:
-    """A token bucket: ``rate`` a second on average, ``burst`` at once. What is taken beyond it is a debt to be waited
-    out, so that what comes in pieces of any size is slowed down to the rate, and never refused.
-    """
-
-    __slots__ = ("_at", "_burst", "_level", "_rate")
-
-    def __init__(self, rate: float, burst: float, now: float) -> None:
-        self._rate, self._burst = rate, burst
-        self._level, self._at = burst, now
-
-    def take(self, amount: float, now: float) -> None:
-        """Take ``amount``, whether it is there or not."""
-        self._level = min(self._burst, self._level + (now - self._at) * self._rate) - amount
-        self._at = now
-
-    def wait(self, now: float) -> float:
-        """The seconds until there is no debt."""
-        return max(0.0, -self._level / self._rate - (now - self._at))
 
 
 class Allowance:

@@ -27,10 +27,11 @@ from typing import Final
 import attrs
 import trio
 
+from leasekit.core.buckets import Bucket
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import SECOND, Duration
 from leasekit.runtime.clock import since_boot
-from leasekit.runtime.limits import Bucket, Room, UnauthenticatedPeer
+from leasekit.runtime.limits import Room, UnauthenticatedPeer
 from leasekit.runtime.tls import RECORD, Tls
 
 UNIX_PATH_MAX: Final = 107

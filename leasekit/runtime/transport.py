@@ -26,12 +26,13 @@ from typing import Final
 import trio
 
 from leasekit.config.shell import TransportSettings
+from leasekit.core.buckets import Bucket
 from leasekit.core.claims.signed import Scheme, Signer, fingerprint
 from leasekit.core.protocol import codec
 from leasekit.core.protocol.channel import NONCE_BYTES, Channel, Closed, Established, Event
 from leasekit.core.protocol.messages import Message
 from leasekit.core.time import SECOND, Duration, Instant
-from leasekit.runtime.limits import CERTIFIED, GREETED, SPEAKS, Bucket, UnauthenticatedPeer, UnauthenticatedPeers
+from leasekit.runtime.limits import CERTIFIED, GREETED, SPEAKS, UnauthenticatedPeer, UnauthenticatedPeers
 from leasekit.runtime.links import LOG, READ_SOME, Traffic
 from leasekit.runtime.logs import Seldom
 from leasekit.runtime.peers import PeerAddress, PeerLink, PeerStatus, RemotePeer

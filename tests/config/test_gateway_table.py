@@ -58,6 +58,7 @@ def test_a_gateway_without_login_is_for_this_machine(tmp_path: Path, listen: str
         ('listen = ["http://127.0.0.1:99999"]', "actor.web.listen[0]: found 'http://127.0.0.1:99999'"),
         ('blazar = { site = "sight", type = "host" }', "actor.web.blazar.site: found 'sight', which is no site"),
         ('blazar = { site = "sight" }', "actor.web.blazar.type: found nothing, expected text"),
+        ("logins_per_minute = 0", "actor.web.logins_per_minute: found 0, but expected 1 to 1,000"),
         ("listen = []", "actor.web.listen: found nothing, expected http://HOST:PORT"),
         ('base = "leasekit/"', "actor.web.base: found 'leasekit/'"),
         ('key = "keys/web.key"', "actor.web.key: found an unknown key"),

@@ -1,0 +1,155 @@
+"""Local users over HTTP, and the sessions that they open by their passwords."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+import attrs
+from msgspec import Struct
+
+from leasekit.client.shapes import SessionRequest, Token, User, UserChange, UserRequest
+from leasekit.core.schema import Change
+from leasekit.core.time import HOUR, Duration
+from leasekit.gateway.calendars import FEEDS
+from leasekit.gateway.callers import OPERATOR, Caller, rights
+from leasekit.gateway.door import GUEST, GatewayDoor, forbidden
+from leasekit.gateway.instants import moment
+from leasekit.gateway.problems import ProblemError, not_found
+from leasekit.gateway.rates import network
+from leasekit.gateway.routing import Call, route, unprocessable
+from leasekit.gateway.tokens import shown
+from leasekit.gateway.users import UserRecord
+
+SESSION: Final[Duration] = 8 * HOUR
+"""How long a session is good."""
+
+
+class UserList(Struct, kw_only=True):
+    """All users that somebody may see."""
+
+    items: list[User]
+
+
+@route("POST", "/sessions", status=HTTPStatus.CREATED, is_open=True)
+async def open_session(call: Call, body: SessionRequest) -> Token:
+    """Log in by name and password: a token with the user's rights for eight hours, shown now and never again."""
+    door = call.door
+    record = await _checked(call, body.name, body.password)
+    if record is None:
+        raise ProblemError(
+            HTTPStatus.UNAUTHORIZED, "name, password: there is no user of that name with that password",
+            code="unauthenticated",
+        )  # fmt: skip
+    who, now = Caller(record.name, "session", record.projects, frozenset(record.offices)), door.clock()
+    ended = door.tokens.end_sessions(record.name, now)
+    kept, secret, change = door.tokens.create("", who, now, now + SESSION)
+    await door.commit(*ended, change)
+    made = shown(kept)
+    made.secret = secret
+    return made
+
+
+@route("DELETE", "/sessions")
+async def close_session(call: Call) -> Token:
+    """End the session whose token is shown."""
+    found = next((one for one in call.door.tokens.all() if one.id == call.caller.token), None)
+    if found is None or not found.is_session:
+        raise unprocessable("Authorization: found no token of a session; other tokens are revoked by their ids")
+    await call.door.commit(call.door.tokens.revoke(found.id))
+    return shown(found)
+
+
+@route("GET", "/users")
+async def list_users(call: Call) -> UserList:
+    """List local users; who is no operator or auditor sees themselves."""
+    everybody = call.door.users.all()
+    return UserList(items=[told(one) for one in everybody if call.caller.sees_all or one.name == call.caller.name])
+
+
+@route("POST", "/users", status=HTTPStatus.CREATED)
+async def add_user(call: Call, body: UserRequest) -> User:
+    """Make a local user."""
+    _operators(call)
+    return await make_user(call.door, body)
+
+
+@route("PATCH", "/users/{user}")
+async def change_user(call: Call, user: str, body: UserChange) -> User:
+    """Change rights, or a password: one's own with the `old` one, anybody's as an operator. Their sessions end."""
+    if OPERATOR in call.caller.offices:
+        _there(call, user)
+    elif body.password is None or body.projects is not None or body.offices is not None:
+        raise forbidden(f"{call.caller.name} is no operator, and may change their own password only")
+    elif user != call.caller.name or await _checked(call, user, body.old) is None:
+        raise forbidden("old: only an operator changes the password of somebody whose old one is not said")
+    return await set_user(call.door, user, body)
+
+
+@route("DELETE", "/users/{user}")
+async def remove_user(call: Call, user: str) -> User:
+    """Have somebody be no user any more. Their sessions, tokens and calendars end."""
+    _operators(call)
+    _there(call, user)
+    return await drop_user(call.door, user)
+
+
+def _operators(call: Call) -> None:
+    if OPERATOR not in call.caller.offices:
+        raise forbidden(f"{call.caller.name} is no operator")
+
+
+def _there(call: Call, user: str) -> None:
+    if all(one.name != user for one in call.door.users.all()):
+        raise not_found("user", user)
+
+
+async def _checked(call: Call, name: str, password: str) -> UserRecord | None:
+    """Whose password that is. Raises ``ProblemError`` when there were too many attempts."""
+    door, now = call.door, call.door.clock()
+    door.sources.take(network(call.source), now)
+    door.logins.take(name, now)
+    return await door.users.check(name, password)
+
+
+async def make_user(door: GatewayDoor, body: UserRequest) -> User:
+    """A new user. Raises ``UserError``, ``TokenError``."""
+    rights(body.projects, body.offices, [actor.name for actor in door.of_role(GUEST)])
+    salt, digest = await door.users.hashed(body.password)
+    record = UserRecord(
+        name=body.name, created=door.clock(), projects=body.projects, offices=body.offices, salt=salt, digest=digest
+    )
+    await door.commit(door.users.add(record))
+    return told(record)
+
+
+async def set_user(door: GatewayDoor, name: str, body: UserChange) -> User:
+    """Another password, or other rights. Raises ``UserError``, ``TokenError``."""
+    rights(body.projects or {}, body.offices or [], [actor.name for actor in door.of_role(GUEST)])
+    hashed = None if body.password is None else await door.users.hashed(body.password)
+    kept = door.users.find(name)
+    salt, digest = hashed or (kept.salt, kept.digest)
+    record = attrs.evolve(
+        kept, salt=salt, digest=digest,
+        projects=kept.projects if body.projects is None else body.projects,
+        offices=kept.offices if body.offices is None else body.offices,
+    )  # fmt: skip
+    await door.commit(door.users.replace(record), *door.tokens.end_sessions(name, None))
+    return told(record)
+
+
+async def drop_user(door: GatewayDoor, name: str) -> User:
+    """Somebody is no user any more, and has neither token nor calendar. Raises ``UserError``."""
+    record = door.users.find(name)
+    theirs = [one.id for one in door.tokens.all() if one.caller.name == name]
+    feeds = [one.id for one in door.feeds.values() if one.caller == name]
+    for id_ in feeds:
+        del door.feeds[id_]
+    gone = [Change(FEEDS, id_, None) for id_ in feeds]
+    await door.commit(door.users.remove(name), *map(door.tokens.revoke, theirs), *gone)
+    return told(record)
+
+
+def told(record: UserRecord) -> User:
+    """A user, without the password."""
+    return User(name=record.name, projects=record.projects, offices=record.offices, created=moment(record.created))

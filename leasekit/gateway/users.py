@@ -1,0 +1,129 @@
+"""Local users: their names, their rights, and what their passwords are checked by."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from functools import partial
+from typing import Final
+
+import attrs
+import msgpack
+import trio
+
+from leasekit.client.shapes import Office, Role
+from leasekit.core.errors import LeasekitError
+from leasekit.core.schema import Change, Row
+from leasekit.core.time import Instant
+
+USERS: Final = "users"
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+NAME_ALLOWED: Final = "1 to 64 letters, digits and . _ @ -"
+USERS_MAX: Final = 10_000
+LENGTH_MIN: Final = 12
+"""The shortest password, in characters."""
+LENGTH_MAX: Final = 1_024
+SALT: Final = 16
+COST, BLOCK, TIMES = 2**15, 8, 3
+"""Of scrypt: 32 MiB, three times over (OWASP's cheat sheet on passwords)."""
+MEMORY: Final = 2 * 128 * COST * BLOCK
+AT_ONCE: Final = 2
+"""How many passwords are hashed at once, which bounds the memory and the processors that this takes."""
+
+
+class UserError(LeasekitError):
+    """A user that can't be made or is not there."""
+
+
+@attrs.frozen(kw_only=True)
+class UserRecord:
+    """A user as kept: ``digest`` is the password's, under ``salt``."""
+
+    name: str
+    created: Instant
+    projects: dict[str, Role]
+    offices: list[Office]
+    salt: bytes = attrs.field(repr=False)
+    digest: bytes = attrs.field(repr=False)
+
+    def change(self) -> Change:
+        """What is to be committed."""
+        body = msgpack.packb([self.projects, self.offices, self.salt, self.digest])
+        return Change(USERS, self.name, (self.name, self.created, body))
+
+    @classmethod
+    def of_row(cls, row: Row) -> UserRecord:
+        """From its row."""
+        name, created, body = row
+        projects, offices, salt, digest = msgpack.unpackb(body)
+        return cls(name=name, created=created, projects=projects, offices=offices, salt=salt, digest=digest)
+
+
+@attrs.define(eq=False)
+class Users:
+    """All local users of a gateway. Each change is returned, to be committed before it is told."""
+
+    _by_name: dict[str, UserRecord] = attrs.field(init=False, factory=dict)
+    _hashing: trio.CapacityLimiter = attrs.field(init=False, factory=lambda: trio.CapacityLimiter(AT_ONCE))
+
+    def restore(self, rows: Iterable[Row]) -> None:
+        """Take up what the store has kept."""
+        self._by_name.update((record.name, record) for record in map(UserRecord.of_row, rows))
+
+    def all(self) -> list[UserRecord]:
+        """Every user, by name."""
+        return [self._by_name[name] for name in sorted(self._by_name)]
+
+    def find(self, name: str) -> UserRecord:
+        """One. Raises ``UserError``."""
+        if name not in self._by_name:
+            raise UserError(f"found {name!r:.80}, which is no user here")
+        return self._by_name[name]
+
+    def add(self, record: UserRecord) -> Change:
+        """One more. Raises ``UserError``."""
+        if not NAME.fullmatch(record.name):
+            raise UserError(f"name: found {record.name!r:.80}, expected {NAME_ALLOWED}")
+        if record.name in self._by_name:
+            raise UserError(f"name: found {record.name!r}, who is a user already")
+        if len(self._by_name) >= USERS_MAX:
+            raise UserError(f"there are {USERS_MAX} users already: remove some")
+        self._by_name[record.name] = record
+        return record.change()
+
+    def replace(self, record: UserRecord) -> Change:
+        """Somebody has another password, or other rights. Raises ``UserError``."""
+        self.find(record.name)
+        self._by_name[record.name] = record
+        return record.change()
+
+    def remove(self, name: str) -> Change:
+        """Somebody is no user any more. Raises ``UserError``."""
+        self.find(name)
+        del self._by_name[name]
+        return Change(USERS, name, None)
+
+    async def check(self, name: str, password: str) -> UserRecord | None:
+        """Whose password that is. Of a name that nobody has as much is computed as of any other, so that the time says
+        nothing of the names that there are.
+        """
+        record = self._by_name.get(name)
+        salt, kept = (record.salt, record.digest) if record else (bytes(SALT), b"")
+        fits = hmac.compare_digest(await self._hash(password, salt), kept)
+        # Somebody may have been removed, or have another password, while it was computed.
+        return record if fits and self._by_name.get(name) is record else None
+
+    async def hashed(self, password: str) -> tuple[bytes, bytes]:
+        """The salt and the digest of a new password. Raises ``UserError``."""
+        if not LENGTH_MIN <= len(password) <= LENGTH_MAX:
+            raise UserError(f"password: found {len(password)} characters, expected {LENGTH_MIN} to {LENGTH_MAX:,}")
+        salt = secrets.token_bytes(SALT)
+        return salt, await self._hash(password, salt)
+
+    async def _hash(self, password: str, salt: bytes) -> bytes:
+        text = password.encode("utf-8", "surrogatepass")
+        compute = partial(hashlib.scrypt, text, salt=salt, n=COST, r=BLOCK, p=TIMES, maxmem=MEMORY)
+        return await trio.to_thread.run_sync(compute, limiter=self._hashing)
