@@ -12,7 +12,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,12 @@ import pytest
 from cli_daemons import running
 
 from leasekit.cli import main
+from leasekit.core.mappers import BrokerCycle, Grant, PendingRequest, Source
+from leasekit.core.time import DAY, HOUR, Term
+from leasekit.core.timetable import Timetable
 from leasekit.drivers.commands import BLAMES, EXIT_TEMPORARY
 from leasekit.drivers.script import ScriptSettings
+from leasekit.policies.registry import make_mapper
 from leasekit.runtime.client import ControlClient
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,6 +176,38 @@ def test_mapper_of_ones_own(folder: Path) -> None:
     office = summary["runs"][0]["guests"]["office"]
     assert office["peak_leased"] == 12
     assert office["mean_leased"] == pytest.approx(12 * 9 / 24)
+
+
+def test_mappers_with_an_order_of_their_own(folder: Path) -> None:
+    """docs/mappers.md: the lottery and the auction pass the check and are compared. More tickets, or a higher offer, is
+    first; before the next round nobody is.
+    """
+    _files("docs/mappers.md", folder)
+    printed = _type(_typed("docs/mappers.md", "An order of your own"), folder)
+    assert {"fcfs", "lottery.py", "auction.py"} <= {line.split()[0] for line in printed.splitlines() if line.split()}
+
+    def granted(target: str, at: int, requests: Sequence[PendingRequest], settings: Mapping[str, Any]) -> list[str]:
+        table = Timetable(1)
+        source = Source("d", "site", "vm", 1, Term(0, DAY), {}, table)
+        cycle = BrokerCycle(at, requests, (), lambda _: (source,))
+        mapper = make_mapper(str(folder / target), "broker", settings, "mapper", {})
+        return [one.lease for one in mapper.allocate(cycle) if isinstance(one, Grant)]
+
+    def request(lease: str, holder: str, **more: Any) -> PendingRequest:
+        return PendingRequest(
+            lease, holder, "new", "vm", 1, 1, Term(HOUR, 2 * HOUR), HOUR, DAY, 0, "", frozenset(), "", 0, "", 0, False,
+            {}, **more,
+        )  # fmt: skip
+
+    first = [
+        granted("lottery.py", 0, [request(f"a{n}", "a"), request(f"b{n}", "b")], {"tickets": {"a": 3}})[0][0]
+        for n in range(400)
+    ]
+    assert 0.68 < first.count("a") / 400 < 0.82
+    bids = [request("low", "a"), request("high", "b")]
+    bids[1] = bids[1]._replace(properties={"offer": "7"})
+    assert granted("auction.py", 0, bids, {"every": "10m"}) == []
+    assert granted("auction.py", 600_000, bids, {"every": "10m"})[0] == "high"
 
 
 def _json_documents(text: str) -> list[Mapping[str, Any]]:
