@@ -215,6 +215,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"name": ""}, "name"),
     ({"name": "x" * 81}, "name"),
     ({"reservations": []}, "reservations"),
+    ({"reservations": [whole()] * 101}, "reservations"),
     ({"reservations": ["physical:host"]}, "reservations"),
     ({"reservations": [{"min": 1, "max": 1}]}, "Missing parameter resource_type"),
     ({"reservations": [{"resource_type": "virtual:floatingip"}]}, "resource type is not supported"),
@@ -248,7 +249,7 @@ def test_bad_leases_are_refused_in_blazars_form(
     assert client.get("/leases").json() == {"leases": []}
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"null", b'"x"', b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"null", b'"x"', b"\xff", b"[" * 100_000, b'{"name": "\\ud800"}'])
 def test_bodies_that_are_none_are_refused(client: httpx.Client, body: bytes) -> None:
     """Of every path that takes one."""
     for method, path in (("POST", "/leases"), ("POST", "/os-hosts"), ("PUT", "/os-hosts/1")):
@@ -261,7 +262,8 @@ def test_what_there_is_not_is_told(client: httpx.Client) -> None:
     absent = "00000000-0000-0000-0000-000000000000"
     for path in (f"/leases/{absent}", "/leases/x", "/os-hosts/99", "/os-hosts/x", "/os-hosts/99/allocation"):
         assert client.get(path).json()["error_code"] == 404, path
-    assert client.get("/floatingips").json()["error_code"] == 404
+    for method, path in (("GET", "/floatingips"), ("POST", "/floatingips/1"), ("PATCH", "/leases"), ("GET", "/x/y")):
+        assert client.request(method, path).json()["error_code"] == 404, path
     assert client.get("/leases", headers={"OpenStack-API-Version": "reservation 9.0"}).status_code == 406
     assert client.get("/leases", headers={"OpenStack-API-Version": "reservation latest"}).status_code == 200
     versions = client.get("/../")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
@@ -60,9 +59,8 @@ def blazar_routes(door: GatewayDoor, base: str) -> list[StarletteRoute]:
     ]
     for path in ("", "/", "/versions"):
         made.append(StarletteRoute(f"{base}{path}", partial(_versions, base), methods=["GET"]))
-    for path in ("floatingips", "floatingips/{rest:path}", "plugins"):
-        refuse = partial(_answer, door, HTTPStatus.OK, partial(_not_served, path.partition("/")[0]))
-        made.append(StarletteRoute(f"{base}/v1/{path}", refuse, methods=["GET", "POST", "PUT", "DELETE"]))
+    refuse = partial(_answer, door, HTTPStatus.OK, _not_served)
+    made.append(StarletteRoute(f"{base}/v1/{{rest:path}}", refuse, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]))
     return made
 
 
@@ -125,8 +123,8 @@ def _check_version(header: str) -> None:
 
 async def _body(request: Request) -> dict[str, Any]:
     try:
-        found = json.loads(await read_body(request) or b"{}")
-    except (ValueError, RecursionError) as error:
+        found = msgspec.json.decode(await read_body(request) or b"{}")
+    except (msgspec.DecodeError, RecursionError) as error:
         raise bad(f"body: expected JSON: {error}") from None
     if not isinstance(found, dict):
         raise bad(f"body: found {found!r:.60}, expected an object")
@@ -195,5 +193,6 @@ async def _set_property(call: Call, request: Request) -> Any:
     return {"resource_property": await hosts.set_property(call, request.path_params["name"], await _body(request))}
 
 
-async def _not_served(what: str, call: Call, request: Request) -> Any:
-    raise ProblemError(HTTPStatus.NOT_FOUND, f"{what}: not served here, leases of hosts and machines are")
+async def _not_served(call: Call, request: Request) -> Any:
+    text = f"{request.method} {request.path_params['rest']:.80}: not served here, leases and os-hosts are"
+    raise ProblemError(HTTPStatus.NOT_FOUND, text)

@@ -29,6 +29,7 @@ COUNT_MAX: Final = 2**31 - 1
 S = TypeVar("S", bound=Struct)
 Name = Annotated[str, Meta(min_length=1, max_length=80)]
 Count = int | str | None
+Reservations = Annotated[list[dict[str, Any]], Meta(max_length=100)]
 
 
 class LeaseBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -38,7 +39,7 @@ class LeaseBody(Struct, kw_only=True, forbid_unknown_fields=True):
     start_date: str
     end_date: str
     before_end_date: str | None = None
-    reservations: list[dict[str, Any]] = []
+    reservations: Reservations = []
     events: list[dict[str, Any]] = []
 
 
@@ -49,7 +50,7 @@ class LeaseChange(Struct, kw_only=True, forbid_unknown_fields=True):
     start_date: str | None = None
     end_date: str | None = None
     before_end_date: str | None = None
-    reservations: list[dict[str, Any]] = []
+    reservations: Reservations = []
 
 
 class HostReservation(Struct, kw_only=True, forbid_unknown_fields=True):
