@@ -167,6 +167,7 @@ def _or_none(check: Check) -> Check:
 
 _BY_TYPE: Final[Mapping[Any, Check]] = {
     str: _text,
+    str | None: _or_none(_text),
     int: _integer,
     int | None: _or_none(_integer),
     bool: _flag,

@@ -490,12 +490,19 @@ def modify(
     name: str = argument("LEASE"),
     units: int | None = UNITS,
     until: Instant | None = option("The new end [as now]."),
+    start: Instant | None = option(
+        "The new start, of a lease that has not begun; without --until its end moves as well."
+    ),
+    filter_: str | None = option("The new filter, of a lease that has not begun.", "--filter", metavar="EXPRESSION"),
     configuration: Sequence[tuple[str, str]] = CONFIGURATION,
     victims: Sequence[str] = VICTIMS,
     dry_run: bool = DRY_RUN,
     wait: bool = WAIT,
 ) -> Shown:
-    """Change a lease in mid-term: its units, its end, its configuration.
+    """Change a lease: its units, its end, its configuration; before it begins its start and its filter as well.
+
+    A lease that has not begun gets another ticket. Until that is granted it keeps the one that it has, also if the
+    change is refused.
 
     A lease that was extended is changed in its running term: the extension stands as it was granted, so that the end
     can't be changed, and begins with the configuration that the lease has by then. In the last seconds before it begins
@@ -504,12 +511,15 @@ def modify(
     Example:
       leasekit lease modify web --units 3 --wait
       leasekit lease modify web --config cap=50
+      leasekit lease modify web --start +2h --filter "rack == b"
       leasekit lease modify web --units 9 --dry-run
     """
     arguments = {
         "lease": name,
         "units": units,
         "end": until,
+        "start": start,
+        "filter": filter_,
         "configuration": dict(configuration) if configuration else None,
         "victims": list(victims),
     }

@@ -126,10 +126,14 @@ class LeaseExtend(RequestBody):
 
 
 class LeaseModify(RequestBody):
-    """A change in mid-term; what is not given stays as it is."""
+    """A change; what is not given stays as it is. Only a lease that has not begun gets another ``start``, with which
+    its end moves if that is not given, or another ``filter``.
+    """
 
     units: Count | None = None
+    start: At | None = None
     end: At | None = None
+    filter: Words | None = None
     configuration: Properties | UnsetType = UNSET
     victims: list[Word] = []
 

@@ -31,7 +31,7 @@ BID: Final = "bid"
 PRICE: Final = "price"
 """The event by which a broker notes what a unit of a type costs from then on, and for how long."""
 
-_ASKING: Final = frozenset({"request", "extend", "modify"})
+_ASKING: Final = frozenset({"request", "extend", "modify", "replace"})
 _REFUSING: Final = frozenset({"refuse", "expire"})
 _IN_USE: Final = (UP, CHANGE)
 
@@ -159,7 +159,7 @@ class _LeaseLines:
         self.site = own
         self._period = period
         self._account = Account()
-        self._asked = -1
+        self._asked, self._replaces = -1, False
         self._grants: list[GrantedTime] = []
         self._up: dict[str, Instant] = {}
         self._bids = self._ended_by_broker = False
@@ -213,12 +213,15 @@ class _LeaseLines:
     def _ask(self, row: LogRow, why: Reason) -> None:
         if row.event == "request":
             self.holder, self.type, self.site = why.who, why.what, ""
-        self._asked = row.at
+        self._asked, self._replaces = row.at, row.event == "replace"
         self._account.requests += self._counts(row.at)
 
     def _grant(self, row: LogRow, why: Reason) -> None:
         self.site = why.who
-        if row.from_state.endswith("/modifying"):  # it stands in the place of what it begins in
+        if self._replaces:  # all of the last one is given up, but its site has yet to say so
+            last = self._grants[-1]
+            self._grants[-1] = last._replace(end=min(max(why.at, last.start), last.end))
+        elif row.from_state.endswith("/modifying"):  # it stands in the place of what it begins in
             cut = (one._replace(end=why.at) if one.start <= why.at < one.end else one for one in self._grants)
             self._grants = [*cut]
         self._grants.append(GrantedTime(why.units, why.at, why.until))

@@ -42,7 +42,9 @@ class PendingRequest(NamedTuple):
     ``min_units`` is below ``units`` for an elastic request, ``latest_start`` above ``term.start`` for a deferrable
     one. ``held`` is what the lease holds, up to ``held_until`` (0 where it holds nothing): a modify gives that up
     from ``term.start`` on, though ``Source.free`` still counts it; what it leaves of that stays booked until the
-    site has confirmed the modify. ``classes`` says how many units of each class it holds; it goes on with these.
+    site has confirmed the modify. A ``new`` one that holds units from ``held_from`` on, which is to come, asks for
+    another ticket in the place of that one: it may have what it gives up, and anything else. ``classes`` says how many
+    units of each class it holds; an extend or modify goes on with these.
     ``needs`` is what each machine needs of a host (:data:`~leasekit.core.vectors.WHOLE`: whole units are asked for).
     ``deadline`` is the last instant at which an answer is of use. ``priority`` is the class of the holder and the
     request's own priority, added up. ``bid`` is what a preemptible one pays at most for a unit and billing period.
@@ -70,6 +72,7 @@ class PendingRequest(NamedTuple):
     classes: Counts = NO_UNITS
     needs: Vector = WHOLE
     bid: int = 0
+    held_from: Instant = 0
 
 
 class Source(NamedTuple):
@@ -674,13 +677,17 @@ class ExtendLease(NamedTuple):
 
 
 class ModifyLease(NamedTuple):
-    """Change ``lease`` in mid-term: its configuration, its number of units, its end (None: as it is)."""
+    """Change ``lease`` in mid-term: its configuration, its number of units, its end (None: as it is); before it begins
+    its start (with which its end moves, if it is not said) and its filter as well.
+    """
 
     lease: str
     configuration: Properties | None = None
     units: int | None = None
     end: Instant | None = None
     victims: tuple[str, ...] = ()
+    start: Instant | None = None
+    filter: str | None = None
 
 
 class CloseLeaseEarly(NamedTuple):

@@ -179,7 +179,7 @@ async def undo_extend(call: Call, lease: str, params: OfProject) -> Lease:
 
 @route("PATCH", "/leases/{lease}")
 async def modify_lease(call: Call, lease: str, params: OfProject, body: LeaseModify) -> Lease:
-    """Change a lease in mid-term: its units, its end, its configuration."""
+    """Change a lease: its units, its end, its configuration; before it begins its start and its filter as well."""
     actor = await holder(call, params.project, lease, USER)
     return await _changed(call, actor, "lease.modify", modification(lease, body))
 
@@ -194,7 +194,8 @@ async def try_modify(call: Call, lease: str, params: OfProject, body: LeaseModif
 def modification(lease: str, body: LeaseModify) -> dict[str, Any]:
     """The arguments of ``lease.modify``."""
     return {
-        "lease": lease, "units": body.units, "end": instant(body.end), "victims": body.victims,
+        "lease": lease, "units": body.units, "start": instant(body.start), "end": instant(body.end),
+        "filter": body.filter, "victims": body.victims,
         "configuration": None if body.configuration is UNSET else body.configuration,
     }  # fmt: skip
 

@@ -256,6 +256,8 @@ UNNAMED: dict[str, set[tuple[str, str]]] = {
     "membership of a unit": set(),
     "service manager": {
         ("nascent/-", "close"), ("nascent/close_wait", "closed"), ("nascent/close_wait", "expire"),
+        ("ticketed/-", "replace"), ("ticketed/modifying", "ticket"), ("ticketed/modifying", "ticket_refused"),
+        ("ticketed/modifying", "close"), ("ticketed/modifying", "lost"), ("ticketed/modifying", "expire"),
         ("ticketed/-", "lost"), ("ticketed/redeeming", "lost"), ("active/-", "changed"), ("active/-", "in_hand"),
         ("active/extending_ticket", "changed"), ("active/extending_ticket", "lost"),
         ("active_ticketed/-", "changed"), ("active_ticketed/-", "lost"),
@@ -273,7 +275,9 @@ UNNAMED: dict[str, set[tuple[str, str]]] = {
     },
     "broker": {
         ("ticketed/extending_ticket", event) for event in ("withdraw", "expire", "return", "returned", "end")
-    } | {("ticketed/modifying", event) for event in ("withdraw", "expire", "return", "returned", "end")},
+    } | {("ticketed/modifying", event) for event in ("withdraw", "expire", "return", "returned", "end")} | {
+        ("ticketed/-", "replace")
+    },
     "authority": {
         ("active/extending", "withdraw"), ("active/extending", "close"), ("active/extending", "end"),
         ("active/modifying", "close"), ("active/modifying", "end"), ("ticketed/closing", "close"),

@@ -303,7 +303,7 @@ BUGS: Final[dict[str, Bug]] = {
         GrantedClaims, "_ended_at", "self._book.end_early(claim, at)\n        ended =", "ended ="
     ),
     "a modify does not end the claim that it replaces": Bug(
-        TicketCutter, "reserve", "table.replace(concerned(lease).key, key, ", "table.reserve(key, "
+        TicketCutter, "_reserve", "table.replace(concerned(lease).key, key, ", "table.reserve(key, "
     ),
     "a site keeps what a modify replaced": Bug(
         Calendars, "replace", ".replace(lease.claim, leaf.digest, ", ".reserve(leaf.digest, "

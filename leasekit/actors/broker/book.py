@@ -669,15 +669,15 @@ def rest_keys(old: Granted) -> tuple[str, str]:
 
 
 def rest_of(old: Granted, new: Granted) -> list[tuple[str, Counts, Term]]:
-    """What ``new`` leaves of ``old``'s term, as reservations: units that were given up of those that it had, and time
-    that was.
+    """What ``new`` leaves of ``old``'s term from ``old.until`` on, as reservations: units that were given up of those
+    that it had, and time that was.
     """
-    start, end = new.term.start, old.term.end
-    shared = Term(start, min(end, new.term.end))
+    start, end = old.until, old.term.end
+    shared = min(end, max(start, new.term.end))
     units, time = rest_keys(old)
     pieces = []
-    if left := minus(old.weights, new.weights):
-        pieces.append((units, left, shared))
-    if new.term.end < end:
-        pieces.append((time, old.weights, Term(new.term.end, end)))
+    if start < shared and (left := minus(old.weights, new.weights)):
+        pieces.append((units, left, Term(start, shared)))
+    if shared < end:
+        pieces.append((time, old.weights, Term(shared, end)))
     return pieces

@@ -16,7 +16,7 @@ from leasekit.actors.kernel import Kernel, keeps, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Reports, Served
 from leasekit.actors.settings import DELEGATE
-from leasekit.core.claims.claim import READY_AT, REDEEM_BY, REPLACES, SAVING, EarlyTerms, Ticket, delegate
+from leasekit.core.claims.claim import READY_AT, REDEEM_BY, REPLACES, SAVING, UNUSED_UNTIL, EarlyTerms, Ticket, delegate
 from leasekit.core.claims.signed import RECEIPT, TRUNCATION, Signer, Statement, check_statement, decode_statement, state
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.records import BrokerLease, Granted, Notice, pack_body
@@ -101,6 +101,8 @@ def _constraints_of(claim: Granted) -> Properties:
     said = {"preemptible": "true"} if claim.preemptible else {}
     if claim.replaces:
         said[REPLACES] = claim.replaces
+    if claim.unused_until >= 0:
+        said[UNUSED_UNTIL] = str(claim.unused_until)
     if claim.saving:
         said[SAVING] = str(claim.saving)
     if claim.redeem_by >= 0:
@@ -310,10 +312,13 @@ class GrantedClaims:
         early nobody else has it, else if nobody has it by now.
         """
         self._book.end_early(claim, claim.term.start)
+        if claim.held:  # another has its place
+            self._free_rest(claim)
         place = lease.claims.index(claim)
         before = lease.claims[place - 1]
         rest = (*lease.claims[:place], *lease.claims[place + 1 :])
-        if place and before.until == claim.term.start and before.until < before.term.end:
+        is_cut = before.until == claim.term.start or claim.unused_until >= 0
+        if place and not claim.held and is_cut and before.until < before.term.end:
             self._free_rest(before)
             whole = before._replace(until=before.term.end, held=False)
             left = whole if self._book.reopen(whole, force=before.held) else before._replace(held=False)

@@ -24,7 +24,7 @@ from leasekit.core.leases import broker as br
 from leasekit.core.leases.records import Asked, BrokerLease, Delegation
 from leasekit.core.mappers import BrokerCycle, BrokerMapper, Defer, Grant, Reject, Wake
 from leasekit.core.properties import Counts, Properties
-from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, DryRun, DryRunAnswer, RequestTicket, Withdraw
+from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, REPLACE, DryRun, DryRunAnswer, RequestTicket, Withdraw
 from leasekit.core.reasons import Code, Reason, mark, of_mapper
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.steps import TurnDone
@@ -141,6 +141,9 @@ class Admission:
             )
         if op == EXTEND:
             return last.until
+        if op == REPLACE:
+            self._check_unused(lease)
+            return min(last.term.start, term.end, self._kernel.now + self._settings.request_timeout)
         if not claim.term.start <= term.start < claim.until:
             raise RemoteError(Code.WRONG_TERM, f"a modify starts within the term, before {claim.until}")
         if claim is not last and term.end != claim.until:
@@ -150,8 +153,16 @@ class Admission:
             )
         return min(claim.until, term.end, self._kernel.now + self._settings.request_timeout)
 
+    def _check_unused(self, lease: BrokerLease) -> None:
+        """Raises ``RemoteError`` for a lease that may have begun, or goes on over several claims."""
+        *before, last = lease.claims
+        if last.term.start <= self._kernel.now:
+            raise RemoteError(Code.WRONG_TERM, f"the term of lease {lease.id} began at {mark(last.term.start)}")
+        if any(one.until > self._kernel.now and not one.held for one in before):
+            raise RemoteError(Code.WRONG_TERM, f"lease {lease.id} goes on over several claims")
 
-_OPS = {NEW: br.TICKETING, EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
+
+_OPS = (NEW, EXTEND, MODIFY, REPLACE)
 
 
 REFUSALS_EVERY: Final[Duration] = MINUTE
@@ -320,7 +331,7 @@ DRY_RUNS_MAX: Final = 64
 """How many questions may wait at once."""
 PEER_DRY_RUNS_MAX: Final = 8
 """How many of them may be one peer's."""
-_PENDING: Final = {EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING}
+_PENDING: Final = {EXTEND: br.EXTENDING_TICKET, MODIFY: br.MODIFYING, REPLACE: br.MODIFYING}
 GRANTED, WAITS, REFUSED = "granted", "waits", "refused"
 
 

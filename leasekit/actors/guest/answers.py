@@ -16,7 +16,7 @@ from leasekit.actors.guest.lifecycle import Endings, Membership, Redeems, Transi
 from leasekit.actors.kernel import Kernel, earliest, keeps, takes
 from leasekit.actors.peering import Keyring, Peering
 from leasekit.actors.settings import ENDORSE, Peer
-from leasekit.core.claims.claim import decode_ticket, split_tickets
+from leasekit.core.claims.claim import begin_of, decode_ticket, split_tickets
 from leasekit.core.claims.signed import CONTRACT, check_statement, decode_statement
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import membership as mb
@@ -27,6 +27,7 @@ from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,
     NEW,
+    REPLACE,
     UNDO,
     ErrorReply,
     LeaseUpdate,
@@ -94,6 +95,10 @@ class Tickets:
         check_named(leaf.classes, message.properties, message.classes)
         if asked.op != NEW and running is not None and (leaf.units > asked.units or site != lease.site):
             raise TicketError(Code.WRONG_TERMS, f"{leaf.units} units at {site} were not asked for")
+        if asked.op == REPLACE and begin_of(leaf) != asked.term.start:
+            raise TicketError(
+                Code.WRONG_TERMS, f"its term starts at {mark(begin_of(leaf))}, not at {mark(asked.term.start)}"
+            )
         if asked.op == EXTEND and leaf.term.start != asked.term.start:
             raise TicketError(
                 Code.WRONG_TERMS, f"its term starts at {mark(leaf.term.start)}, not at {mark(asked.term.start)}"
@@ -207,6 +212,8 @@ class BrokerAnswers:
             lease.origin = lease.origin._replace(number=message.number, ticket=held.digest)
             for tell in self.ticketed:
                 tell(lease)
+        elif op == REPLACE:
+            self._redeems.replace_by(lease, HeldTickets(held, continuations, dict(message.properties)))
         elif op == EXTEND:
             lease.tickets = lease.tickets._replace(continuations=(*lease.continuations, held, *continuations))
             lease.change, lease.reason = lease.change._replace(victims=()), None
@@ -217,7 +224,7 @@ class BrokerAnswers:
 
     def terminating(self, lease: GuestLease, reason: Reason | None) -> None:
         """A ticket that was not redeemed yet is worth nothing any more; of a lease the site itself speaks."""
-        if lease.has_ticket:
+        if lease.has_ticket or lease.is_replaced:
             self._endings.expire(lease, reason)
         elif lease.has_next_ticket and lease.is_idle:
             lease.reason = reason
@@ -491,6 +498,8 @@ class LeaseTimeouts:
             case sm.FIRST_REDEEM:
                 if self._limits.is_over(lease):
                     expire(lease, Reason(Code.TERM_UNUSED))
+            case sm.FIRST_CHANGE:
+                self._broker.unheard(lease)
             case sm.GOES_ON:
                 victims = self._limits.leaving_victims(lease) if lease.is_promised else []
                 if victims:

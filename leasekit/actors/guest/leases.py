@@ -325,14 +325,14 @@ class Limits:
         if lease.state == sm.ACTIVE and lease.pending == NONE:  # by far the most common
             return self._leaves_at(lease, lease.end)
         match lease.phase:
-            case sm.FIRST_TICKET:
+            case sm.FIRST_TICKET | sm.FIRST_CHANGE:
                 return lease.ask.deadline
             case sm.LAST_WORD:
                 return self._last_end(lease) + self._settings.close_timeout
             case sm.FIRST_LEASE:
                 return lease.end + self._settings.clock_skew
             case sm.FIRST_REDEEM:
-                goes_on = max(self._redeem_at(lease), lease.waits.hold_until)
+                goes_on = max(self.redeem_at(lease), lease.waits.hold_until)
                 return lease.end if self._is_held(lease) else min(goes_on, lease.end)
             case sm.GOES_ON:
                 assert lease.renewal is not None
@@ -398,9 +398,10 @@ class Limits:
 
     def may_redeem(self, lease: GuestLease) -> bool:
         """Whether the time has come to redeem its first ticket."""
-        return self._redeem_at(lease) <= self._kernel.now
+        return self.redeem_at(lease) <= self._kernel.now
 
-    def _redeem_at(self, lease: GuestLease) -> Instant:
+    def redeem_at(self, lease: GuestLease) -> Instant:
+        """When its first ticket is to be redeemed, milliseconds."""
         assert lease.approved is not None
         return lease.approved.term.start - self._settings.redeem_lead
 
@@ -444,6 +445,8 @@ class Returns:
     _leases: Mapping[str, GuestLease]
     _sites: Callable[[bytes], str]
     _returns: dict[str, Return] = attrs.field(factory=dict, init=False)
+    back: list[Callable[[str], None]] = attrs.field(factory=list, init=False)
+    """Who is told, in order, of a lease whose site has a ticket back, or does not take it."""
 
     def __attrs_post_init__(self) -> None:
         self._kernel.register(
@@ -481,6 +484,10 @@ class Returns:
         """As :meth:`give_back`, for several."""
         for held in tickets:
             self.give_back(lease, held, site)
+
+    def is_giving_back(self, lease: GuestLease) -> bool:
+        """Whether a ticket of the lease is on its way to its site: what took its place is not redeemed before."""
+        return any(giving.lease == lease.id and giving.is_at_site for giving in self._returns.values())
 
     def relinquish_rest(self, lease: GuestLease) -> bytes:
         """What a close says of the rest of the lease's ticket: that it is given up; empty where nothing is left."""
@@ -549,12 +556,18 @@ class Returns:
         giving.receipt, giving.tries = receipt, 0
         self._kernel.fire(giving, "receipt")
         self._send(giving)
+        self._is_back(giving)
+
+    def _is_back(self, giving: Return) -> None:
+        for tell in self.back:
+            tell(giving.lease)
 
     def _end(self, giving: Return, event: str, why: Reason | None = None) -> None:
         self._kernel.fire(giving, event, why)
         self._kernel.owe_no_more(giving, giving.site)
         self._kernel.owe_no_more(giving, giving.broker)
         del self._returns[giving.id]
+        self._is_back(giving)
         self._kernel.erase(giving)
 
     def accepted(self, peer: str, message: Accepted) -> bool:

@@ -20,7 +20,7 @@ from leasekit.core.errors import CommandError
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.records import NO_CHANGE, Asked, Given, GuestLease, GuestUnit, Held
+from leasekit.core.leases.records import NO_CHANGE, Asked, Given, GuestLease, GuestUnit, Held, HeldTickets
 from leasekit.core.mappers import CloseLeaseEarly, Go, Hold
 from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, UNDO, LeaseUpdate, UnitState
@@ -270,6 +270,8 @@ class Endings:
             self._give_back_continuations(lease)
             self._operations.begin(lease, CLOSE)
         elif lease.is_over:
+            if before == sm.REPLACED and lease.ask.number:
+                self._operations.forsake(lease)
             self.end_unused(lease)
 
     def _give_back_continuations(self, lease: GuestLease) -> None:
@@ -409,6 +411,20 @@ class Redeems:
         """Ask the broker for a ticket in the place of the one that a lease runs on."""
         lease.asked = asked
         self._operations.ask(lease, "modify", deadline)
+
+    def replace(self, lease: GuestLease, asked: Asked, deadline: Instant) -> None:
+        """Ask the broker for a ticket in the place of the one in hand, which is not redeemed yet."""
+        lease.asked = asked
+        self._operations.ask(lease, "replace", deadline)
+
+    def replace_by(self, lease: GuestLease, tickets: HeldTickets) -> None:
+        """That ticket is there: the one before goes back."""
+        before, lease.tickets, lease.reason = lease.approved, tickets, None
+        filter_ = lease.asked.properties.get("filter")
+        if filter_ is not None and "filter" in lease.configuration:
+            lease.configuration = {**lease.configuration, "filter": filter_}
+        if before is not None:
+            self._returns.give_back(lease, before, lease.site)
 
     def modify_by(self, lease: GuestLease, held: Held, truncation: bytes) -> None:
         """Redeem that ticket."""

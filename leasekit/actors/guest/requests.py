@@ -48,7 +48,7 @@ from leasekit.core.leases.records import After, Asked, GuestLease, Origin, Resum
 from leasekit.core.leases.saved import RESUMES
 from leasekit.core.mappers import ExtendLease, ModifyLease, RequestLease
 from leasekit.core.properties import EMPTY, Properties, check_properties, counts, first_of, minus
-from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, DryRun, DryRunAnswer
+from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, REPLACE, DryRun, DryRunAnswer
 from leasekit.core.reasons import Code, Reason, mark, said, view, words
 from leasekit.core.requests import KEEP, REQUEUE, TRUE, Options, keepalive_of, kept_words, parse_options, with_term
 from leasekit.core.steps import Command, Reply
@@ -286,10 +286,17 @@ class LeaseChanges:
 
     def modify(self, request: ModifyLease) -> GuestLease:
         """Change a lease in mid-term: by a replacement ticket if units or end change, at the site alone otherwise. What
-        was granted to go on from its term stands. Raises ``CommandError``.
+        was granted to go on from its term stands. One that was not redeemed gets another ticket, over any term. Raises
+        ``CommandError``.
         """
         lease, asked = self.modification(request)
         configuration = None if request.configuration is None else with_more(lease.configuration, request.configuration)
+        if lease.has_ticket:
+            lease.configuration = lease.configuration if configuration is None else configuration
+            self._kernel.touch(lease)
+            if asked is not None:
+                self._redeems.replace(lease, asked, self._limits.redeem_at(lease))
+            return lease
         self._redeems.take_in_hand(lease)
         self._redeems.change(lease, configuration, request.victims)
         if asked is None:
@@ -304,8 +311,13 @@ class LeaseChanges:
     def modification(self, request: ModifyLease) -> tuple[GuestLease, Asked | None]:
         """The lease, and what its broker is asked, if anything. Raises ``CommandError``."""
         lease = self._records.find(request.lease)
+        if lease.has_ticket:
+            return lease, self._replacement(lease, request)
         self._must_allow(lease, "modify")
         self._must_have_time(lease)
+        for name in ("start", "filter"):
+            if getattr(request, name) is not None:
+                raise CommandError(f"{name}: lease {lease.id} is {joint(lease)}, it changes before a lease begins only")
         held, now = lease.approved, self._kernel.now
         assert held is not None, "an active lease has a ticket"
         units = _new_units(lease, request.units, request.victims)
@@ -330,6 +342,31 @@ class LeaseChanges:
         if units == held.units and end == lease.end:
             return lease, None
         return lease, Asked(MODIFY, units, Term(start, end), lease.site, _kept(lease, units, request.victims))
+
+    def _replacement(self, lease: GuestLease, request: ModifyLease) -> Asked | None:
+        """What a broker is asked for a lease that was not redeemed yet, if anything. Raises ``CommandError``."""
+        held, now, before = lease.approved, self._kernel.now, lease.asked.properties
+        assert held is not None, "it has a ticket"
+        begin = begin_of(decode_ticket(held.ticket).leaf)
+        if request.victims:
+            raise CommandError(f"victims: lease {lease.id} has no units yet")
+        units = held.units if request.units is None else request.units
+        check_units(units)
+        start = begin if request.start is None else request.start
+        end = request.end if request.end is not None else held.term.end + start - begin
+        text = before.get(FILTER, "") if request.filter is None else request.filter
+        if (units, start, end, text) == (held.units, begin, held.term.end, before.get(FILTER, "")):
+            if request.configuration is None:
+                raise CommandError("nothing to modify: give configuration, units, start, end or filter")
+            return None
+        if lease.continuations:
+            raise CommandError(f"lease {lease.id} goes on over several tickets: it can be modified when it has begun")
+        if not now < start < end:
+            raise CommandError(f"term: found {mark(start)} to {mark(end)}, it must begin later than {mark(now)}")
+        if self._limits.redeem_at(lease) <= now:
+            raise CommandError(f"lease {lease.id} is about to begin, at {mark(begin)}: modify it when it has")
+        properties = {name: value for name, value in before.items() if name not in (*AT_FIRST, FILTER)}
+        return Asked(REPLACE, units, Term(start, end), lease.site, {**properties, **({FILTER: text} if text else {})})
 
     @staticmethod
     def _must_allow(lease: GuestLease, event: str) -> None:
@@ -569,10 +606,11 @@ def _requeues(lease: GuestLease, asked: Asked) -> bool:
     return all(cause.code != Code.MAX_RUN for cause in why.causes)
 
 
-ONCE: Final = (
-    "elastic", "min_units", "deferrable", "latest_start", "request_timeout", "group_id", "lease_count", "image",
-    "prepare", "exclude_sites", "resumes",
+AT_FIRST: Final = (
+    "elastic", "min_units", "deferrable", "latest_start", "request_timeout", "group_id", "lease_count", "resumes", HOLD,
 )  # fmt: skip
+"""Request properties that say how a lease was to be granted at first: what it has by now is not asked for so."""
+ONCE: Final = (*AT_FIRST, "image", "prepare", "exclude_sites")
 """Request properties that say how the suspended lease was to begin: its rest begins otherwise."""
 
 

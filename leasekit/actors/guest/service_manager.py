@@ -139,6 +139,7 @@ class ServiceManager(Actor):
         self.membership = membership = Membership(kernel, self.leases, settings.drives)
         self.limits = limits = Limits(kernel, settings, records.slices, self._is_undecided)
         operations = GuestOperations(kernel, records, returns)
+        returns.back.append(self._is_back)
         endings = Endings(kernel, records, operations, returns, membership)
         redeems = Redeems(kernel, records, operations, returns, self._advance)
         predecessors = Predecessors(kernel, records, endings, lambda *leases: self.turning.unblock(*leases))
@@ -189,7 +190,13 @@ class ServiceManager(Actor):
         )
 
     def _is_undecided(self, lease: GuestLease) -> bool:
-        return self.topologies.is_undecided(lease)
+        return self.topologies.is_undecided(lease) or self.returns.is_giving_back(lease)
+
+    def _is_back(self, id_: str) -> None:
+        lease = self.leases.get(id_)
+        if lease is not None and lease.has_ticket:
+            self._transitions.advance(lease)
+            self.kernel.touch(lease)
 
     def _advance(self, lease: GuestLease) -> None:
         self._transitions.advance(lease)

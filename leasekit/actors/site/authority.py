@@ -98,7 +98,7 @@ class Authority(Server[SiteLease]):
         limits = DelegationLimits(kernel, keyring, issued, self.leases, self.reports)
         accounts = ClaimAccounts(kernel, keyring, claims, limits, accusations)
         admission = TicketAdmission(kernel, claims, calendars, accounts, told)
-        history = (claims.check_unused, self.incidents.check_issuers, limits.check_reclaimed)
+        history = (claims.check_unused, claims.check_replaced, self.incidents.check_issuers, limits.check_reclaimed)
         checks = TicketChecks(kernel, keyring, inventory, settings, history)
 
         # Leases, and their units.

@@ -28,6 +28,8 @@ from leasekit.core.accounts import INVENTORY
 from leasekit.core.answers import ClaimDetails, EvidenceDetails, VouchedEvidence, describe_counts
 from leasekit.core.claims.claim import (
     DEGREE_ONE,
+    REPLACES,
+    UNUSED_UNTIL,
     Claim,
     Ticket,
     TicketVerifier,
@@ -107,6 +109,20 @@ class SiteClaims:
             raise TicketError(Code.RETURNED, f"the claim was given back as of {mark(known.at)}")
         if known is not None and known.is_redeemed:
             raise TicketError(Code.REDEEMED, f"the claim was redeemed for lease {known.lease}")
+
+    def check_replaced(self, ticket: Ticket) -> None:
+        """Raises ``TicketError`` if the ticket stands in the place of one that its holder may still use."""
+        said = ticket.leaf.constraints
+        if UNUSED_UNTIL not in said:
+            return
+        old = said.get(REPLACES, "")
+        try:
+            known, until = self.get(bytes.fromhex(old)), int(said[UNUSED_UNTIL])
+        except ValueError as error:
+            raise TicketError(Code.REPLACES, f"claim {ticket.leaf.id[:16]} does not say what it replaces") from error
+        is_back = known is not None and known.is_void and known.holder == ticket.leaf.holder.hex()
+        if not is_back and until + self._kernel.settings.clock_skew > self._kernel.now:
+            raise TicketError(Code.REPLACES, f"claim {old[:16]}, which it replaces, was not given back")
 
     def tidy(self) -> None:
         """Another claim was counted: from time to time the tree forgets those that are over."""
@@ -517,8 +533,7 @@ class SiteDelegations:
         if self._begun:
             return False
         self._begun = True
-        for type_ in self._units.inventory.types:
-            self.note_total(type_)
+        self.note_totals()
         self._forget_classes()
         self.issued.give(again=True)
         for record in list(self.issued):
@@ -528,10 +543,11 @@ class SiteDelegations:
                 )
         return True
 
-    def note_total(self, type_: str) -> None:
-        """How many units of a type there are is written down, for who accounts for them."""
-        there = self._units.inventory.total(type_)
-        self._kernel.note(INVENTORY, INVENTORY, "", "", Reason(Code.INVENTORY, what=type_, units=there))
+    def note_totals(self) -> None:
+        """How many units of each type there are is written down, for who accounts for them."""
+        for type_ in self._units.inventory.types:
+            there = self._units.inventory.total(type_)
+            self._kernel.note(INVENTORY, INVENTORY, "", "", Reason(Code.INVENTORY, what=type_, units=there))
 
     def _forget_classes(self) -> None:
         """Units are not counted any more as of what they were, unless there are claims that do."""

@@ -29,6 +29,7 @@ from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.leases import LeaseEnds, LeaseUpdates, SiteLeases
 from leasekit.core.claims.claim import (
     REPLACES,
+    UNUSED_UNTIL,
     Claim,
     Ticket,
     decode_claim,
@@ -136,7 +137,7 @@ class TicketChecks:
         it would make its honest issuer look guilty. Raises ``TicketError``.
         """
         ticket, leaf = self.check(peer, data, resource)
-        if REPLACES in leaf.constraints:
+        if REPLACES in leaf.constraints and UNUSED_UNTIL not in leaf.constraints:
             old = leaf.constraints[REPLACES][:16]
             raise TicketError(
                 Code.REPLACES, f"claim {leaf.id[:16]} replaces claim {old}: it is for a modify of its lease"

@@ -221,7 +221,7 @@ class UnitChanges:
         for unit in news:
             self._calendars.places.resize(unit.id, self._kernel.now)
         self._calendars.count(change.type)
-        self._delegations.note_total(change.type)
+        self._delegations.note_totals()
         for tell in self.told:
             tell(news)
         self._delegations.issued.give(again=True)

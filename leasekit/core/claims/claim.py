@@ -274,6 +274,8 @@ NOTICE_OF, MIN_RUN_OF, CLASS_OF = "notice", "min_run", "class"
 long it runs at least, both in ms; and the class of the lease (0), by which it takes the place of others."""
 REPLACES = "replaces"
 """A constraint of a claim: the digest, in hex, of the claim of the same lease that ends where it begins."""
+UNUSED_UNTIL = "unused_until"
+"""A constraint of a claim that replaces one which must not be redeemed any more: when the term of that ends, in ms."""
 JOINED_MAX: Final = 8
 """The most tickets of one grant: a term that begins and ends within so many periods of a delegation."""
 

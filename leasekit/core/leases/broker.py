@@ -4,9 +4,10 @@ Theory of operation. A request makes the record (*nascent*/*ticketing*), which w
 granted, refused, withdrawn or too late. A granted lease (*ticketed*) holds one claim for each term that it was given;
 the time that each takes is in the timetable of the delegation it was cut from. Extend and modify requests wait in the
 same way, and their refusal changes nothing. The record closes when its last claim's term ends, or when the holder has
-given back all of it, which counts only with the site's receipt. A lease that was preempted is under notice
-(*ticketed*/*noticed*) until it ends early: it goes on by nothing, and what it holds is over at the notice's end, or as
-soon as its holder gives it back.
+given back all of it, which counts only with the site's receipt. A ticket that was not redeemed may be replaced by
+another, over another term: what it had beside that stays booked until the site has it back. A lease that was preempted
+is under notice (*ticketed*/*noticed*) until it ends early: it goes on by nothing, and what it holds is over at the
+notice's end, or as soon as its holder gives it back.
 
 The broker settles each request with one numbered update, which is due until the guest acknowledges it; a repeat of a
 request is answered from the record, an older one is dropped.
@@ -38,6 +39,7 @@ TABLE: Final = {
     (TICKETED, NONE): {
         "extend": (TICKETED, EXTENDING_TICKET),
         "modify": (TICKETED, MODIFYING),
+        "replace": (TICKETED, MODIFYING),
         "preempt": (TICKETED, NOTICED),
         "return": (TICKETED, NONE),
         "returned": (CLOSED, NONE),

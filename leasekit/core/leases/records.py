@@ -370,6 +370,7 @@ class GuestLease(KeptRecord):
     is_running = StateIn(*guest.RUNNING)
     has_next_ticket = StateIn(guest.ACTIVE_TICKETED)
     has_ticket = JointIn(guest.UNREDEEMED)
+    is_replaced = JointIn(guest.REPLACED)
     is_closing = PendingIn(*guest.ENDING)
     is_leaving = PendingIn(guest.CLOSING)
     awaits_last_word = PendingIn(guest.CLOSE_WAIT)
@@ -505,7 +506,8 @@ class Granted(NamedTuple):
     """A claim that a broker cut for a lease: ``until`` is where it really ends (its term's end, unless truncated or
     returned). ``held``: a modify has cut it off, and the site has not confirmed that yet. ``serial`` is the claim's.
     ``saving``: the lease is suspended at its end, and saved in so many milliseconds before. ``replaces`` is the digest,
-    in hex, of the claim that a modify replaced by it. ``classes`` says how many units it has of each class.
+    in hex, of the claim that it was granted in the place of; where that must not be redeemed any more, ``unused_until``
+    is the end of its term (-1: it was a modify's). ``classes`` says how many units it has of each class.
     ``redeem_by`` is until when its site takes it (-1: to its end).
     ``sizes`` says what one unit of each class takes, where the type is divided, ``needs`` what was asked for one.
     ``early`` is what it says of its lease's end for others (:class:`~leasekit.core.claims.claim.EarlyTerms`).
@@ -528,6 +530,7 @@ class Granted(NamedTuple):
     sizes: Sizes = ()
     needs: Vector = WHOLE
     early: Properties = EMPTY
+    unused_until: Instant = -1
 
     @property
     def weights(self) -> Counts:

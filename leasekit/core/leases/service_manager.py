@@ -2,7 +2,9 @@
 
 Theory of operation. A lease begins as a request (*nascent*). The service manager asks a broker for a ticket; with the
 ticket in hand (*ticketed*) it waits for the term to come near, and for the redeem predecessor if there is one, and
-redeems the ticket at the site. A close that comes then is told to the site at once, for its teardown ends the set-up;
+redeems the ticket at the site. Before that it may be changed (*ticketed*/*modifying*): the broker is asked for another
+ticket, and the one in hand stays until that is there, then goes back; its site must have it back before the other is
+redeemed. A close that comes then is told to the site at once, for its teardown ends the set-up;
 the site's last word closes the lease (*ticketed*/*close_wait*), also where the redeem has never arrived. When the site
 says that the units are there the lease is *active*, and its units are joined to the guest's application. Before the
 term ends the mapper may extend: a ticket for the next term makes the lease *active_ticketed*, redeeming that makes it
@@ -24,7 +26,8 @@ changes nothing. A refused extend or modify never harms the lease.
 
 Events: *ask* (the mapper wants it), *ticket*, *ticket_refused* (from the broker), *redeem* (due), *lease*,
 *lease_refused* (the site settled what was asked of it), *changed* (the site changed something by itself), *notice* (the
-site will end it early), *lost* (the site or broker ended it), *extend*, *modify*, *undo* (the last extension is taken
+site will end it early), *lost* (the site or broker ended it), *extend*, *modify*, *replace* (a ticket
+that was not redeemed), *undo* (the last extension is taken
 back), *let_go* (the same, of one in hand, or only asked for, while another is redeemed), *undone* (the site does not go
 on), *close* (the mapper or operator), *left* (every unit has left, or its time is up), *closed* (the site's last word),
 *expire* (too late to be useful).
@@ -77,6 +80,14 @@ TABLE: Final = {
     },
     (TICKETED, NONE): {
         "redeem": (TICKETED, REDEEMING),
+        "replace": (TICKETED, MODIFYING),
+        "close": (CLOSED, NONE),
+        "lost": (FAILED, NONE),
+        "expire": (FAILED, NONE),
+    },
+    (TICKETED, MODIFYING): {
+        "ticket": (TICKETED, NONE),
+        "ticket_refused": (TICKETED, NONE),
         "close": (CLOSED, NONE),
         "lost": (FAILED, NONE),
         "expire": (FAILED, NONE),
@@ -212,6 +223,7 @@ MACHINE: Final = Machine("service manager", TABLE)
 UNASKED: Final = "unasked"
 FIRST_TICKET: Final = "first_ticket"
 FIRST_REDEEM: Final = "first_redeem"
+FIRST_CHANGE: Final = "first_change"
 FIRST_LEASE: Final = "first_lease"
 RUNS: Final = "runs"
 CHANGES: Final = "changes"
@@ -230,6 +242,7 @@ PHASES: Final = {
     (NASCENT, TICKETING): FIRST_TICKET,
     (NASCENT, CLOSE_WAIT): FIRST_TICKET,
     (TICKETED, NONE): FIRST_REDEEM,
+    (TICKETED, MODIFYING): FIRST_CHANGE,
     (TICKETED, REDEEMING): FIRST_LEASE,
     (TICKETED, CLOSE_WAIT): LAST_WORD,
     (ACTIVE, NONE): RUNS,
@@ -259,6 +272,8 @@ RUNNING: Final = (ACTIVE, ACTIVE_TICKETED)
 """States of a lease whose site has given its units."""
 UNREDEEMED: Final = (TICKETED, NONE)
 """With its first ticket in hand."""
+REPLACED: Final = (TICKETED, MODIFYING)
+"""The same, while another is asked for in its place."""
 WITHDRAWN: Final = (NASCENT, CLOSE_WAIT)
 """Its first request is taken back."""
 ENDING: Final = (CLOSING, CLOSE_WAIT)

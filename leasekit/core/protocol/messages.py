@@ -163,6 +163,8 @@ Classes: TypeAlias = Annotated[tuple[Pairs, ...], Meta(max_length=CLASSES_MAX), 
 NEW = "new"
 EXTEND = "extend"
 MODIFY = "modify"
+REPLACE = "replace"
+"""Another ticket in the place of one that was not redeemed, whatever its term."""
 UNDO = "undo"
 
 

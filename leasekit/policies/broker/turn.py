@@ -76,6 +76,8 @@ class BrokerTurn:
 
     def new(self, request: PendingRequest) -> BrokerDecision:
         """Grant at once if possible, else later if the request allows that."""
+        if request.held_from:
+            return self._instead(request)
         term, least = request.term, request.min_units
         if term.start < self.now < request.latest_start:
             # What has passed since a deferrable request was shown is no part of its window any more.
@@ -102,6 +104,20 @@ class BrokerTurn:
         fit = self._fit(request, shape)
         text = reasons.refused(request, shape, term, least, fit)
         return Reject(request.lease, text, None if fit is None else fit[0])
+
+    def _instead(self, request: PendingRequest) -> BrokerDecision:
+        """Decide with what the request holds free for it: nobody else has that in this turn."""
+        view = self.views.get(request.type, request.source)
+        if view is None:
+            return self.new(request._replace(held_from=0))
+        own, view = Term(request.held_from, request.held_until), self.views.needing(view, request.needs)
+        self.give(view, request.held, own, request.classes)
+        self.usage.add(request.holder, request.type, -request.held, own)
+        decision = self.new(request._replace(held_from=0))
+        self.give(view, -request.held, own, request.classes)
+        if not isinstance(decision, Grant):
+            self.usage.add(request.holder, request.type, request.held, own)
+        return decision
 
     def _at_once(self, request: PendingRequest, shape: Shape, limit: Limit | None) -> tuple[Term, Place] | None:
         """The very term that was asked for, and where it can be had."""

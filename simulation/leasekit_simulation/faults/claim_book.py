@@ -18,6 +18,7 @@ from leasekit.core.claims.claim import (
     REDEEM_BY,
     REPLACES,
     SAVING,
+    UNUSED_UNTIL,
     Claim,
     EarlyTerms,
     begin_of,
@@ -34,6 +35,7 @@ from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,
     NEW,
+    REPLACE,
     Accepted,
     ClaimReport,
     LeaseUpdate,
@@ -176,6 +178,11 @@ class ClaimChecker(Listening):
             replaced = cut.subject
             self._cut_at[cut.subject] = cut.at
             self._end(cut.subject, cut.at)
+        elif UNUSED_UNTIL in first.constraints:
+            replaced = bytes.fromhex(first.constraints[REPLACES])
+            old = self.issued[replaced].claim
+            self._cut_at[replaced] = old.term.start
+            self._end(replaced, old.term.start)
         for chain in chains:
             self._give(chain[-2], chain[-1], message.lease, replaced if chain is chains[0] else b"")
         term = _joined([chain[-1] for chain in chains], message.lease)
@@ -480,8 +487,8 @@ class HonourChecker(Listening):
 
 PREEMPTIBLE: Final = "preemptible"
 KNOWN: Final = frozenset((
-    PREEMPTIBLE, CLASS_OF, MIN_RUN_OF, NOTICE_OF, READY_AT, REDEEM_BY, REPLACES, SAVING, f"{NEEDS}cpu",
-    f"{NEEDS}memory",
+    PREEMPTIBLE, CLASS_OF, MIN_RUN_OF, NOTICE_OF, READY_AT, REDEEM_BY, REPLACES, SAVING, UNUSED_UNTIL,
+    f"{NEEDS}cpu", f"{NEEDS}memory",
 ))  # fmt: skip
 
 
@@ -545,6 +552,10 @@ class GrantChecker(Listening):
             must(False, f"{what}, and the request is wrong: {error}")
             raise
         cut = decode_statement(message.truncation).subject.hex() if message.truncation else None
+        if request.op == REPLACE:
+            cut = request.claim.hex()
+            end = str(self._claims.issued[request.claim].claim.term.end)
+            must(chains[0][-1].constraints.get(UNUSED_UNTIL) == end, f"{what}: what it replaces ends at {end}")
         replaced = [chain[-1].constraints.get(REPLACES) for chain in chains]
         must(replaced == [cut, *[None] * (len(chains) - 1)], f"{what}: it cuts off {cut}, and replaces {replaced}")
         for chain in chains:

@@ -46,7 +46,7 @@ FAULTS: Final[Sequence[str]] = (
     "command refused", "operation: operate", "unit found down", "delegation taken back", "malice: over-delegation",
     "delegation changed", "inventory changed", "reload", "reload waits", "inventory grows", "inventory shrinks",
     "file gives another number", "delegation handed over", "odd words", "malice: odd words",
-    "unit added", "unit removed", "host changed", "unit as the file says again",
+    "ticketed lease modified", "unit added", "unit removed", "host changed", "unit as the file says again",
     "delegation renewed", "tickets that go on from each other",
 )  # fmt: skip
 """The vocabulary of faults."""
@@ -54,8 +54,8 @@ FAULTS: Final[Sequence[str]] = (
 UNREACHABLE: Final[Mapping[str, str]] = {
     "guest: nascent/- close": "nothing stays nascent with nothing pending: a request is sent as it is made",
     "guest: ticketed/- lost": "a broker does not take back a ticket by itself",
+    "guest: ticketed/modifying lost": "as above",
     "guest: ticketed/redeeming lost": "a redeem that comes to nothing is refused, or expires",
-    "broker: ticketed/modifying withdraw": "a guest withdraws new requests only",
     "message Administer": "no actor commands another here",
     "message Administered": "as above",
 }

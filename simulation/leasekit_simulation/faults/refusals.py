@@ -21,6 +21,7 @@ from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,
     NEW,
+    REPLACE,
     Accepted,
     CloseLease,
     ErrorReply,
@@ -102,7 +103,7 @@ class BrokerRefusals(Listening):
         if message.status != "refused" or sender not in self._plain or _code(message) == Code.NOT_GRANTED:
             return
         request = self._claims.requests.get((message.lease, message.number))
-        if request is None or request.op == MODIFY or "group_id" in request.properties:
+        if request is None or request.op in (MODIFY, REPLACE) or "group_id" in request.properties:
             return
         if "deferrable" in request.properties or "latest_start" in request.properties:
             return

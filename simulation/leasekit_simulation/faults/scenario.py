@@ -174,6 +174,8 @@ class Scenario:
     """Actors whose mappers run apart from them: other things happen while they decide."""
     racks: int = 1
     """In how many racks each site has its units, which are of as many classes."""
+    early: bool = False
+    """Whether leases are changed before they begin."""
     hosts: bool = False
     """Whether units are hosts, which are leased whole or as machines on them."""
     redeem_within: Duration = HOUR
@@ -248,6 +250,7 @@ def draw(seed: int) -> Scenario:
         suspends=Random(f"leasekit suspension {seed}").random() < 0.3,
         apart=tuple(name for name in everybody if Random(f"leasekit apart {seed} {name}").random() < 0.15),
         racks=Random(f"leasekit racks {seed}").choice((1, 1, 1, 2, 3)),
+        early=Random(f"leasekit early {seed}").random() < 0.1,
         redeem_within=Random(f"leasekit redeem {seed}").choice((0, 10 * SECOND, MINUTE, HOUR)),
         tidy_every=Random(f"leasekit tidying {seed}").choice((1, 2, 5, 256)),
     )

@@ -252,7 +252,23 @@ class Workload:
             change["end"] = lease.end + rng.choice((-20_000, 50_000))
         if rng.random() < 0.4:
             change["configuration"] = {"size": str(rng.randint(1, 9))}
+        if lease.has_ticket and not self.world.scenario.early:
+            return  # worlds without are as they were before a lease could be changed that has not begun
+        if lease.has_ticket:  # drawn by itself, so that all else of a seed is as it was without
+            change |= self._before_it_begins(
+                lease, Random(f"leasekit ticketed {self.world.scenario.seed} {lease.number}")
+            )
         self._command(guest, "lease.modify", None, lease=lease.id, **change)
+
+    def _before_it_begins(self, lease: Any, rng: Random) -> dict[str, Any]:
+        """What else a lease may get that has not begun: another start, another filter."""
+        self.world.mark("ticketed lease modified")
+        found: dict[str, Any] = {"victims": ()}
+        if rng.random() < 0.6:
+            found["start"] = lease.runs.start + rng.choice((-30_000, -5_000, 5_000, 40_000, 200_000))
+        if rng.random() < 0.3 and self.world.scenario.racks > 1:
+            found["filter"] = rng.choice(("rack == r0", "rack == r1", "rack != r1", ""))
+        return found
 
     def _close(self, guest: str, rng: Random) -> None:
         lease = self._lease(guest, rng)
