@@ -38,7 +38,7 @@ class BuiltActor:
     """An actor, new and without its state, and what its shell needs beside it.
 
     ``models`` say how long actions take in virtual time, by driver; ``model(type)`` finds the one for a type.
-    ``signal`` is the load that a guest's mapper follows, on the actor's clock.
+    ``signal`` is the load that a guest's mapper follows, ``jobs`` are those that it replays, on the actor's clock.
     """
 
     spec: ActorSpec
@@ -48,6 +48,7 @@ class BuiltActor:
     peers: Sequence[Peer]
     models: Mapping[str, LatencyModel]
     signal: Signal | None
+    jobs: Sequence[ReplayedJob] | None
 
     def model(self, type_: str) -> LatencyModel | None:
         """The latency model that stands for the driver of a type; None if there is no driver for it."""
@@ -106,6 +107,7 @@ def build(
         peers=peers,
         models={driver: LatencyModel(entry.emulated) for driver, entry in spec.drivers.items()},
         signal=signal,
+        jobs=jobs,
     )
 
 

@@ -66,6 +66,7 @@ from leasekit.emulation.outputs import make_folder, write_json, writing
 from leasekit.emulation.pictures import RunResult, bought, draw, emulation_of
 from leasekit.emulation.recorder import Outages, Recorder, Topologies, total
 from leasekit.emulation.request_book import RequestBook, Tally
+from leasekit.emulation.unservable import unservable
 from leasekit.emulation.world import World, few_collections
 from leasekit.policies.guest.load_following import LoadFollowing
 from leasekit.policies.registry import find_mapper, make_mapper
@@ -238,6 +239,9 @@ def run_one(
             stack.enter_context(writing(out))
             log = stack.enter_context(_whole(out / _file(stem, "transitions")))
         emulated = Emulated(varied, run=spec.name, log=log, data=data, synthetic=synthetic, tell=tell)
+        if tell is not None:
+            for text in unservable(varied, emulated.actors):
+                tell(f"run {spec.name!r}: {text}" if spec.name else text)
         with turn_limit(emulation.turn_limit, emulated.who):
             horizon = Term(emulation.start, emulation.start + emulation.horizon)
             wall, cpu = _run(emulated.world, horizon, spec.name, progress)

@@ -132,6 +132,25 @@ def test_what_can_come_to_nothing_is_told_before_the_run(
     assert said in told and len(told.splitlines()) == 1, told
 
 
+def test_requests_that_no_site_can_grant_are_told_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of a list, and of jobs; one that takes fewer can be granted."""
+    file = tmp_path / "lab.toml"
+    (tmp_path / "jobs.csv").write_text("submit_s,run_s,units\n0,60,4\n60,60,9\n90,60,5\n")
+    jobs = """[actor.batch]
+role = "guest"
+mapper = { name = "replay", type = "node", jobs = { file = "jobs.csv" } }
+"""
+    text = LAB.replace("PROPERTIES", '{ elastic = "true" }').replace("units = 2, term", "units = 20, term")
+    file.write_text(text.replace("units = 3, term", "units = 6, term").replace("[actor.late]", f"{jobs}[actor.late]"))
+    assert main.run(["emulate", str(file), "--data", str(tmp_path)]) == 0
+    told = capsys.readouterr().err
+    more = "requests ask for more units than any site has, the widest for"
+    assert f"web: 1 of 1 {more} 6 of 'node', where the largest site has 4: they can't be granted" in told
+    assert f"batch: 2 of 3 {more} 9 of 'node'" in told and "late:" not in told
+
+
 def test_of_several_runs_the_one_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Before the first is run."""
     file = tmp_path / "lab.toml"

@@ -1,0 +1,47 @@
+"""What guests will ask for and can never get: told before a run, for it is not worth hours of work to find out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from leasekit.config.build import BuiltActor
+from leasekit.config.deployment import Deployment
+from leasekit.config.sense import capacities
+from leasekit.core.requests import TRUE
+from leasekit.core.settings import structure
+from leasekit.policies.guest.replaying import Replay, ReplaySettings
+from leasekit.policies.guest.static import StaticDemand, StaticSettings
+from leasekit.policies.registry import find_mapper
+
+
+def unservable(deployment: Deployment, actors: Mapping[str, BuiltActor]) -> Iterator[str]:
+    """A line for each guest whose requests, of a list or of jobs, ask for more units of a type than any site has."""
+    most: dict[str, int] = {}
+    for site in deployment.of_role("authority"):
+        for kind, units in capacities(deployment, site.name).items():
+            most[kind] = max(most.get(kind, 0), units)
+    for name, built in actors.items():
+        asked = [(kind, units) for kind, units in _asked(built) if units > most.get(kind, 0)]
+        if asked:
+            kind, widest = max(asked, key=lambda one: one[1])
+            total = sum(1 for _ in _asked(built))
+            has = most.get(kind, 0)
+            yield (
+                f"{name}: {len(asked)} of {total} requests ask for more units than any site has, the widest for "
+                f"{widest} of {kind!r}, where the largest site has {has}: they can't be granted"
+            )
+
+
+def _asked(built: BuiltActor) -> Iterator[tuple[str, int]]:
+    """Type and units of each request that is known beforehand and takes no fewer."""
+    spec = built.spec.mapper
+    kind = find_mapper(spec.target, built.spec.role, spec.where)
+    if issubclass(kind, StaticDemand):
+        for demand in structure(StaticSettings, spec.settings, spec.where).demands:
+            if demand.properties.get("elastic") != TRUE:
+                yield from [(demand.type, demand.units)] * demand.count
+    if issubclass(kind, Replay):
+        settings = structure(ReplaySettings, spec.settings, spec.where)
+        for job in built.jobs or ():
+            if {**settings.properties, **job.properties}.get("elastic") != TRUE:
+                yield job.type or settings.type, job.units
