@@ -61,7 +61,7 @@ BUILT_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "manual": "leasekit.policies.guest.manual:Manual",
         "replay": "leasekit.policies.guest.replaying:Replay",
         "static": "leasekit.policies.guest.static:StaticDemand",
-        "users": "leasekit.policies.guest.replaying:Users",
+        "users": "leasekit.policies.guest.replaying:ThinkingUsers",
     },
 }
 """The mappers that come with leasekit, by role and name."""

@@ -22,7 +22,7 @@ from leasekit.policies.broker.priority import Priority
 from leasekit.policies.broker.timetable import TimetableMapper
 from leasekit.policies.guest.load_following import LoadFollowing
 from leasekit.policies.guest.manual import Manual
-from leasekit.policies.guest.replaying import Replay, Users
+from leasekit.policies.guest.replaying import Replay, ThinkingUsers
 from leasekit.policies.guest.static import StaticDemand
 from leasekit.policies.registry import BUILT_IN, known_mappers, make_mapper
 
@@ -108,7 +108,7 @@ def errors(target: str, role: str = "broker", settings: Any = None, **extras: An
         ("load_following", "guest", {"type": "vm"}, {"signal": LOAD}, LoadFollowing),
         ("manual", "guest", {}, {}, Manual),
         ("replay", "guest", {"type": "vm"}, {"jobs": ()}, Replay),
-        ("users", "guest", {"type": "vm", "users": 2}, {}, Users),
+        ("users", "guest", {"type": "vm", "users": 2}, {}, ThinkingUsers),
     ],
 )
 def test_built_in_mappers_are_made_by_name(target: str, role: str, settings: Any, extras: Any, cls: type[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Guests that ask for jobs: those of a log (:class:`Replay`), and of users who think between them (:class:`Users`).
+"""Guests that ask for jobs: of a log (:class:`Replay`), or of users who think in between (:class:`ThinkingUsers`).
 
 Theory of operation. A job is asked for when it is submitted, as a lease of its estimate, and its lease is closed when
 its run time has passed. A job that is to begin when it is submitted may wait (``patience``); a reservation, which is to
@@ -125,7 +125,7 @@ def _ends(
 
 @attrs.frozen(kw_only=True)
 class UsersSettings:
-    """Settings of :class:`Users`."""
+    """Settings of :class:`ThinkingUsers`."""
 
     type: str = attrs.field(validator=attrs.validators.min_len(1))
     """The resource type of the units."""
@@ -165,7 +165,7 @@ class _User:
     name: str = ""
 
 
-class Users:
+class ThinkingUsers:
     """A guest's mapper of a closed loop: each of its users asks for a job, waits until it is over, and thinks."""
 
     Settings: ClassVar[type[UsersSettings]] = UsersSettings
