@@ -27,7 +27,7 @@ from leasekit.core.time import SECOND, Duration, Instant
 
 SLOWDOWN_BOUND: Final[Duration] = 10 * SECOND
 _NEW: Final = f"{sm.NASCENT}/{sm.TICKETING}"
-_ASKED: Final = frozenset({"ask", "extend", "modify"})
+_ASKED: Final = frozenset({"ask", "extend", "modify", "replace"})
 _ANSWERED: Final = (sm.EXTENDING_TICKET, sm.EXTENDING_FURTHER, sm.MODIFYING)
 _LEAVING: Final = (sm.CLOSING, sm.CLOSE_WAIT)
 

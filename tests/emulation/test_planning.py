@@ -217,13 +217,17 @@ def test_a_knee_is_furthest_below_the_chord(curve: list[tuple[float, float]], fo
 
 
 def test_a_lease_that_its_site_ends_early_is_cut() -> None:
-    """A notice counts, and what follows from it does not count again."""
+    """A notice counts, and what follows from it does not count again. A change before it begins is a request, too."""
     book = RequestBook({"lab": ["node"]}, 1)
     asked = GuestLease("l", "", "", "node", "broker", Asked("ask", 3, Term(0, 100), "", {}))
     book.logged(0, "web", (0, "l", "ask", "nascent/-", "nascent/ticketing", ""))
     book.lease("web", asked.row())
     book.logged(1, "web", (1, "l", "ticket", "nascent/ticketing", "ticketed/-", ""))
     book.lease("web", asked.row())
+    book.logged(2, "web", (2, "l", "replace", "ticketed/-", "ticketed/modifying", ""))
+    book.logged(3, "web", (3, "l", "ticket", "ticketed/modifying", "ticketed/-", ""))
+    found = book.by_guest["web"].summary()
+    assert (found["asked"], found["granted_at_once"], found["leases"], found["unanswered"]) == (2, 2, 1, 0)
     book.logged(50, "web", (50, "l", "notice", "active/-", "active/noticed", ""))
     book.logged(60, "web", (60, "l", "lost", "active/noticed", "closed/-", ""))
     assert book.by_guest["web"].cut == 1, "once, however often it is told"
