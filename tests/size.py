@@ -47,7 +47,13 @@ ROOMS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         ),
         "machines": tuple(f"leasekit/drivers/{name}/" for name in ("baremetal", "directory", "libvirt", "link", "xen")),
         "mapper kit": ("leasekit/emulation/compare/", "leasekit/emulation/conformance/"),
-        "gateway": ("leasekit/gateway/", "leasekit/client/", "leasekit/config/gateway.py", "leasekit/cli/gateway.py"),
+        "gateway": (
+            "leasekit/gateway/",
+            "leasekit/client/",
+            "leasekit/config/gateway.py",
+            "leasekit/cli/gateway.py",
+            "leasekit/testing.py",
+        ),
         "watching": ("leasekit/core/measures.py", "leasekit/runtime/metrics.py"),
     },
     OUTSIDE: {

@@ -137,8 +137,9 @@ def test_no_class_name_occurs_twice() -> None:
 
 LIBRARIES_CALL = frozenset({
     "process_request", "handle_error", "do_GET", "do_HEAD", "do_POST", "log_message", "before_io_wait", "after_io_wait",
+    "pytest_addoption", "pytest_configure",
 })  # fmt: skip
-"""Methods that http.server and trio call by their names."""
+"""What http.server, trio and pytest call by their names."""
 PLAIN = ("property", "staticmethod", "classmethod", "cache", "cached_property", "contextmanager", "attrs.")
 """Decorators, or beginnings of them, that make nobody a user of what they stand at; others register it somewhere."""
 

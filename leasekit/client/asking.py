@@ -27,6 +27,7 @@ from leasekit.client.shapes import (
     SayAlive,
     Transition,
     TransitionPage,
+    UnitLog,
 )
 
 T = TypeVar("T")
@@ -187,3 +188,6 @@ class Asks:
 
     def history(self, lease: Lease | str) -> ApiCall[TransitionPage]:
         return ApiCall("GET", self._lease(lease, "history"), TransitionPage, self._of_project())
+
+    def said(self, lease: Lease | str, unit: str, what: str) -> ApiCall[UnitLog]:
+        return ApiCall("GET", self._lease(lease, "units", unit, what), UnitLog, self._of_project())

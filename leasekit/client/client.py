@@ -140,6 +140,14 @@ class Client:
         """Say that the holder of a lease is there."""
         self.ask(self._asks.keep_alive(lease))
 
+    def console(self, lease: Lease | str, unit: str) -> list[str]:
+        """The last lines of the console of a unit of a lease."""
+        return (self.ask(self._asks.said(lease, unit, "console"))).lines
+
+    def log(self, lease: Lease | str, unit: str) -> list[str]:
+        """The last lines of what the project's drivers said of a unit of a lease."""
+        return (self.ask(self._asks.said(lease, unit, "log"))).lines
+
     def history(self, lease: Lease | str) -> list[Transition]:
         """What happened to a lease, oldest first."""
         return self.ask(self._asks.history(lease)).items
@@ -296,6 +304,14 @@ class AsyncClient:
     async def keep_alive(self, lease: Lease | str) -> None:
         """Say that the holder of a lease is there."""
         await self.ask(self._asks.keep_alive(lease))
+
+    async def console(self, lease: Lease | str, unit: str) -> list[str]:
+        """The last lines of the console of a unit of a lease."""
+        return (await self.ask(self._asks.said(lease, unit, "console"))).lines
+
+    async def log(self, lease: Lease | str, unit: str) -> list[str]:
+        """The last lines of what the project's drivers said of a unit of a lease."""
+        return (await self.ask(self._asks.said(lease, unit, "log"))).lines
 
     async def history(self, lease: Lease | str) -> list[Transition]:
         """What happened to a lease, oldest first."""

@@ -448,3 +448,9 @@ class CalendarFeed(Struct, kw_only=True, omit_defaults=True):
     mine: bool = False
     created: At
     path: str = ""
+
+
+class UnitLog(Struct, kw_only=True):
+    """The last lines of a unit's log, oldest first."""
+
+    lines: list[str]

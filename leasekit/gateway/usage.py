@@ -6,13 +6,15 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
-from leasekit.client.shapes import At
+from leasekit.client.shapes import At, UnitLog
 from leasekit.core.time import DAY, Duration, Instant
-from leasekit.gateway.callers import AUDITOR, VIEWER
+from leasekit.gateway.actors import ActorConnection
+from leasekit.gateway.callers import AUDITOR, USER, VIEWER
 from leasekit.gateway.deployment import OfSite, need_office
 from leasekit.gateway.door import BROKER, SITE
 from leasekit.gateway.instants import instant, moment
 from leasekit.gateway.leases import OfProject
+from leasekit.gateway.problems import not_found
 from leasekit.gateway.routing import Call, route, unprocessable
 
 PERIOD: Final[Duration] = 30 * DAY
@@ -79,12 +81,6 @@ class UnitLines(OfSite, kw_only=True):
     lines: Annotated[int, Meta(ge=1, le=10_000)] = 200
 
 
-class UnitLog(Struct, kw_only=True):
-    """The last lines of a unit's log, oldest first."""
-
-    lines: list[str]
-
-
 @route("GET", "/sites/units/{unit}/log")
 async def site_log(call: Call, unit: str, params: UnitLines) -> UnitLog:
     """Show what a site's drivers said of a unit."""
@@ -108,3 +104,26 @@ async def lease_log(call: Call, lease: str, unit: str, params: GuestLines) -> Un
         raise unprocessable(f"unit: found {unit!r:.80}, which the lease has not")
     answer = await actor.request("unit_log", unit, {"lines": params.lines})
     return UnitLog(lines=answer["lines"])
+
+
+@route("GET", "/leases/{lease}/units/{unit}/console")
+async def unit_console(call: Call, lease: str, unit: str, params: OfProject) -> UnitLog:
+    """Show the last lines of the console of a unit of a lease, where its site is of this deployment."""
+    actor = call.door.project(call.caller, params.project, USER)
+    shown = await actor.query("lease", lease=lease)
+    site = call.door.actors.get(shown["site"])
+    if site is None:
+        raise not_found("site", shown["site"])
+    before = await _whose(site, unit)
+    if before is None or before[0] != shown["id"]:
+        raise unprocessable(f"unit: found {unit!r:.80}, which is not up for the lease")
+    asked = {"unit": unit, "operation": "console", "arguments": {}}
+    told = await site.command("unit.operate", asked, **call.signed)
+    if await _whose(site, unit) != before:  # what was read meanwhile may be another lease's
+        raise unprocessable(f"unit: found {unit!r:.80}, which is not up for the lease any more")
+    return UnitLog(lines=str(told.get("console", "")).splitlines())
+
+
+async def _whose(site: ActorConnection, unit: str) -> tuple[str, int] | None:
+    """The lease that a unit is up for, and which setup that is."""
+    return next(((one["lease"], one["setup"]) for one in await site.query("watched") if one["unit"] == unit), None)

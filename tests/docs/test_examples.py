@@ -143,6 +143,21 @@ def test_blazar(folder: Path) -> None:
     assert re.search(r"\| 4 +\| compute-4 ", printed)
 
 
+def test_leases_in_ci(folder: Path) -> None:
+    """docs/ci.md: a suite has its leases, and so has a job."""
+    _files("docs/ci.md", folder)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    file = folder / "all.toml"
+    file.write_text((ROOT / "deploy" / "quickstart" / "all.toml").read_text().replace("8770", port))
+    lines = [*_typed("docs/ci.md", "pytest"), *_typed("docs/ci.md", "A job")]
+    with running(file, _environment(folder), folder / "s"):
+        printed = _type([f"export LEASEKIT_URL=http://127.0.0.1:{port}", *lines], folder)
+    assert "4 passed" in printed
+    assert re.search(r"^vm-\d+,vm-\d+$", printed, re.MULTILINE)
+
+
 def test_researcher(folder: Path) -> None:
     """README: a mapper in a file takes the place of a built-in one in an emulation."""
     _files("README.md", folder)
