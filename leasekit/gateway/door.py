@@ -26,7 +26,7 @@ from leasekit.gateway.policies import APPROVALS, POLICIES, ApprovalRecord, read_
 from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.rates import Rates
 from leasekit.gateway.routing import unprocessable
-from leasekit.gateway.users import USERS, Users
+from leasekit.gateway.users import USERS, LocalUsers
 
 GUEST: Final = "guest"
 BROKER: Final = "broker"
@@ -64,7 +64,7 @@ class GatewayDoor:
     blazar: BlazarTable | None = None
     clock: Callable[[], Instant] = lambda: time.time_ns() // 1_000_000
     tokens: Tokens = attrs.field(init=False, factory=Tokens)
-    users: Users = attrs.field(init=False, factory=Users)
+    users: LocalUsers = attrs.field(init=False, factory=LocalUsers)
     policies: dict[str, LeasePolicy] = attrs.field(init=False, factory=dict)
     """The policy of each project that has one."""
     approvals: dict[str, ApprovalRecord] = attrs.field(init=False, factory=dict)

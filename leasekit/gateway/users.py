@@ -63,7 +63,7 @@ class UserRecord:
 
 
 @attrs.define(eq=False)
-class Users:
+class LocalUsers:
     """All local users of a gateway. Each change is returned, to be committed before it is told."""
 
     _by_name: dict[str, UserRecord] = attrs.field(init=False, factory=dict)

@@ -21,7 +21,7 @@ from leasekit.core.time import HOUR, MINUTE
 from leasekit.gateway.callers import SESSIONS_MAX, Caller, Tokens
 from leasekit.gateway.problems import ProblemError
 from leasekit.gateway.rates import KEPT_MAX, Rates, network
-from leasekit.gateway.users import UserError, UserRecord, Users
+from leasekit.gateway.users import LocalUsers, UserError, UserRecord
 
 PASSWORD = "correct horse battery"
 OTHER = "staple, and so on"
@@ -73,7 +73,7 @@ def test_a_wrong_password_and_an_unknown_name_are_told_alike(gateway: GatewayUnd
 
 async def test_an_unknown_name_takes_as_long_as_a_wrong_password() -> None:
     """As much is computed."""
-    users, took = Users(), dict[str, list[float]](ada=[], nobody=[])
+    users, took = LocalUsers(), dict[str, list[float]](ada=[], nobody=[])
     salt, digest = await users.hashed(PASSWORD)
     users.add(UserRecord(name="ada", created=0, projects={}, offices=[], salt=salt, digest=digest))
     for name in ["ada", "nobody"] * 5:
@@ -86,7 +86,7 @@ async def test_an_unknown_name_takes_as_long_as_a_wrong_password() -> None:
 
 async def test_a_password_that_was_changed_meanwhile_is_none() -> None:
     """What is checked is whose password it is when the check is done."""
-    users = Users()
+    users = LocalUsers()
     salt, digest = await users.hashed(PASSWORD)
     record = UserRecord(name="ada", created=0, projects={}, offices=[], salt=salt, digest=digest)
     users.add(record)
@@ -256,11 +256,11 @@ def test_users_are_kept(gateway: GatewayUnderTest, capfd: pytest.CaptureFixture[
 
 def test_what_the_store_has_kept() -> None:
     """A user is read as written."""
-    users = Users()
+    users = LocalUsers()
     record = UserRecord(name="ada", created=5, projects={"a": "user"}, offices=["auditor"], salt=b"s", digest=b"d")
     row = users.add(record).row
     assert row is not None
-    again = Users()
+    again = LocalUsers()
     again.restore([row])
     assert again.all() == [record]
     with pytest.raises(UserError, match="no user here"):
