@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -299,3 +300,23 @@ def test_tokens_say_who_may_what(tmp_path_factory: pytest.TempPathFactory) -> No
             assert (refused.status_code, refused.json()["error_code"]) == (403, 403), refused.text
             assert user.put(f"/leases/{lease['id']}", json={"end_date": at(3000)}).status_code == 403
             assert world.lease(user, whole(), end_date=at(30)).status_code == 201
+
+
+def test_a_lease_moves_whose_hosts_are_chosen_later(tmp_path: Path) -> None:
+    """Where tickets are redeemed shortly before the start, a lease that has not begun is deferred and prolonged."""
+    port = free_port()
+    with running(deployed(tmp_path, port, **{'redeem_lead = "365d"': 'redeem_lead = "5s"'}), os.environ):
+        world = BlazarUnderTest(port)
+        with world.client() as client:
+            made = world.lease(client, whole(4), start_date=at(60), end_date=at(120)).json()["lease"]
+            world.blazar("lease-update", "--defer-by", "10m", "test")
+            later = client.get(f"/leases/{made['id']}").json()["lease"]
+            assert later["start_date"] > made["start_date"]
+            for change in ({"end_date": at(180)}, {"end_date": at(90)}):
+                moved = client.put(f"/leases/{made['id']}", json=change)
+                assert moved.status_code == 200, moved.text
+            other = world.lease(client, whole(4), start_date=at(90), end_date=at(120))
+            assert other.status_code == 201, other.text
+            refused = client.put(f"/leases/{made['id']}", json={"end_date": at(100)})
+            assert refused.json()["error_message"].startswith("Not enough hosts available"), refused.text
+            assert client.get(f"/leases/{made['id']}").json()["lease"]["end_date"] == moved.json()["lease"]["end_date"]
