@@ -145,6 +145,7 @@ def test_a_gateway_that_is_killed_again_and_again(tmp_path: Path, kills: int) ->
     gateway = GatewayUnderTest(whole, load(whole).state)
     answered: dict[str, str] = {}
     wanted: list[str] = []
+    served: set[int] = set()
     more, over = threading.Condition(), threading.Event()
 
     def ask(token: str, worker: int) -> None:
@@ -158,6 +159,7 @@ def test_a_gateway_that_is_killed_again_and_again(tmp_path: Path, kills: int) ->
                 api.close(lease)
                 with more:
                     answered[name] = lease.id
+                    served.add(worker)
                     more.notify()
 
     with running(actors, os.environ):
@@ -166,8 +168,9 @@ def test_a_gateway_that_is_killed_again_and_again(tmp_path: Path, kills: int) ->
         with ThreadPoolExecutor() as pool:
             workers = [pool.submit(ask, token, worker) for worker in range(3)]
             for _ in range(kills):
-                with more:
-                    assert more.wait(timeout=60)
+                with more:  # each of them has got through, so that none runs out of tries
+                    served.clear()
+                    assert more.wait_for(lambda: len(served) == 3, timeout=60)
                 process.kill()
                 process.wait()
                 process = started(whole)
