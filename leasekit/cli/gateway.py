@@ -12,6 +12,7 @@ import click
 from leasekit.cli.options import DAEMON, Shown, argument, command, option
 from leasekit.cli.output import listing, print_lines
 from leasekit.cli.places import DeployPlace
+from leasekit.core.errors import LeasekitError
 from leasekit.core.time import Duration
 
 if TYPE_CHECKING:
@@ -122,13 +123,14 @@ def user() -> None:
 _PASSWORD_FILE: Final[Any] = option("Take the password from the first line of this file [asked for].", metavar="PATH")
 
 
-def _password(name: str, file: Path | None) -> str:
+def _password(name: str, file: Path | None, *, new: bool = True) -> str:
     """The password, which is never an argument. Raises ``LeasekitError``."""
     from leasekit.config.keys import read_passphrase
 
     if file is not None:
         return read_passphrase(file).decode("utf-8", "surrogateescape")
-    typed: str = click.prompt(f"new password of {name}", hide_input=True, confirmation_prompt=True, err=True)
+    words = f"new password of {name}" if new else f"password of {name}"
+    typed: str = click.prompt(words, hide_input=True, confirmation_prompt=new, err=True)
     return typed
 
 
@@ -180,3 +182,53 @@ def list_users(place: DeployPlace = DAEMON) -> Shown:
       leasekit user list
     """
     return place.command(GATEWAY, "user.list"), listing("name", *_RIGHTS, "created", empty="no users")
+
+
+@command(None)
+def login(
+    url: str = option("The gateway.", metavar="URL", envvar="LEASEKIT_URL", required=True),
+    name: str = option("A local user, who has a password.", "--user", metavar="NAME"),
+    password_file: Path | None = _PASSWORD_FILE,
+) -> Shown:
+    """Log in at a gateway, for all commands with its --url from then on.
+
+    Without --user, somebody agrees in a browser, at the provider that the gateway believes. The token is kept in
+    leasekit/logins.json below XDG_STATE_HOME, for you alone; LEASEKIT_TOKEN comes before it.
+
+    Example:
+      leasekit login --url https://lab.example
+      leasekit login --url https://lab.example --user ada
+    """
+    import httpx
+    import msgspec
+
+    from leasekit.client import ApiError, Client
+    from leasekit.client.logins import LoginError, device_login, keep_token
+    from leasekit.client.shapes import LoginWays, ProblemDetails, Token
+
+    def ask(method: str, path: str, kind: type[Any], **more: Any) -> Any:
+        answer = httpx.request(method, f"{url.rstrip('/')}/api/v1{path}", timeout=30, **more)
+        if answer.is_error:
+            raise LeasekitError(f"{url}: {msgspec.json.decode(answer.content, type=ProblemDetails).detail}")
+        return msgspec.json.decode(answer.content, type=kind)
+
+    def tell(address: str, code: str) -> None:
+        click.echo(f"Agree at {address} (code {code})", err=True)
+
+    try:
+        if name:
+            given = {"name": name, "password": _password(name, password_file, new=False)}
+            token = ask("POST", "/sessions", Token, json=given).secret
+        else:
+            ways = ask("GET", "/login", LoginWays)
+            if not ways.issuer:
+                raise LeasekitError(f"{url}: it believes no OpenID Connect provider; say a local user by --user")
+            token = device_login(ways.issuer, ways.client_id, ways.scopes, tell)
+        file = keep_token(url, token)
+        with Client(url, token) as client:
+            who = client.me()
+    except (LoginError, ApiError) as error:
+        raise LeasekitError(str(error)) from None
+    except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError) as error:
+        raise LeasekitError(f"{url}: no gateway answers there: {error}") from None
+    return {"caller": who.caller, "file": str(file)}, lambda _: print_lines([f"{who.caller}: kept in {file}"])

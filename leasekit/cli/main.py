@@ -93,7 +93,7 @@ class CommandLine(LazyGroup):
         "topology": "slice",
         "site": "site",
         "broker": "broker",
-        "gateway": "token user",
+        "gateway": "token user login",
         "running": "run",
         "peer": "peer",
         "ticket": "ticket evidence",

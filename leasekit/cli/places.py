@@ -99,10 +99,12 @@ class DeployPlace(NamedTuple):
 
     def _behind(self) -> dict[str, Door]:
         """The actors behind the gateway. Raises ``LeasekitError``."""
+        from leasekit.client.logins import kept_token
         from leasekit.config.sockets import Door, RemoteDoor
         from leasekit.runtime.remote import actors
 
-        url, token = self.gateway, os.environ.get(TOKEN_VARIABLE, "")
+        url = self.gateway
+        token = os.environ.get(TOKEN_VARIABLE, "") or kept_token(url)
         return {name: Door(name, role, RemoteDoor(url, token, name)) for name, role in actors(url, token, URL_WITHIN)}
 
     def deploy_file(self) -> Path:

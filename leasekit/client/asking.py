@@ -13,6 +13,7 @@ import attrs
 import httpx
 import msgspec
 
+from leasekit.client.logins import kept_token
 from leasekit.client.shapes import (
     Close,
     DryRunResult,
@@ -112,7 +113,7 @@ def settings(url: str | None, token: str | None) -> dict[str, Any]:
     url = url or os.environ.get(URL_VARIABLE, "")
     if not url:
         raise ValueError(f"url: found nothing, expected that of a gateway, or {URL_VARIABLE}")
-    token = token or os.environ.get(TOKEN_VARIABLE, "")
+    token = token or os.environ.get(TOKEN_VARIABLE, "") or kept_token(url)
     headers = {"authorization": f"Bearer {token}"} if token else {}
     return {"base_url": f"{url.rstrip('/')}{API}", "headers": headers}
 

@@ -263,6 +263,14 @@ class Token(Struct, kw_only=True):
     secret: str = ""
 
 
+class LoginWays(Struct, kw_only=True):
+    """How one logs in: by a password, and, where there is an ``issuer``, as its ``client_id``, for ``scopes``."""
+
+    issuer: str = ""
+    client_id: str = ""
+    scopes: str = ""
+
+
 class SessionRequest(RequestBody):
     """Who logs in, by which password."""
 

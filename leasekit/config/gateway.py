@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Literal
 
@@ -64,6 +64,41 @@ class MailTable:
     domains: tuple[str, ...] = ()
 
 
+_SECURE: Final = re.compile(r"https://[^\s?#]+|http://(?:127\.0\.0\.1|localhost|\[::1\])(?::\d+)?(?:/[^\s?#]*)?")
+_RIGHT: Final = re.compile(r"operator|auditor|[^:\s]+:(?:viewer|user|manager)")
+
+
+def _issuer(_: object, __: object, value: str) -> None:
+    if not _SECURE.fullmatch(value):
+        raise ValueError("expected https://..., or http:// on this machine")
+
+
+def _groups(_: object, __: object, value: Mapping[str, tuple[str, ...]]) -> None:
+    for group, allowed in value.items():
+        for right in allowed:
+            if not _RIGHT.fullmatch(right):
+                raise ValueError(f"{group}: expected operator, auditor or PROJECT:ROLE instead of {right!r}")
+
+
+@attrs.frozen(kw_only=True)
+class OidcTable:
+    """``[actor.NAME.oidc]``: the gateway believes the JWTs of an OpenID Connect provider that are for ``audience``
+    (else ``client_id``). Callers are called by their ``name`` there; ``groups`` says what the groups of
+    ``groups_claim`` may do: ``PROJECT:ROLE``, ``operator``, ``auditor``.
+    """
+
+    issuer: str = attrs.field(validator=_issuer)
+    client_id: str
+    audience: str = ""
+    name: Literal["sub", "email"] = "sub"
+    scopes: str = "openid"
+    groups_claim: str = "groups"
+    groups: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, validator=_groups)
+    algorithms: tuple[Literal["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA"], ...] = (
+        "RS256", "ES256",
+    )  # fmt: skip
+
+
 @attrs.frozen(kw_only=True)
 class BlazarTable:
     """``[actor.NAME.blazar]``: the gateway serves Blazar's API; hosts are the units of a ``type`` of a ``site``."""
@@ -90,6 +125,7 @@ class GatewayTable:
     without_login: bool = False
     base: str = attrs.field(default="", validator=_base)
     blazar: BlazarTable | None = None
+    oidc: OidcTable | None = None
     webhook_networks: tuple[str, ...] = attrs.field(default=(), validator=_networks)
     mail: MailTable | None = None
     proxies: int = attrs.field(default=0, validator=_between(0, 9))
@@ -112,6 +148,7 @@ class GatewaySpec:
     without_login: bool
     base: str
     blazar: BlazarTable | None
+    oidc: OidcTable | None
     webhook_networks: tuple[str, ...] = ()
     mail: MailTable | None = None
     """Its ``password_file`` is absolute."""

@@ -293,6 +293,7 @@ class Resolver:
             without_login=table.without_login,
             base=table.base,
             blazar=table.blazar,
+            oidc=table.oidc,
             webhook_networks=table.webhook_networks,
             mail=table.mail
             and attrs.evolve(

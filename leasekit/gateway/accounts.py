@@ -8,7 +8,7 @@ from typing import Final
 import attrs
 from msgspec import Struct
 
-from leasekit.client.shapes import SessionRequest, Token, User, UserChange, UserRequest
+from leasekit.client.shapes import LoginWays, SessionRequest, Token, User, UserChange, UserRequest
 from leasekit.core.schema import Change
 from leasekit.core.time import HOUR, Duration
 from leasekit.gateway.calendars import FEEDS
@@ -29,6 +29,15 @@ class UserList(Struct, kw_only=True):
     """All users that somebody may see."""
 
     items: list[User]
+
+
+@route("GET", "/login", is_open=True)
+async def show_login(call: Call) -> LoginWays:
+    """Say how one logs in: by a local user's password, and by which OpenID Connect provider."""
+    oidc = call.door.oidc
+    if oidc is None:
+        return LoginWays()
+    return LoginWays(issuer=oidc.table.issuer, client_id=oidc.table.client_id, scopes=oidc.table.scopes)
 
 
 @route("POST", "/sessions", status=HTTPStatus.CREATED, is_open=True)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
@@ -27,6 +27,9 @@ from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.rates import Rates
 from leasekit.gateway.routing import unprocessable
 from leasekit.gateway.users import USERS, LocalUsers
+
+if TYPE_CHECKING:
+    from leasekit.gateway.oidc import OpenIdKeys
 
 GUEST: Final = "guest"
 BROKER: Final = "broker"
@@ -50,8 +53,8 @@ class Answered:
 class GatewayDoor:
     """``actors`` are the ways to the actors of the deployment, by name; ``store`` keeps tokens and users.
     ``without_login``: who shows no token may do everything. ``logins`` bounds attempts to log in by name, ``sources``
-    by address, ``calls`` what a caller asks for. ``blazar``: which units are the hosts of Blazar's API, if it is
-    served.
+    by address, ``calls`` what a caller asks for; ``oidc`` knows who has a token of a provider. ``blazar``: which
+    units are the hosts of Blazar's API, if it is served.
     """
 
     name: str
@@ -62,6 +65,7 @@ class GatewayDoor:
     sources: Rates
     calls: Rates
     blazar: BlazarTable | None = None
+    oidc: OpenIdKeys | None = None
     clock: Callable[[], Instant] = lambda: time.time_ns() // 1_000_000
     tokens: Tokens = attrs.field(init=False, factory=Tokens)
     users: LocalUsers = attrs.field(init=False, factory=LocalUsers)

@@ -57,6 +57,11 @@ async def _shown(door: GatewayDoor, headers: Mapping[str, str]) -> Caller:
     scheme, _, secret = given.partition(" ")
     if scheme.lower() != "bearer":
         raise _unauthorized(f"Authorization: found {scheme!r:.20}, expected Bearer and a token")
+    if door.oidc is not None and secret.count(".") == 2:
+        caller = await door.oidc.caller(secret.strip(), door.clock())
+        if caller is None:
+            raise _unauthorized("the JWT is not of this gateway's provider, not for this gateway, or its time is over")
+        return caller
     record, change = door.tokens.find(secret.strip(), door.clock())
     if record is None:
         raise _unauthorized("the token is not one of this gateway's, or its time is over")

@@ -6,7 +6,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 import msgspec
@@ -29,6 +29,9 @@ from leasekit.gateway.door import GUEST, GatewayDoor
 from leasekit.gateway.notifier import Notifier
 from leasekit.gateway.rates import Rates
 from leasekit.gateway.tokens import make_token, shown
+
+if TYPE_CHECKING:
+    from leasekit.gateway.oidc import OpenIdKeys
 
 GRACE: Final = 3.0
 """How long requests that run may go on when the gateway ends, in seconds."""
@@ -66,6 +69,7 @@ class GatewayServer:
                 store=store,
                 without_login=self.spec.without_login,
                 blazar=self.spec.blazar,
+                oidc=_openid_keys(self.spec),
                 webhook_networks=self.spec.webhook_networks,
                 mail=self.spec.mail,
                 logins=Rates(self.spec.logins_per_minute),
@@ -186,6 +190,19 @@ async def _say_present(guest: ActorConnection) -> None:
         except LeasekitError as error:
             logger.debug("%s does not hear that the gateway is there: %s", guest.name, error)
         await trio.sleep(PRESENT_EVERY)
+
+
+def _openid_keys(spec: GatewaySpec) -> OpenIdKeys | None:
+    """Who knows the callers of a provider, if the gateway has one. Raises ``LeasekitError``."""
+    if spec.oidc is None:
+        return None
+    try:
+        from leasekit.gateway.oidc import OpenIdKeys
+    except ImportError:
+        raise LeasekitError(
+            f"actor.{spec.name}.oidc: the package joserfc is needed: pip install 'leasekit[oidc]'"
+        ) from None
+    return OpenIdKeys(spec.oidc)
 
 
 def _read(arguments: Mapping[str, Any], kind: type[T]) -> T:

@@ -41,6 +41,22 @@ def test_a_gateway_is_no_actor(tmp_path: Path) -> None:
     assert (spec.control.name, spec.store and spec.store.name) == ("web.control.sock", "web.db")
 
 
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ('issuer = "http://id.lab.example"', "actor.web.oidc.issuer: found 'http://id.lab.example'"),
+        ('issuer = "http://127.0.0.1.lab.example"', "actor.web.oidc.issuer: found 'http://127.0.0.1.lab.example'"),
+        ('issuer = "https://id"\nalgorithms = ["HS256"]', "actor.web.oidc.algorithms[0]: found 'HS256'"),
+        ('issuer = "https://id"\nalgorithms = ["none"]', "actor.web.oidc.algorithms[0]: found 'none'"),
+        ('issuer = "https://id"\ngroups = { lab = ["guest:king"] }', "actor.web.oidc.groups: found"),
+    ],
+)
+def test_a_provider_is_named_safely(tmp_path: Path, line: str, fault: str) -> None:
+    """By https, with algorithms that have a public key, and roles that there are."""
+    (found,) = read(tmp_path, f'[actor.web.oidc]\nclient_id = "leasekit"\n{line}')
+    assert found.startswith(fault)
+
+
 @pytest.mark.parametrize("listen", ["http://0.0.0.0:8770", "http://[::]:8770", "http://192.0.2.1:80", "http://lab:80"])
 def test_a_gateway_without_login_is_for_this_machine(tmp_path: Path, listen: str) -> None:
     """Where others can reach it callers must show a token."""

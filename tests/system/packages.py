@@ -69,6 +69,9 @@ SSH = ("dropbear-bin", "openssh-client", "ansible-core")
 """What tests of a guest's scripts on units need."""
 
 
+OPENID = ("glewlwyd",)
+"""What tests of OpenID Connect need."""
+
 PROMETHEUS = ("prometheus",)
 """What tests of metrics need: promtool comes with it."""
 
