@@ -71,6 +71,37 @@ def test_a_device_logs_in(lab: OpenIdProvider, tmp_path: Path) -> None:
             assert client.get("/me", params={"access_token": token}, headers={"authorization": ""}).status_code == 401
 
 
+def test_a_local_user_logs_in(tmp_path: Path) -> None:
+    """By name and password, where no provider is believed; commands with that --url are the user's from then on."""
+    address, file, secret = f"http://127.0.0.1:{free_port()}", tmp_path / "leasekit.toml", tmp_path / "password"
+    table = f'[actor.web]\nrole = "gateway"\nlisten = ["{address}"]\n'
+    file.write_text(site_and_broker(table, "alpha", "beta"))
+    secret.write_text("correct horse battery")
+    secret.chmod(0o600)
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+
+    def run(*words: str, status: int = 0) -> str:
+        line = [sys.executable, "-m", "leasekit.cli.main", *words]
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout + done.stderr
+
+    password = ("--password-file", str(secret))
+    with running(file, os.environ):
+        run("user", "add", "ada", "--project", "alpha:user", *password, "--file", str(file))
+        assert "say a local user by --user" in run("login", "--url", address, status=1)
+        assert run("login", "--url", address, "--user", "ada", *password).startswith("ada: kept in ")
+        run("lease", "list", "--url", address, "--actor", "alpha")
+        secret.write_text("another password")
+        assert "no user of that name with that password" in run(
+            "login", "--url", address, "--user", "ada", *password, status=1
+        )
+        run("user", "remove", "ada", "--file", str(file))
+        assert "the token is not one of this gateway's" in run("lease", "list", "--url", address, status=1)
+    assert "no gateway answers there" in run("login", "--url", address, "--user", "ada", *password, status=1)
+
+
 def encoded(part: object) -> str:
     """A part of a JWT."""
     return base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode()
