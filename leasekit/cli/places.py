@@ -99,12 +99,11 @@ class DeployPlace(NamedTuple):
 
     def _behind(self) -> dict[str, Door]:
         """The actors behind the gateway. Raises ``LeasekitError``."""
-        from leasekit.client.logins import kept_token
         from leasekit.config.sockets import Door, RemoteDoor
         from leasekit.runtime.remote import actors
 
         url = self.gateway
-        token = os.environ.get(TOKEN_VARIABLE, "") or kept_token(url)
+        token = os.environ.get(TOKEN_VARIABLE, "") or _logged_in(url)
         return {name: Door(name, role, RemoteDoor(url, token, name)) for name, role in actors(url, token, URL_WITHIN)}
 
     def deploy_file(self) -> Path:
@@ -193,6 +192,13 @@ class DeployPlace(NamedTuple):
                 where = self.gateway or self.deploy_file()
                 raise LeasekitError(f"{where} has {_listed(actors)}; say which with --actor")
         return self.connect("", or_only=True)
+
+
+def _logged_in(url: str) -> str:
+    """The token of the last login at a gateway. Who shows another one does not wait for the client's import."""
+    from leasekit.client.logins import kept_token
+
+    return kept_token(url)
 
 
 def is_there(control: ControlAddress) -> bool:
