@@ -217,6 +217,19 @@ class RequestQueue:
             )
 
 
+class _Pieces:
+    """What no host of a chain has more than left, as its site has said last; ``leaves`` is when something of a class is
+    to leave its host of which that may not speak yet.
+    """
+
+    __slots__ = ("leaves", "number", "pieces")
+
+    def __init__(
+        self, number: int = -1, pieces: tuple[LargestPiece, ...] = (), leaves: dict[bytes, Instant] | None = None
+    ) -> None:
+        self.number, self.pieces, self.leaves = number, pieces, leaves or {}
+
+
 class _Group:
     __slots__ = ("count", "members")
 
@@ -238,7 +251,7 @@ class Book:
         self._tables: dict[str, ClassedTimetable] = {}
         self._attributes: dict[bytes, Properties] = {}
         self._hosts: dict[str, HostClasses] = {}
-        self._pieces: dict[str, tuple[int, tuple[LargestPiece, ...]]] = {}
+        self._pieces: dict[str, _Pieces] = {}
         self._chains: dict[str, list[Delegation]] = {}
         self._tickets: dict[str, Ticket] = {}
         self._by_type: dict[str, list[Delegation]] = {}
@@ -264,7 +277,7 @@ class Book:
         """Take up a delegation."""
         chain = self._chains.setdefault(source.base, [])
         table = self._tables[chain[0].id] if chain else ClassedTimetable({})
-        self._pieces.setdefault(source.base, (-1, ()))
+        self._pieces.setdefault(source.base, _Pieces())
         chain.append(source)
         chain.sort(key=lambda s: s.term)
         self._sources[source.id], self._tables[source.id], self._tickets[source.id] = source, table, ticket
@@ -275,18 +288,27 @@ class Book:
         self._by_type.setdefault(source.type, []).append(source)
         self._by_type[source.type].sort(key=lambda s: s.id)
 
-    def limit(self, base: str, number: int, pieces: tuple[LargestPiece, ...]) -> bool:
+    def limit(self, base: str, number: int, pieces: tuple[LargestPiece, ...], now: Instant) -> bool:
         """No host of a chain has more left than its site says. False if that was overtaken by what it said later."""
-        is_news = number > self._pieces[base][0]
+        known = self._pieces[base]
+        is_news = number > known.number
         if is_news:
-            self._pieces[base] = number, pieces
+            leaves = {class_: at for class_, at in known.leaves.items() if at > now}
+            self._pieces[base] = _Pieces(number, pieces, leaves)
         return is_news
+
+    def _leave(self, claim: Granted, at: Instant) -> None:
+        """Something of a claim leaves its hosts at an instant, of which its site may not have said what it leaves."""
+        known = self._pieces.get(self.base(claim.source))
+        if known is not None and known.pieces:
+            known.leaves.update({class_: min(at, known.leaves.get(class_, at)) for class_, _ in claim.classes})
 
     def _ceilings(self, base: str) -> Ceilings:
         found: dict[bytes, list[Ceiling]] = {}
-        for one in self._pieces[base][1]:
-            if one.until:
-                found.setdefault(one.class_, []).append(Ceiling(one.resource, one.most, one.until))
+        known = self._pieces[base]
+        for one in known.pieces:
+            if until := min(one.until, known.leaves.get(one.class_, one.until)):
+                found.setdefault(one.class_, []).append(Ceiling(one.resource, one.most, until))
         return found
 
     def withhold(self, source: Delegation, window: Withheld, sign: int) -> None:
@@ -549,6 +571,7 @@ class Book:
         table = self._tables.get(claim.source)
         if table is not None:
             table.end(claim.key, at)
+            self._leave(claim, at)
 
     def reopen(self, claim: Granted, *, force: bool) -> bool:
         """Book a claim that was ended early up to its ``until`` again; False, with nothing changed, if it is over, or
@@ -601,6 +624,7 @@ class Book:
         if table is not None:
             for key in rest_keys(old):
                 table.end(key, at)
+            self._leave(old, at)
 
     def free_rest(self, old: Granted) -> None:
         """The site has confirmed it, or what replaced ``old`` came back unused."""

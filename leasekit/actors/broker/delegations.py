@@ -604,7 +604,11 @@ class LargestPieces:
     def _on_largest(self, peer: str, message: Largest) -> None:
         source = self._book.get(message.delegation)
         is_own = source is not None and source.peer == peer
-        if source is None or not is_own or not self._book.limit(source.base, message.number, message.pieces):
+        if (
+            source is None
+            or not is_own
+            or not self._book.limit(source.base, message.number, message.pieces, self._kernel.now)
+        ):
             return
         self._book.note_news()
         for record in self._issued:
