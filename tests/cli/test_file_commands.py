@@ -129,13 +129,17 @@ def test_emulate_prints_its_summary(elsewhere: Path, capfd: pytest.CaptureFixtur
 
 
 def test_emulate_for_a_person(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Without --json there is a line for each guest, one for each site and type, and what it was run with."""
+    """Without --json there is a line for each guest, one for each site and type, what became of their requests, and
+    what it was run with.
+    """
     (elsewhere / "tiny.toml").write_text(EMULATION)
     assert main.run(["emulate", "tiny.toml"]) == 0
     out, err = capfd.readouterr()
-    guests, line, sites, node = (line.split() for line in out.splitlines() if line)
+    guests, line, sites, node, requests, asked, offered = (line.split() for line in out.splitlines() if line)
     assert guests[:4] == ["run", "guest", "demand", "leased"]
     assert "web" in line
     assert sites[:3] == ["run", "site", "type"]
     assert "node" in node
+    assert requests[:5] == ["run", "requests", "type", "asked", "at"]
+    assert (asked[1:5], offered[1:5]) == (["web", "node", "10", "10"], ["site", "node", "10", "10"])
     assert "seed 1; signatures off" in err

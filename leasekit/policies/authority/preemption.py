@@ -69,6 +69,7 @@ class HostPreemptionMapper:
     def __init__(self, settings: RetrySettings | None = None, cost: VictimCost | None = None) -> None:
         self.settings = settings or self.Settings()
         self.rules = self.settings.rules(cost or COSTS[self.settings.cost](self.settings.period))
+        self.budget = self.settings.budget if isinstance(self.settings, HostPreemptionSettings) else None
         self._farms: dict[str, _Farm] = {}
 
     def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
@@ -387,7 +388,7 @@ class _Search:
         """The option, or that with the cheapest victims on its host of which no holder has too many on their way out;
         None if there are none.
         """
-        budget: int | None = getattr(self._mapper.settings, "budget", None)
+        budget = self._mapper.budget
         if budget is None or not option.victims:
             return option
         left = self._left(budget)
