@@ -126,15 +126,18 @@ async def _listened(
 ) -> tuple[list[float], float]:
     heard = trio.Semaphore(0)
     ready = trio.Semaphore(0)
+    knocking = trio.CapacityLimiter(20)
 
     async def listen() -> None:
-        async with await trio.open_unix_socket(os.fspath(web)) as stream:
-            head = f"GET /api/v1/events HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer {token}\r\n\r\n"
+        head = f"GET /api/v1/events HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer {token}\r\n\r\n"
+        async with knocking:  # a server's queue of those who knock is short
+            stream = await trio.open_unix_socket(os.fspath(web))
             await stream.send_all(head.encode())
             data = b""
             while b": connected" not in data:
                 data += await stream.receive_some(65_536)
-            ready.release()
+        ready.release()
+        async with stream:
             data = b""
             while True:
                 data = data[-20:] + await stream.receive_some(65_536)
