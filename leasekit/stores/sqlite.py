@@ -150,9 +150,11 @@ class SqliteStore:
 
     def past(self, period: Term, after: tuple[Instant, str], limit: int, state: str = "") -> list[Row]:
         """As :meth:`leasekit.core.schema.Store.past`."""
+        # Of itself SQLite takes the index of what is live, and sorts all the rest for each page.
+        index = "leases_past_in" if state else "leases_past"
         sql = (
-            f"{_SELECT['leases']} WHERE live = 0 AND updated >= ? AND (updated, id) > (?, ?) AND term_start < ?"
-            f"{' AND state = ?' if state else ''} ORDER BY updated, id LIMIT ?"
+            f"{_SELECT['leases']} INDEXED BY {index} WHERE live = 0 AND updated >= ? AND (updated, id) > (?, ?)"
+            f" AND term_start < ?{' AND state = ?' if state else ''} ORDER BY updated, id LIMIT ?"
         )
         of = (state,) if state else ()
         return self._query(sql, max(period.start, after[0]), *after, period.end, *of, limit)
