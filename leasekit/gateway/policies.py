@@ -83,13 +83,16 @@ def read_policy(body: bytes) -> LeasePolicy:
 
 @attrs.frozen(kw_only=True)
 class Wish:
-    """A lease as it would be: ``new``, or changed. ``series``: it is one of those of ``--every``."""
+    """A lease as it would be: ``new``, or changed; ``moves``: its start is asked for. ``series``: it is one of those of
+    ``--every``.
+    """
 
     new: bool
     type: str
     units: int
     start: Instant
     end: Instant
+    moves: bool = True
     series: bool = False
     shown: Mapping[str, Any] | None = None
     """The lease as it is, of one that is to be changed."""
@@ -144,10 +147,12 @@ async def wished(actor: ActorConnection, command: str, arguments: Mapping[str, A
         shown = await actor.query("lease", lease=str(arguments.get("lease", "")))
         following = [one for one in (shown["renewal"], *shown["continuations"]) if one]
         last = following[-1]["term"][1] if following else shown["end"]
-        end = arguments.get("end") or (last + arguments["length"] if arguments.get("length") else last)
+        start = arguments.get("start") or shown["start"]
+        # A start that moves takes the end with it, if that is not said.
+        end = arguments.get("end") or last + (arguments.get("length") or start - shown["start"])
         current = shown["granted"] or shown["approved"] or shown["requested"]
-        units = arguments.get("units") or current["units"]
-        return Wish(new=False, type=shown["type"], units=units, start=shown["start"], end=end, shown=shown)
+        units, moves = arguments.get("units") or current["units"], start != shown["start"]
+        return Wish(new=False, type=shown["type"], units=units, start=start, end=end, moves=moves, shown=shown)
     return None
 
 
@@ -169,9 +174,9 @@ def limits(policy: LeasePolicy, wish: Wish, now: Instant) -> list[str]:
         found.append(f"length: found {format_duration(length)}, a lease lasts {policy.longest} at most")
     if policy.most_units is not None and wish.units > policy.most_units:
         found.append(f"units: found {wish.units}, a lease has {counted(policy.most_units)} at most")
-    if wish.new and ahead is not None and wait > ahead:
+    if wish.moves and ahead is not None and wait > ahead:
         found.append(f"start: found {dated(mark(wish.start))}, a lease begins {policy.ahead} from now at the latest")
-    if wish.new and lead is not None and wait < lead:
+    if wish.moves and lead is not None and wait < lead:
         found.append(f"start: found {dated(mark(wish.start))}, a lease is asked for {policy.lead} before its start")
     if wish.series and not policy.recurring:
         found.append("every: found a lease that recurs, none may")

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -72,6 +73,20 @@ def test_changes_are_within_a_policy(operator: httpx.Client, user: httpx.Client)
         frame = pack({"id": 1, "kind": "command", "name": "lease.modify", "arguments": {"lease": lease, "units": 3}})
         tunnelled = user.post("/control/alpha", content=frame, headers={"content-type": MEDIA_TYPE})
         assert (tunnelled.status_code, tunnelled.json()["code"]) == (403, "policy")
+    user.post(f"/leases/{lease}/close", json={})
+
+
+def test_a_lease_is_not_moved_beyond_a_policy(operator: httpx.Client, user: httpx.Client) -> None:
+    """One that has not begun begins no later, and lasts no longer, than one that is asked for."""
+    soon = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    lease = until(user, user.post("/leases", json={**WISH, "start": soon}).json()["id"], "ticketed")["id"]
+    with policy(operator, ahead="7d", longest="2h"):
+        refused = user.patch(f"/leases/{lease}", json={"start": "2030-01-01T00:00:00Z"}).json()
+        assert (refused["code"], "begins 7d from now" in refused["detail"]) == ("policy", True)
+        earlier = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+        refused = user.patch(f"/leases/{lease}", json={"start": earlier, "end": soon}).json()
+        assert (refused["code"], "a lease lasts 2h at most" in refused["detail"]) == ("policy", True)
+        assert user.patch(f"/leases/{lease}", json={"start": earlier}).status_code == 200
     user.post(f"/leases/{lease}/close", json={})
 
 
