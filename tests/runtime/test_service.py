@@ -283,7 +283,7 @@ def test_a_full_disk_and_then_room(tmp_path: Path) -> None:
         pytest.skip("mounting a small file system needs root")
     small = tmp_path / "s"
     small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "none", str(small)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=0700", "none", str(small)], check=True)
     try:
         file, state = deploy(tmp_path)
         with Daemons(file, state) as daemons:

@@ -22,7 +22,7 @@ from system.chaos_world import BROKERS, GUESTS, ROLES, SITES, UNITS, World
 from leasekit.core.protocol.codec import UnknownKind, decode_message
 from leasekit.core.protocol.messages import Message
 from leasekit.core.schema import LOG_COLUMNS, Row
-from leasekit.core.steps import Action, ActionDone
+from leasekit.core.steps import ActionDone
 from leasekit.core.time import SECOND, Instant
 from leasekit_simulation.faults.all_checkers import AGAIN, Checkers
 from leasekit_simulation.faults.checkers import must
@@ -105,8 +105,7 @@ class Replay:
             message = decoded(encoded)
             for checker in self.checkers.all:
                 checker.sent(at, actor, receiver, message, "sent")
-        for number, op, unit, type_, lease in out.actions:
-            action = Action(number, op, unit, type_, lease, {})
+        for action in out.actions:
             for checker in self.checkers.all:
                 checker.started(at, actor, action)
 

@@ -26,7 +26,7 @@ from leasekit.config.load import load
 from leasekit.core.errors import LeasekitError
 from leasekit.core.protocol.codec import encode_message
 from leasekit.core.schema import LOG, Change, Row, Store
-from leasekit.core.steps import ActionDone, ActorLike, Input, Ready, Received, Tick
+from leasekit.core.steps import Action, ActionDone, ActorLike, Input, Ready, Received, Tick
 from leasekit.runtime.daemon import Job, make_job, run_jobs
 
 TAKEN, OUT, RESTORED = "taken", "out", "restored"
@@ -47,7 +47,7 @@ class Out(NamedTuple):
     now: int
     rows: int
     messages: list[tuple[str, bytes]]
-    actions: list[tuple[int, str, str, str, str]]
+    actions: list[Action]
 
 
 class Restored(NamedTuple):
@@ -96,7 +96,7 @@ class TappedActor:
             self._now,
             sum(change.table == LOG for change in ready.changes),
             [(peer, encode_message(message)) for peer, message in ready.messages],
-            [(a.number, a.op, a.unit, a.type, a.lease) for a in ready.actions],
+            [a._replace(properties={}, configuration=dict(a.configuration)) for a in ready.actions],
         )
         if ready.changes:
             self._tap.waits = out
