@@ -28,14 +28,14 @@ def config() -> None:
 
 @command(config)
 def check(
-    files: Sequence[Path] = argument("FILE...", required=True),
+    files: Sequence[Path] = argument("[FILE]..."),
     state: Path | None = option("State folder, where it is not the file's.", metavar="DIR"),
 ) -> Shown:
     """List everything that is wrong with deploy files: key, what was found, what is allowed.
 
-    Exits with 0 if nothing is wrong, with 1 otherwise. Warned of is what may be meant: actors that must talk and can't
-    dial each other, types that nobody offers, holders and types in quotas that the file does not name, scripts that are
-    not on this machine.
+    Without a FILE it is that of all commands. Exits with 0 if nothing is wrong, with 1 otherwise. Warned of is
+    what may be meant: actors that must talk and can't dial each other, types that nobody offers, holders and types in
+    quotas that the file does not name, scripts that are not on this machine.
 
     Example:
       leasekit config check deploy/quickstart/all.toml
@@ -45,7 +45,7 @@ def check(
 
     errors_of: dict[Path, list[ConfigError]] = {}
     warnings: dict[Path, list[str]] = {}
-    for file in files:
+    for file in files or (DeployPlace(None, state).deploy_file(),):
         errors_of[file], warnings[file] = check_file(file, state)
     errors = [error for found in errors_of.values() for error in found]
     told: list[Any] = [listing("file", "key", "found", "allowed", empty="")] if errors else []

@@ -69,7 +69,7 @@ address = "unix:north.sock"
         ("lease fly", 2, "No such command 'fly'"),
         ("ticket show", 2, "give a FILE, - or --lease"),
         ("ticket show none.ticket", 1, "none.ticket: No such file or directory"),
-        ("config check", 2, "Missing argument 'FILE...'"),
+        ("config check", 1, "no deploy file"),
         ("keys show none.pub", 1, "none.pub"),
         ("emulate none.toml", 1, "none.toml"),
         ("up none.toml", 1, "none.toml"),

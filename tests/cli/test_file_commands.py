@@ -101,6 +101,10 @@ def test_config_check_lists_every_fault(elsewhere: Path, capfd: pytest.CaptureFi
     out, err = capfd.readouterr()
     assert len(out.splitlines()) == len(faults) + 1
     assert err == "good.toml: nothing wrong\n"
+    assert main.run(["config", "check"]) == 1
+    assert "no deploy file" in capfd.readouterr().err
+    (elsewhere / "good.toml").rename("leasekit.toml")
+    assert main.run(["config", "check"]) == 0
 
 
 def test_down_without_daemons(elsewhere: Path, capfd: pytest.CaptureFixture[str]) -> None:
