@@ -105,16 +105,18 @@ def new_key(path: Path, passphrase: bytes | None = None) -> Keypair:
 def write_public(path: Path, pair: Keypair) -> None:
     """Write the public key of the secret key at ``path`` beside it, if it isn't there. Raises :class:`KeyFileError`."""
     public = public_path(path)
-    try:
-        _write_new(public, f"{PUBLIC_TAG} {pair.public.hex()}\n", 0o644)
-    except FileExistsError:
-        if load_public(str(public)) != pair.public:
-            raise KeyFileError(
-                f"{public}, which is not the public key of {path}",
-                "the two to belong together: move the wrong one away",
-            ) from None
-    except OSError as error:
-        raise KeyFileError(f"{public}, which can't be written ({error.strerror})", "a folder that can be") from None
+    if not public.exists():  # where the disk is full even what is there already could not be written
+        try:
+            _write_new(public, f"{PUBLIC_TAG} {pair.public.hex()}\n", 0o644)
+        except FileExistsError:
+            pass  # by another process, just now
+        except OSError as error:
+            raise KeyFileError(f"{public}, which can't be written ({error.strerror})", "a folder that can be") from None
+    if load_public(str(public)) != pair.public:
+        raise KeyFileError(
+            f"{public}, which is not the public key of {path}",
+            "the two to belong together: move the wrong one away",
+        )
 
 
 def load_key(path: Path, passphrase: Passphrase | None = None) -> Keypair:
