@@ -110,6 +110,8 @@ def _series(
 def _needs(text: str) -> Vector:
     """How much of each resource, as ``cpu=2,memory=4GiB``."""
     pairs = [entry.partition("=") for entry in text.split(",")]
+    if not all(name.strip() and equal for name, equal, _ in pairs):
+        raise ValueError(f"found {text!r}, expected RESOURCE=AMOUNT,..., such as cpu=2,memory=4GiB")
     try:
         found = {name.strip(): read_amount(name.strip(), much) for name, _, much in pairs}
     except ValueError as error:

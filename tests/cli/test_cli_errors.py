@@ -70,6 +70,8 @@ address = "unix:north.sock"
         ("ticket show", 2, "give a FILE, - or --lease"),
         ("ticket show none.ticket", 1, "none.ticket: No such file or directory"),
         ("config check", 1, "no deploy file"),
+        ("lease request vm 1 --for 1h --needs cpu", 2, "found 'cpu', expected RESOURCE=AMOUNT"),
+        ("lease request vm 1 --for 1h --needs cpu=-1", 2, "cpu: found '-1', expected cores"),
         ("keys show none.pub", 1, "none.pub"),
         ("emulate none.toml", 1, "none.toml"),
         ("up none.toml", 1, "none.toml"),
