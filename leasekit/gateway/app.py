@@ -38,6 +38,7 @@ from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.feeds import PATH, answer_feed
 from leasekit.gateway.incoming import JSON, SAFE, caller_of, read_body
 from leasekit.gateway.openapi import document
+from leasekit.gateway.pages.routes import page_routes
 from leasekit.gateway.problems import ProblemError, of_error
 from leasekit.gateway.routing import BASE, KEY, ROUTES, Call, Route, unprocessable
 from leasekit.gateway.tunnel import answer_frame
@@ -79,6 +80,7 @@ def make_app(door: GatewayDoor, base: str) -> Starlette:
     control = _told(door, "/control/{actor}", partial(_control, door))
     made.append(StarletteRoute(f"{base}{BASE}/control/{{actor}}", control, methods=["POST"]))
     made += blazar_routes(door, f"{base}/blazar") if door.blazar is not None else []
+    made += page_routes(door, base)
     return Starlette(routes=made, exception_handlers={HTTPException: _unrouted, Exception: _bug})
 
 
@@ -118,7 +120,7 @@ async def _control(door: GatewayDoor, request: Request) -> Response:
 async def _answer(door: GatewayDoor, route: Route, request: Request) -> Response:
     # One pass: each look-up in Starlette's headers goes through all of them.
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
-    caller = NOBODY if route.is_open else await caller_of(door, headers)
+    caller = NOBODY if route.is_open else await caller_of(door, headers, changes=route.method != "GET")
     key = headers.get("idempotency-key", "")
     if key and not KEY.fullmatch(key):
         raise unprocessable(f"Idempotency-Key: found {key!r:.60}, expected 1 to 200 visible characters")

@@ -9,6 +9,7 @@ from typing import Final
 from starlette.requests import Request
 
 from leasekit.gateway.callers import ANYBODY, Caller
+from leasekit.gateway.cookies import HEADER, is_foreign, says_word, session_of
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.problems import ProblemError
 
@@ -39,21 +40,29 @@ async def read_body(request: Request, expected: str = JSON) -> bytes:
     return bytes(data)
 
 
-async def caller_of(door: GatewayDoor, headers: Mapping[str, str]) -> Caller:
-    """Who calls. Raises :class:`ProblemError` for a token that is none, for none where one is needed, and for who calls
-    too often.
+async def caller_of(door: GatewayDoor, headers: Mapping[str, str], *, changes: bool = True) -> Caller:
+    """Who calls, with or without something that ``changes``. Raises :class:`ProblemError` for a token that is none, for
+    none where one is needed, for a page of another site, and for who calls too often.
     """
-    caller = await _shown(door, headers)
+    caller = await _shown(door, headers, changes)
     door.calls.take(caller.name, door.clock())
     return caller
 
 
-async def _shown(door: GatewayDoor, headers: Mapping[str, str]) -> Caller:
+async def _shown(door: GatewayDoor, headers: Mapping[str, str], changes: bool) -> Caller:
     given = headers.get("authorization")
+    if given is None and (session := session_of(headers)):
+        if changes and not says_word(headers, session):
+            raise ProblemError(
+                HTTPStatus.FORBIDDEN, f"{HEADER}: expected the word of a page of this session", code="forbidden"
+            )
+        given = f"Bearer {session}"
     if given is None:
-        if door.without_login:
-            return ANYBODY
-        raise _unauthorized("a token is needed: Authorization: Bearer lk_...")
+        if not door.without_login:
+            raise _unauthorized("a token is needed: Authorization: Bearer lk_...")
+        if changes and is_foreign(headers):
+            raise ProblemError(HTTPStatus.FORBIDDEN, "a page of another site may not do that", code="forbidden")
+        return ANYBODY
     scheme, _, secret = given.partition(" ")
     if scheme.lower() != "bearer":
         raise _unauthorized(f"Authorization: found {scheme!r:.20}, expected Bearer and a token")

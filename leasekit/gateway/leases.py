@@ -37,6 +37,8 @@ from leasekit.gateway.routing import Call, route, unprocessable
 
 PAGE: Final = 100
 PAGE_MAX: Final = 1_000
+PAST_PAGE: Final = 500
+"""How many leases that are over a guest tells of at once."""
 ANSWER_WITHIN: Final = GuestSettings().request_timeout
 Page = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
 
@@ -116,7 +118,8 @@ async def _past(
     term = {"since": instant(params.since), "until": instant(params.until)}
     of = {"state": params.state, **{name: at for name, at in term.items() if at is not None}}
     while limit > len(found):
-        answer = await actor.request("past", "", {"limit": limit - len(found), **of, **after})
+        most = min(PAST_PAGE, limit - len(found))
+        answer = await actor.request("past", "", {"limit": most, **of, **after})
         page, after = answer["leases"], answer["after"]
         if not page:
             return found, None

@@ -69,6 +69,9 @@ SSH = ("dropbear-bin", "openssh-client", "ansible-core")
 """What tests of a guest's scripts on units need."""
 
 
+CHROMIUM = ("chromium", "fonts-dejavu")
+"""What tests of the web pages need, beside Playwright."""
+
 OPENID = ("glewlwyd",)
 """What tests of OpenID Connect need."""
 

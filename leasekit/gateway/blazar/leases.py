@@ -35,6 +35,7 @@ from leasekit.gateway.blazar.wire import (
     unknown,
 )
 from leasekit.gateway.callers import USER, VIEWER
+from leasekit.gateway.leases import PAST_PAGE
 from leasekit.gateway.policies import admit
 from leasekit.gateway.routing import Call
 
@@ -47,7 +48,6 @@ USUAL_BEFORE_END: Final[Duration] = 60 * MINUTE
 """How long before the end of a lease its event is that says so, unless it is said: Blazar's own setting."""
 ENDED_WITHIN: Final = 10.0
 """How long it is waited for that a deleted lease has left its hosts, in seconds."""
-PAST_PAGE: Final = 1_000
 
 
 class LeaseNote(Struct, kw_only=True):

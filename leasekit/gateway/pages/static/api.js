@@ -1,0 +1,117 @@
+// The public API, as a page asks it: the session's cookie goes with each request, and the session's word with each change.
+
+const meta = document.querySelector('meta[name="leasekit"]').dataset;
+
+/** Who looks at the page, and where things are. */
+export const here = {
+  base: meta.base,
+  page: meta.page,
+  caller: meta.caller,
+  offices: meta.office.split(" ").filter(Boolean),
+  seesAll: Boolean(meta.all),
+  operates: meta.office.split(" ").includes("operator"),
+  given: JSON.parse(meta.given),
+};
+
+/** What the API says of a request that came to nothing. */
+export class Problem extends Error {
+  constructor(status, told) {
+    super(told.detail || told.title || "no answer");
+    this.status = status;
+    this.code = told.code || "";
+    this.values = told.values || {};
+  }
+}
+
+/** The answer to a request. Throws Problem; `status` 0: the gateway is away. */
+export async function ask(method, path, { query = {}, body, signal, key } = {}) {
+  const headers = {};
+  if (method !== "GET") {
+    headers["X-CSRF-Token"] = meta.word;
+    headers["Content-Type"] = "application/json";
+    if (key) headers["Idempotency-Key"] = key;
+  }
+  let answer;
+  try {
+    answer = await fetch(meta.api + path + asQuery(query), {
+      method, headers, signal, credentials: "same-origin",
+      body: method === "GET" || method === "DELETE" ? undefined : JSON.stringify(body ?? {}),
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem(0, { detail: "The gateway does not answer." });
+  }
+  const told = await answer.json().catch(() => ({}));
+  if (answer.status === 401) over();
+  if (!answer.ok) throw new Problem(answer.status, told);
+  return told;
+}
+
+export const get = (path, query, signal) => ask("GET", path, { query, signal });
+export const post = (path, body, query, signal) => ask("POST", path, { body, query, signal });
+
+/** All items of a list that comes in pages, at most so many. */
+export async function all(path, query, most = 5000) {
+  const items = [];
+  let cursor;
+  do {
+    const page = await get(path, { ...query, limit: 1000, cursor });
+    items.push(...page.items);
+    cursor = page.next;
+  } while (cursor && items.length < most);
+  return items;
+}
+
+export function asQuery(query) {
+  const given = Object.entries(query ?? {}).filter(([, value]) => value !== undefined && value !== null && value !== "" && value !== false);
+  return given.length ? `?${new URLSearchParams(given)}` : "";
+}
+
+/** A path of a page. */
+export const path = (name, query) => `${meta.base}/${name}${asQuery(query)}`;
+
+// -- what happens, as it happens -------------------------------------------------------------------------------------
+
+const RETRY = 1000;
+let source = null;
+
+/** Have `heard` called with each transition, and `again` when the connection is there again after it was lost. */
+export function listen(query, heard, again) {
+  let lost = false;
+  const connect = () => {
+    source = new EventSource(meta.api + "/events" + asQuery(query));
+    source.onopen = () => {
+      live("live", "live");
+      if (lost) again();
+      lost = false;
+    };
+    source.onerror = () => {
+      lost = true;
+      live("away", "away, trying again");
+      if (source.readyState === EventSource.CLOSED) setTimeout(connect, RETRY);
+    };
+    source.addEventListener("transition", (event) => heard(JSON.parse(event.data)));
+  };
+  connect();
+  window.addEventListener("pagehide", () => source.close());
+}
+
+function live(state, words) {
+  const shown = document.getElementById("live");
+  if (shown.dataset.state === state || shown.dataset.state === "over") return;
+  shown.dataset.state = state;
+  shown.querySelector(".words").textContent = words;
+}
+
+function over() {
+  if (document.getElementById("over")) return;
+  live("over", "logged out");
+  const link = document.createElement("a");
+  link.href = path("login", { to: location.pathname + location.search });
+  link.textContent = "Log in again";
+  const note = document.createElement("p");
+  note.id = "over";
+  note.className = "note refused";
+  note.append("The session is over. ", link, ".");
+  document.getElementById("main").prepend(note);
+}

@@ -1,0 +1,78 @@
+// Elements of pages. Text of others gets into a page as text alone: nothing here, or in any module, reads markup.
+
+/** An element: attributes (`on` holds listeners, `data` the dataset), then children: elements, text, lists; null is none. */
+export function h(name, attributes = {}, ...children) {
+  const made = name === "svg" || name.startsWith("svg:")
+    ? document.createElementNS("http://www.w3.org/2000/svg", name.replace("svg:", ""))
+    : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key === "on") for (const [event, listener] of Object.entries(value)) made.addEventListener(event, listener);
+    else if (key === "data") Object.assign(made.dataset, value);
+    else if (key === "value") made.value = value;
+    else made.setAttribute(key, value === true ? "" : String(value));
+  }
+  add(made, children);
+  return made;
+}
+
+function add(parent, children) {
+  for (const child of children) {
+    if (child === null || child === undefined || child === false) continue;
+    if (Array.isArray(child)) add(parent, child);
+    else parent.append(child instanceof Node ? child : String(child));
+  }
+}
+
+/** Have an element hold these children, in the place of those that it had. */
+export function fill(parent, ...children) {
+  parent.replaceChildren();
+  add(parent, children);
+  return parent;
+}
+
+let count = 0;
+
+/** A field with its label; `help` is behind a question mark. */
+export function field(label, input, help = "") {
+  input.id ||= `field-${++count}`;
+  return h("div", { class: "field" }, h("label", { for: input.id }, label), help && hint(label, help), input);
+}
+
+/** A question mark that explains a word. */
+export function hint(word, text) {
+  const id = `hint-${++count}`;
+  const words = h("span", { class: "hint-words", id, role: "tooltip" }, text);
+  return h("span", { class: "hint" }, h("button", { type: "button", class: "ask", "aria-label": `What is ${word}?`, "aria-describedby": id }, "?"), words);
+}
+
+/** A button. */
+export function button(words, press, attributes = {}) {
+  return h("button", { type: "button", ...attributes, on: { click: press } }, words);
+}
+
+/** A choice among `options`, which are values, or pairs of a value and words. */
+export function choice(options, chosen, change, attributes = {}) {
+  const items = options.map((one) => (Array.isArray(one) ? one : [one, one]));
+  const made = h("select", attributes, items.map(([value, words]) => h("option", { value, selected: value === chosen }, words)));
+  if (change) made.addEventListener("change", () => change(made.value));
+  return made;
+}
+
+/** A state as a word with a mark before it, which says the same without colour. */
+export function chip(state, kind = state) {
+  return h("span", { class: "chip", data: { kind } }, state);
+}
+
+/** A table: `columns` are names, or elements; `rows` are lists of cells. */
+export function table(caption, columns, rows, attributes = {}) {
+  return h("div", { class: "scrolls", tabindex: 0, role: "region", "aria-label": caption },
+    h("table", attributes, h("caption", { class: attributes.shown ? "" : "hidden" }, caption),
+      h("thead", {}, h("tr", {}, columns.map((one) => h("th", { scope: "col" }, one)))),
+      h("tbody", {}, rows.map((cells) => (cells instanceof Node ? cells : h("tr", {}, cells.map((cell) => h("td", {}, cell))))))));
+}
+
+/** What is said where there is nothing, with what would change that. */
+export function empty(words, ...more) {
+  return h("div", { class: "empty" }, h("p", {}, words), more);
+}

@@ -1,0 +1,68 @@
+// What is around every page: the look, the zone of times, and notes of what was done.
+
+import { h } from "./dom.js";
+import { isLocal, setLocal, zone } from "./time.js";
+
+const LOOKS = ["", "light", "dark"];
+
+function showLook(look) {
+  document.documentElement.dataset.look = look;
+  document.getElementById("look").textContent = look ? (look === "light" ? "Light" : "Dark") : "Auto";
+}
+
+const look = document.getElementById("look");
+showLook(document.documentElement.dataset.look || "");
+look.addEventListener("click", () => {
+  const next = LOOKS[(LOOKS.indexOf(document.documentElement.dataset.look || "") + 1) % LOOKS.length];
+  document.cookie = `leasekit-look=${next}; path=/; max-age=31536000; samesite=lax`;
+  showLook(next);
+  window.dispatchEvent(new Event("look"));
+});
+
+const zoned = document.getElementById("zone");
+zoned.textContent = zone();
+zoned.addEventListener("click", () => {
+  setLocal(!isLocal());
+  zoned.textContent = zone();
+  window.dispatchEvent(new Event("zone"));
+});
+
+const NOTED_MS = 12000;
+
+/** Say what was done, or why not; it stays for a while, a refusal until it is put away. */
+export function note(words, { refused = false, link } = {}) {
+  const made = h("p", { class: refused ? "note refused" : "note" }, words, link && [" ", link],
+    h("button", { class: "quiet", type: "button", "aria-label": "Put away", on: { click: () => made.remove() } }, "×"));
+  document.getElementById("notes").append(made);
+  if (!refused) setTimeout(() => made.remove(), NOTED_MS);
+}
+
+/** Have the page show something, or why it can't: `make` gives its elements. */
+export async function page(make) {
+  const place = document.getElementById("page");
+  const waits = setTimeout(() => place.append(h("p", { class: "loading" }, "Loading…")), 200);
+  try {
+    await make(place);
+  } catch (problem) {
+    place.replaceChildren(h("div", { class: "empty refused" }, h("p", {}, problem.message), h("button", { type: "button", on: { click: () => location.reload() } }, "Try again")));
+    if (problem.status === undefined) throw problem;
+  } finally {
+    clearTimeout(waits);
+    place.querySelector(":scope > .loading")?.remove();
+    place.removeAttribute("aria-busy");
+  }
+}
+
+/** The words and values of the address; what is empty is left out. */
+export const view = () => Object.fromEntries(new URLSearchParams(location.search));
+
+/** Have the address say these as well, so that it can be sent to somebody. */
+export function setView(values, push = false) {
+  const query = new URLSearchParams(location.search);
+  for (const [key, value] of Object.entries(values)) {
+    if (value === undefined || value === null || value === "" || value === false) query.delete(key);
+    else query.set(key, String(value));
+  }
+  const text = query.toString();
+  history[push ? "pushState" : "replaceState"](null, "", location.pathname + (text ? `?${text}` : ""));
+}

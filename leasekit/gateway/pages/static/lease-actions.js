@@ -1,0 +1,194 @@
+// What one does to a lease: extend, change, close. Each says beforehand what would be answered, where the API can tell.
+
+import { here, post, ask, Problem } from "./api.js";
+import { h, fill, field, button, chip } from "./dom.js";
+import { note } from "./frame.js";
+import * as time from "./time.js";
+
+export const OVER = ["closed", "failed"];
+
+/** Whether a lease may still be changed. */
+export const goesOn = (lease) => !OVER.includes(lease.state) && lease.pending !== "closing";
+
+/** What a broker would answer, in an element: `tried` is a DryRunResult, or a Problem. */
+export function verdict(place, tried) {
+  if (tried instanceof Problem) {
+    place.dataset.kind = "refused";
+    fill(place, h("p", {}, chip("refused"), " ", tried.message));
+    return;
+  }
+  place.dataset.kind = tried.status;
+  const term = tried.start && tried.end ? time.term(Date.parse(tried.start), Date.parse(tried.end)) : "";
+  fill(place,
+    h("p", {}, chip(tried.status), tried.status === "granted" ? ` ${tried.units} ${tried.units === 1 ? "unit" : "units"} at ${tried.site}` : ` ${tried.reason}`),
+    term && h("p", { class: "dim" }, term),
+    tried.earliest && h("p", {}, `It would fit at ${time.moment(Date.parse(tried.earliest))}.`));
+}
+
+/** Asks again and again what would be answered: only the last question counts, and each has a moment to be overtaken. */
+export class Trying {
+  #abort = null;
+  #timer = 0;
+
+  constructor(place, shown = () => {}) {
+    this.place = place;
+    this.shown = shown;
+  }
+
+  /** Ask the API by `path` and `body`, after `wait` milliseconds. */
+  try(path, body, query, wait = 120) {
+    clearTimeout(this.#timer);
+    this.#abort?.abort();
+    this.#abort = new AbortController();
+    const { signal } = this.#abort;
+    this.#timer = setTimeout(async () => {
+      let found;
+      try {
+        found = await post(path, body, query, signal);
+      } catch (error) {
+        if (error.name === "AbortError") return;
+        if (!(error instanceof Problem)) throw error;
+        found = error;
+      }
+      if (signal.aborted) return;
+      verdict(this.place, found);
+      this.shown(found);
+    }, wait);
+  }
+
+  stop() {
+    clearTimeout(this.#timer);
+    this.#abort?.abort();
+  }
+}
+
+const of = (lease) => `/leases/${encodeURIComponent(lease.id)}`;
+
+/** Do something to a lease, and say so. True if it was done. */
+async function did(words, doing) {
+  try {
+    await doing();
+    note(words);
+    return true;
+  } catch (problem) {
+    if (!(problem instanceof Problem)) throw problem;
+    note(problem.message, { refused: true });
+    return false;
+  }
+}
+
+export const title = (lease) => lease.name || lease.id;
+
+/** The answer to a form's question, above its buttons. */
+const answers = () => h("div", { class: "answer", role: "status" }, h("p", { class: "dim" }, "Not asked yet."));
+
+/** A form by which a lease goes on for longer; `done` is called when it was asked for. */
+export function extendForm(lease, done) {
+  const place = answers(), trying = new Trying(place);
+  const length = h("input", { value: "1h", name: "length", required: true, pattern: "\\s*(\\d+\\s*[wdhms]\\s*)+" });
+  const units = h("input", { type: "number", min: 1, value: lease.units, name: "units", required: true });
+  const victims = members(lease, () => tries());
+  const body = () => ({
+    length: length.value.replaceAll(" ", ""), units: Number(units.value),
+    victims: Number(units.value) < lease.units ? victims.chosen() : [],
+  });
+  const tries = () => {
+    victims.place.hidden = !(Number(units.value) < lease.units && lease.members?.length);
+    if (form.checkValidity()) trying.try(`${of(lease)}/extend/dry-run`, body(), { project: lease.project });
+  };
+  const form = h("form", { on: { input: tries, submit: async (event) => {
+    event.preventDefault();
+    if (await did(`${title(lease)} is to go on for ${body().length} more.`, () => post(`${of(lease)}/extend`, body(), { project: lease.project }))) done();
+  } } },
+    h("div", { class: "pair" }, field("For", length, "How much longer, such as 90m, 2h or 1d 12h."), field("Units", units, "From the old end on: more, or fewer.")),
+    victims.place, place,
+    h("div", { class: "buttons" }, h("button", { class: "do", type: "submit" }, "Extend"), button("Cancel", done)));
+  tries();
+  return form;
+}
+
+/** Which units leave, where a lease shrinks. */
+function members(lease, changed) {
+  const boxes = (lease.members ?? []).map((one) => h("input", { type: "checkbox", value: one.unit, on: { change: changed } }));
+  const place = h("fieldset", { hidden: true }, h("legend", {}, "Units that leave"), boxes.map((box) => h("label", { class: "check" }, box, box.value, " ")));
+  return { place, chosen: () => boxes.filter((box) => box.checked).map((box) => box.value) };
+}
+
+/** A form by which a lease is changed: its units and end, before it begins its start and filter too. */
+export function changeForm(lease, done, wished = {}) {
+  const place = answers(), trying = new Trying(place), begun = Date.parse(lease.start) <= Date.now() || lease.state === "active";
+  const units = h("input", { type: "number", min: 1, value: lease.units, name: "units", required: true });
+  const start = h("input", { type: "datetime-local", step: 60, value: time.toInput(wished.start ?? Date.parse(lease.start)), name: "start", disabled: begun });
+  const end = h("input", { type: "datetime-local", step: 60, value: time.toInput(wished.end ?? Date.parse(lease.end)), name: "end", required: true });
+  const victims = members(lease, () => tries());
+  const other = (input, was) => (time.toInput(Date.parse(was)) === input.value ? undefined : time.iso(time.fromInput(input.value)));
+  const body = () => ({
+    units: Number(units.value) === lease.units ? undefined : Number(units.value),
+    start: begun ? undefined : other(start, lease.start), end: other(end, lease.end),
+    victims: Number(units.value) < lease.units ? victims.chosen() : [],
+  });
+  const later = () => begun && Date.parse(body().end) > Date.parse(lease.end) && body().units === undefined;
+  const call = () => (later() ? [`${of(lease)}/extend`, { end: body().end, units: lease.units }] : [`${of(lease)}/modify`, body()]);
+  const tries = () => {
+    victims.place.hidden = !(Number(units.value) < lease.units && lease.members?.length);
+    const asked = body();
+    if (asked.units === undefined && asked.start === undefined && asked.end === undefined) {
+      trying.stop();
+      delete place.dataset.kind;
+      fill(place, h("p", { class: "dim" }, "Nothing is changed."));
+      return;
+    }
+    const [path, what] = call();
+    if (form.checkValidity()) trying.try(`${path}/dry-run`, what, { project: lease.project });
+  };
+  const form = h("form", { on: { input: tries, submit: async (event) => {
+    event.preventDefault();
+    const [path, what] = call(), query = { project: lease.project };
+    const change = () => (later() ? post(path, what, query) : ask("PATCH", of(lease), { body: what, query }));
+    if (await did(`A change of ${title(lease)} is asked for.`, change)) done();
+  } } },
+    field("Units", units),
+    h("div", { class: "pair" }, field(`From (${time.zone()})`, start), field(`To (${time.zone()})`, end)),
+    victims.place, place,
+    h("div", { class: "buttons" }, h("button", { class: "do", type: "submit" }, "Change"), button("Cancel", done)));
+  tries();
+  return form;
+}
+
+/** A form by which leases end early. */
+export function closeForm(leases, done) {
+  const reason = h("input", { name: "reason", maxlength: 2000, autocomplete: "off" });
+  const words = leases.length === 1 ? title(leases[0]) : `${leases.length} leases`;
+  return h("form", { on: { submit: async (event) => {
+    event.preventDefault();
+    const results = await Promise.all(leases.map((lease) => did(`${title(lease)} closes.`, () => post(`${of(lease)}/close`, { reason: reason.value }, { project: lease.project }))));
+    if (results.every(Boolean)) done();
+  } } },
+    h("p", {}, `End ${words} now? The units are torn down, and the time that is left goes back.`),
+    field("Why", reason),
+    h("div", { class: "buttons" }, h("button", { class: "danger", type: "submit" }, "Close now"), button("Keep", done)));
+}
+
+/** Extend many at once. */
+export function extendMany(leases, done) {
+  const length = h("input", { value: "1h", name: "length", required: true, pattern: "\\s*(\\d+\\s*[wdhms]\\s*)+" });
+  return h("form", { on: { submit: async (event) => {
+    event.preventDefault();
+    const wanted = length.value.replaceAll(" ", "");
+    const results = await Promise.all(leases.map((lease) => did(`${title(lease)} is to go on for ${wanted} more.`, () => post(`${of(lease)}/extend`, { length: wanted }, { project: lease.project }))));
+    if (results.every(Boolean)) done();
+  } } },
+    h("p", {}, `Have ${leases.length} ${leases.length === 1 ? "lease" : "leases"} go on for longer.`),
+    field("For", length, "How much longer, such as 90m, 2h or 1d 12h."),
+    h("div", { class: "buttons" }, h("button", { class: "do", type: "submit" }, "Extend"), button("Cancel", done)));
+}
+
+/** How a unit is reached by ssh; empty where it says nothing of a login. */
+export function sshLine(properties) {
+  if (!properties.host || !(properties.host_key || properties.user)) return "";
+  const port = properties.port && properties.port !== "22" ? `-p ${properties.port} ` : "";
+  return `ssh ${port}${properties.user ?? "root"}@${properties.host}`;
+}
+
+/** Whether one may do things in a project is for the API to say; who only looks is told by it. */
+export const may = () => here.caller !== "";

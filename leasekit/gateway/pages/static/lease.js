@@ -1,0 +1,102 @@
+// One lease: what it is, why it is so, its units and how they are reached, what happened to it, and what one does to it.
+
+import { get, here, listen, path } from "./api.js";
+import { h, fill, button, chip, table } from "./dom.js";
+import { note, page, view } from "./frame.js";
+import { changeForm, closeForm, extendForm, goesOn, sshLine, title } from "./lease-actions.js";
+import * as time from "./time.js";
+
+const AGAIN_MS = 150;
+const id = here.given.lease, query = { project: view().project };
+const at = `/leases/${encodeURIComponent(id)}`;
+let lease, history = [];
+
+await page(async (place) => {
+  const head = h("div", {}), units = h("section", {}), past = h("section", {}), dialog = h("dialog", { class: "dialog" });
+  const heading = document.querySelector("main > h1");
+  fill(place, h("p", {}, h("a", { href: path("leases", query) }, "All leases")), head, units, past, dialog);
+
+  const open = (form) => { fill(dialog, form); dialog.showModal(); };
+  const close = () => { dialog.close(); load(); };
+
+  async function load() {
+    try {
+      [lease, { items: history }] = await Promise.all([get(at, query), get(`${at}/history`, query)]);
+    } catch (problem) {
+      if (!lease || problem.status === undefined) throw problem;
+      note(problem.message, { refused: true });
+      return;
+    }
+    show();
+  }
+
+  function show() {
+    heading.textContent = title(lease);
+    document.title = `${title(lease)} · leasekit`;
+    const start = Date.parse(lease.start), end = Date.parse(lease.end);
+    fill(head,
+      h("p", {}, chip(lease.state), " ", lease.pending && h("span", {}, `${lease.pending} `), lease.reason && h("span", { class: "why" }, lease.reason)),
+      bar(start, end),
+      h("dl", {},
+        h("dt", {}, "Units"), h("dd", {}, `${lease.units} × ${lease.type}`),
+        h("dt", {}, "Term"), h("dd", {}, `${time.term(start, end)} (${time.zone()}), ${time.span(end - start)} `, h("span", { id: "left", class: "dim" })),
+        h("dt", {}, "Site"), h("dd", {}, lease.site || "not known yet", lease.broker && ` by ${lease.broker}`),
+        h("dt", {}, "Project"), h("dd", {}, lease.project, lease.slice && ` / ${lease.slice}`),
+        lease.keepalive && [h("dt", {}, "Ends when silent for"), h("dd", {}, lease.keepalive)],
+        lease.properties?.filter && [h("dt", {}, "Filter"), h("dd", { class: "code" }, lease.properties.filter)],
+        Object.entries(lease.configuration ?? {}).map(([name, value]) => [h("dt", {}, name), h("dd", { class: "code" }, value)]),
+        h("dt", {}, "Id"), h("dd", { class: "code" }, lease.id)),
+      goesOn(lease) && h("div", { class: "buttons" },
+        button("Extend…", () => open(extendForm(lease, close)), { class: "do" }),
+        button("Change…", () => open(changeForm(lease, close))),
+        button("Close…", () => open(closeForm([lease], close)), { class: "danger" })));
+    fill(units, h("h2", {}, "Units"), lease.members?.length ? table("Units", ["Unit", "State", "Reach it by", "Said"], lease.members.map(member)) : h("p", { class: "dim" }, "None yet."));
+    fill(past, h("h2", {}, "What happened"), timeline());
+    count();
+  }
+
+  const bar = (start, end) => {
+    const share = Math.max(0, Math.min(1, (Date.now() - start) / (end - start)));
+    return h("progress", { class: "term", max: 1, value: share, "aria-label": "How much of the term is over" });
+  };
+
+  function member(one) {
+    const ssh = sshLine(one.properties), rest = Object.entries(one.properties);
+    const reach = ssh ? copied(ssh) : one.properties.host ? copied([one.properties.host, one.properties.port].filter(Boolean).join(":")) : h("span", { class: "dim" }, "–");
+    return h("tr", {}, h("td", {}, one.unit), h("td", {}, chip(one.state), one.reason && h("div", { class: "dim" }, one.reason)),
+      h("td", {}, reach, rest.length > 0 && h("details", {}, h("summary", {}, "All it says"), h("dl", {}, rest.map(([name, value]) => [h("dt", {}, name), h("dd", { class: "code" }, value)])))),
+      h("td", {}, button("Console", () => lines(one.unit, "console"), { "aria-label": `Console of ${one.unit}` }), " ", button("Log", () => lines(one.unit, "log"), { "aria-label": `Log of ${one.unit}` })));
+  }
+
+  const copied = (text) => h("span", {}, h("code", {}, text), " ", button("Copy", async () => { await navigator.clipboard.writeText(text); note("Copied."); }, { class: "quiet", "aria-label": `Copy ${text}` }));
+
+  async function lines(unit, what) {
+    const text = h("pre", { tabindex: 0, "aria-label": `${what} of ${unit}` }, "Loading…");
+    open(h("div", {}, h("h2", {}, `${unit}: ${what}`), text, h("div", { class: "buttons" }, button("Close", () => dialog.close()))));
+    try {
+      const told = await get(`${at}/units/${encodeURIComponent(unit)}/${what}`, query);
+      text.textContent = told.lines.join("\n") || "It has said nothing.";
+    } catch (problem) {
+      text.textContent = problem.message;
+    }
+  }
+
+  const state = (pair) => pair.replace(/\/-$/, "").replace("/", ", ");
+  const timeline = () => h("ol", { class: "timeline" }, [...history].reverse().map((one) => h("li", { data: { kind: state(one.after) } },
+    h("time", { datetime: one.at }, time.moment(Date.parse(one.at), true)),
+    h("span", {}, one.before !== one.after ? [h("strong", {}, state(one.after) || one.event), " "] : [h("span", {}, one.event), " "], h("span", { class: "dim" }, one.reason)))));
+
+  function count() {
+    const left = document.getElementById("left"), now = Date.now(), start = Date.parse(lease.start), end = Date.parse(lease.end);
+    if (left) left.textContent = !goesOn(lease) ? "" : start > now ? `starts ${time.until(start, now)}` : `ends ${time.until(end, now)}`;
+    const progress = head.querySelector("progress");
+    if (progress) progress.value = Math.max(0, Math.min(1, (now - start) / (end - start)));
+  }
+
+  let timer = 0;
+  const soon = () => { clearTimeout(timer); timer = setTimeout(load, AGAIN_MS); };
+  await load();
+  listen({ project: lease.project }, (event) => { if (event.lease === lease.id) soon(); }, soon);
+  setInterval(count, 1000);
+  window.addEventListener("zone", show);
+});

@@ -1,0 +1,111 @@
+// The leases of a project: their states, why, when they end; many are extended or closed at once.
+
+import { all, get, listen, path } from "./api.js";
+import { h, fill, button, choice, chip, empty, table, field } from "./dom.js";
+import { note, page, setView, view } from "./frame.js";
+import { OVER, closeForm, extendMany, extendForm, goesOn, title } from "./lease-actions.js";
+import * as time from "./time.js";
+
+const AGAIN_MS = 150;
+const STATES = [["", "going on"], ["all", "all, also over"], ["active", "active"], ["ticketed", "ticketed"], ["nascent", "asked for"], ["failed", "failed"], ["closed", "closed"]];
+const chosen = new Set();
+let leases = [], place, list, dialog;
+
+await page(async (into) => {
+  place = into;
+  const { items: projects } = await get("/projects");
+  const shown = view();
+  if (!projects.length) {
+    fill(place, empty("You have no project. An operator can give you a role in one."));
+    return;
+  }
+  const project = projects.includes(shown.project) ? shown.project : projects[0];
+  const search = h("input", { type: "search", placeholder: "name, id, type, site", "aria-label": "Find", value: shown.find ?? "", on: { input: () => { setView({ find: search.value }); show(); } } });
+  dialog = h("dialog", { class: "dialog" });
+  list = h("div", {});
+  fill(place, h("div", { class: "tools" },
+    projects.length > 1 && field("Project", choice(projects, project, (value) => { setView({ project: value }); location.reload(); })),
+    field("State", choice(STATES, shown.state ?? "", (value) => { setView({ state: value }); load(); })),
+    search,
+    h("span", { class: "right" }),
+    button("Extend…", () => open(extendMany(marked(), close)), { id: "extend-many", disabled: true }),
+    button("Close…", () => open(closeForm(marked(), close)), { id: "close-many", disabled: true, class: "danger" }),
+    h("a", { class: "button do", href: path("request", { project: projects.length > 1 ? project : "" }) }, "Request")), list, dialog);
+
+  let timer = 0;
+  async function load() {
+    const state = view().state ?? "", over = state === "all" || OVER.includes(state);
+    try {
+      leases = await all("/leases", { project, all: over, state: state === "all" ? "" : state });
+    } catch (problem) {
+      if (problem.status === undefined) throw problem;
+      note(problem.message, { refused: true });
+      return;
+    }
+    leases.sort((a, b) => OVER.includes(a.state) - OVER.includes(b.state) || Date.parse(a.end) - Date.parse(b.end));
+    show();
+  }
+  const soon = () => { clearTimeout(timer); timer = setTimeout(load, AGAIN_MS); };
+  await load();
+  listen({ project }, soon, soon);
+  setInterval(count, 1000);
+  window.addEventListener("zone", show);
+});
+
+function marked() {
+  return leases.filter((lease) => chosen.has(lease.id) && goesOn(lease));
+}
+
+function open(form) {
+  fill(dialog, form);
+  dialog.showModal();
+}
+
+function close() {
+  dialog.close();
+  chosen.clear();
+  show();
+}
+
+function show() {
+  const words = (view().find ?? "").toLowerCase();
+  const found = leases.filter((lease) => [lease.name, lease.id, lease.type, lease.site, lease.slice].some((text) => text.toLowerCase().includes(words)));
+  if (!found.length) {
+    fill(list, leases.length ? empty("No lease fits what you look for.") : empty("No leases. What is free is in the calendar.", h("a", { class: "button do", href: path("calendar") }, "Calendar")));
+    return marks();
+  }
+  const focus = document.activeElement?.id;
+  fill(list, table("Leases", [h("span", { class: "hidden" }, "Choose"), "Lease", "State", h("span", { class: "number" }, "Units"), "Type", "Site", `Term (${time.zone()})`, "Ends", h("span", { class: "hidden" }, "Do")], found.map(row)));
+  if (focus) document.getElementById(focus)?.focus();
+  marks();
+  count();
+  return undefined;
+}
+
+function row(lease) {
+  const start = Date.parse(lease.start), end = Date.parse(lease.end), link = path(`leases/${encodeURIComponent(lease.id)}`, { project: lease.project });
+  const box = goesOn(lease) ? h("input", { type: "checkbox", id: `mark-${lease.id}`, "aria-label": `Choose ${title(lease)}`, checked: chosen.has(lease.id), on: { change: () => { chosen[box.checked ? "add" : "delete"](lease.id); marks(); } } }) : "";
+  return h("tr", { data: { lease: lease.id } },
+    h("td", {}, box),
+    h("td", {}, h("a", { href: link }, title(lease)), lease.slice !== "default" && lease.slice !== lease.name && h("div", { class: "dim" }, lease.slice)),
+    h("td", {}, chip(lease.state), lease.pending && [" ", h("span", { class: "dim" }, lease.pending)], lease.reason && h("div", { class: "dim why" }, lease.reason)),
+    h("td", { class: "number" }, String(lease.units)),
+    h("td", {}, lease.type), h("td", {}, lease.site || h("span", { class: "dim" }, "–")),
+    h("td", {}, time.term(start, end)),
+    h("td", { data: OVER.includes(lease.state) ? {} : { start: String(start), end: String(end) } }, OVER.includes(lease.state) ? h("span", { class: "dim" }, "over") : ""),
+    h("td", {}, goesOn(lease) && button("Extend", () => open(extendForm(lease, close)), { id: `extend-${lease.id}`, "aria-label": `Extend ${title(lease)}` })));
+}
+
+function marks() {
+  const none = marked().length === 0;
+  for (const id of ["extend-many", "close-many"]) document.getElementById(id).disabled = none;
+}
+
+/** How long it is until each begins, or ends. */
+function count() {
+  const now = Date.now();
+  for (const cell of list.querySelectorAll("td[data-end]")) {
+    const start = Number(cell.dataset.start), end = Number(cell.dataset.end);
+    cell.textContent = start > now ? `starts ${time.until(start, now)}` : time.until(end, now);
+  }
+}

@@ -1,0 +1,154 @@
+"""The pages of leases, as somebody uses them: what they show, what is done with them, and what they show then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+from gateway.gateway_world import until
+from playwright.sync_api import expect
+from web_world import Person, WebLab, chromium, lab, person
+
+__all__ = ["chromium", "lab", "person"]
+pytestmark = pytest.mark.xdist_group("system")
+XSS = "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script>'\"&"
+
+
+@pytest.fixture(scope="module")
+def ada(lab: WebLab) -> Iterator[httpx.Client]:
+    """A user of the project, by the API."""
+    with lab.client("ada") as client:
+        yield client
+
+
+@pytest.fixture
+def lease(ada: httpx.Client) -> Iterator[Callable[..., str]]:
+    """Asks for a lease and waits until it is active; it is closed after the test."""
+    made: list[str] = []
+
+    def ask(state: str = "active", **wish: object) -> str:
+        answer = ada.post("/leases", json={"type": "vm", "length": "1h", **wish})
+        assert answer.status_code == 201, answer.text
+        made.append(answer.json()["id"])
+        until(ada, made[-1], state)
+        return made[-1]
+
+    yield ask
+    for id_ in made:
+        ada.post(f"/leases/{id_}/close", json={})
+
+
+def test_a_lease_is_extended_changed_and_closed(
+    person: Callable[..., Person], ada: httpx.Client, lease: Callable[..., str]
+) -> None:
+    """By its page, each step with what would be answered before it is taken."""
+    lease(name="web", units=2)
+    who = person("ada")
+    page = who.open("/leases")
+    row = page.get_by_role("row").filter(has_text="web")
+    expect(row).to_contain_text("active")
+    who.check()
+    row.get_by_role("link", name="web").click()
+    expect(page.get_by_role("heading", name="web")).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="joined")).to_have_count(2)
+    who.check()
+
+    page.get_by_role("button", name="Extend…").click()
+    page.get_by_label("For", exact=True).fill("2h")
+    expect(page.locator("dialog .answer")).to_contain_text("granted")
+    who.check()
+    page.get_by_role("button", name="Extend", exact=True).click()
+    expect(page.locator("#notes")).to_contain_text("web is to go on for 2h more")
+    expect(page.locator(".timeline")).to_contain_text("lease.extend")
+
+    page.get_by_role("button", name="Change…").click()
+    page.get_by_role("spinbutton", name="Units").fill("40")
+    expect(page.locator("dialog .answer")).to_contain_text("refused")
+    page.get_by_role("spinbutton", name="Units").fill("1")
+    page.get_by_role("checkbox", name="vm-1").check()
+    expect(page.locator("dialog .answer")).to_contain_text("granted")
+    page.get_by_role("button", name="Change", exact=True).click()
+    expect(page.get_by_role("row").filter(has_text="joined")).to_have_count(1)
+    assert [one["unit"] for one in ada.get("/leases/web").json()["members"]] == ["vm-0"]
+
+    page.get_by_role("button", name="Close…").click()
+    page.get_by_label("Why").fill("done")
+    page.get_by_role("button", name="Close now").click()
+    expect(page.locator("#page .chip").first).to_have_text("closed")
+    expect(page.get_by_role("button", name="Extend…")).to_have_count(0)
+
+
+def test_many_leases_are_extended_at_once(
+    person: Callable[..., Person], ada: httpx.Client, lease: Callable[..., str]
+) -> None:
+    """Those that are chosen."""
+    ids = [lease(name=name) for name in ("one", "two", "three")]
+    ends = {id_: ada.get(f"/leases/{id_}").json()["end"] for id_ in ids}
+    page = person("ada").open("/leases")
+    for name in ("one", "two"):
+        page.get_by_label(f"Choose {name}").check()
+    page.get_by_role("button", name="Extend…").click()
+    page.get_by_label("For", exact=True).fill("3h")
+    page.locator("dialog").get_by_role("button", name="Extend").click()
+    expect(page.locator("#notes .note")).to_have_count(2)
+    expect(page.locator("dialog")).to_be_hidden()
+    now = {id_: ada.get(f"/leases/{id_}").json() for id_ in ids}
+    told = {one["lease"] for one in ada.get("/audit").json()["items"] if one["event"] == "lease.extend"}
+    assert told & set(ids) == set(ids[:2])
+    assert now[ids[2]]["end"] == ends[ids[2]]
+
+
+def test_what_happens_elsewhere_shows(person: Callable[..., Person], ada: httpx.Client) -> None:
+    """Without loading the page again; so does that the gateway is there again after it was away."""
+    page = person("bob").open("/leases")
+    expect(page.locator("#live")).to_contain_text("live")
+    made = ada.post("/leases", json={"type": "vm", "length": "1h", "name": "elsewhere"}).json()
+    row = page.get_by_role("row").filter(has_text="elsewhere")
+    expect(row).to_contain_text("active")
+    ada.post(f"/leases/{made['id']}/close", json={})
+    expect(row).to_have_count(0)
+
+
+def test_words_of_others_are_text(person: Callable[..., Person], ada: httpx.Client, lease: Callable[..., str]) -> None:
+    """A name, a slice, a reason and a configuration that would be markup are shown as they are."""
+    asked = {"name": XSS[:200], "slice": XSS[:100], "configuration": {XSS[:100]: XSS}}
+    made = ada.post("/leases", json={"type": "vm", "length": "1h", **asked})
+    if made.status_code == 201:
+        ada.post(f"/leases/{made.json()['id']}/close", json={"reason": XSS})
+    id_ = lease(configuration={"note": XSS})
+    ada.post(f"/leases/{id_}/close", json={"reason": XSS})
+    until(ada, id_, "closed")
+    page = person("ada").open(f"/leases/{id_}")
+    expect(page.locator("#page")).to_contain_text("<script>document.title='hit'</script>")
+    page.goto(page.url.replace(f"/{id_}", "?state=all"))
+    expect(page.get_by_role("row")).not_to_have_count(0)
+    assert page.title() != "hit"
+    assert page.locator("#page img, #page script").count() == 0
+
+
+def test_nothing_and_nobody(person: Callable[..., Person], lab: WebLab) -> None:
+    """An empty list says what to do; a lease that there is not is told; so is a session that is over."""
+    who = person("bob")
+    page = who.open("/leases?state=ticketed")
+    expect(page.locator(".empty")).to_contain_text("No leases")
+    who.check()
+    who.open("/leases/nothing")
+    expect(page.locator(".empty")).to_contain_text("nothing")
+    who.check()
+    with lab.client("olga") as olga:
+        for token in olga.get("/tokens").json()["items"]:
+            if token["caller"] == "bob":
+                olga.post(f"/tokens/{token['id']}/revoke", json={})
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_label("Password")).to_be_visible()
+
+
+def test_pages_of_a_phone(person: Callable[..., Person], lease: Callable[..., str]) -> None:
+    """At 360 px nothing is wider than the screen but tables, which scroll by themselves."""
+    id_ = lease(name="phone")
+    who = person("ada", viewport={"width": 360, "height": 740})
+    for path in ("/leases", f"/leases/{id_}"):
+        page = who.open(path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
+        who.check()

@@ -1,0 +1,138 @@
+"""Real daemons with a gateway, and a real Chromium that opens its pages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from cli_daemons import running, site_and_broker
+from openid_provider import free_port
+from packages import CHROMIUM, require
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from leasekit.config.load import load
+from leasekit.runtime.client import ControlClient
+
+PASSWORD = "correct horse battery"
+WITHIN_MS = 15_000
+"""How long a page may take to show something, on a busy machine."""
+RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}}
+INVENTORY = """
+[[actor.site.inventory]]
+type = "vm"
+units = 6
+prefix = "vm-"
+driver = "null"
+
+[[actor.site.delegation]]
+broker = "broker"
+type = "vm"
+
+[actor.site.driver.null]
+kind = "null"
+
+[actor.web]
+role = "gateway"
+listen = ["http://127.0.0.1:{port}"]
+"""
+
+
+@attrs.frozen
+class WebLab:
+    """A deployment whose pages are at ``url``; ``ada`` and ``bob`` use the project alpha, ``olga`` operates all."""
+
+    file: Path
+    folder: Path
+    url: str
+
+    def client(self, name: str) -> httpx.Client:
+        """The API as somebody."""
+        asked = {"name": "test", "password": PASSWORD}
+        secret = httpx.post(f"{self.url}/api/v1/sessions", json={**asked, "name": name}, timeout=30).json()["secret"]
+        return httpx.Client(base_url=f"{self.url}/api/v1", headers={"authorization": f"Bearer {secret}"}, timeout=30)
+
+    def users(self) -> None:
+        """Make those who log in."""
+        for name, rights in {
+            "ada": {"projects": {"alpha": "user"}},
+            "bob": {"projects": {"alpha": "user"}},
+            "olga": {"offices": ["operator"]},
+        }.items():
+            with ControlClient(self.folder / "web.control.sock") as control:
+                control.command("user.add", name=name, password=PASSWORD, **rights)
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebLab]:
+    """The deployment, once for the tests of a module."""
+    folder, port = tmp_path_factory.mktemp("web"), free_port()
+    file = folder / "leasekit.toml"
+    file.write_text(site_and_broker(INVENTORY.format(port=port), "alpha", "beta"))
+    with running(file, os.environ):
+        made = WebLab(file, load(file).state, f"http://127.0.0.1:{port}")
+        made.users()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Debian's Chromium; root can't have its sandbox."""
+    require(CHROMIUM)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@attrs.define
+class Person:
+    """Somebody with a browser of their own, who is logged in. What a page complains of fails the test at its end."""
+
+    lab: WebLab
+    context: BrowserContext
+    page: Page
+    complaints: list[str] = attrs.field(factory=list)
+
+    def open(self, path: str) -> Page:
+        """A page, once it shows what it has."""
+        self.page.goto(self.lab.url + path)
+        expect(self.page.locator("#page:not([aria-busy])")).to_be_attached(timeout=WITHIN_MS)
+        return self.page
+
+    def check(self) -> None:
+        """Axe finds nothing against WCAG 2.2 AA on the page as it is now."""
+        found = Axe().run(self.page, options=RULES)
+        assert found.violations_count == 0, found.generate_report()
+
+
+@pytest.fixture
+def person(lab: WebLab, chromium: Browser) -> Iterator[Callable[..., Person]]:
+    """Logs somebody in, in a browser of their own."""
+    made: list[Person] = []
+
+    def log_in(name: str, **how: Any) -> Person:
+        context = chromium.new_context(**{"viewport": {"width": 1280, "height": 800}, "timezone_id": "UTC", **how})
+        context.set_default_timeout(WITHIN_MS)
+        one = Person(lab, context, context.new_page())
+        made.append(one)
+        one.page.on("pageerror", lambda error: one.complaints.append(str(error)))
+        one.page.on(
+            "console", lambda said: one.complaints.append(said.text) if "Content Security" in said.text else None
+        )
+        one.page.goto(f"{lab.url}/login")
+        one.page.get_by_label("Name").fill(name)
+        one.page.get_by_label("Password").fill(PASSWORD)
+        one.page.get_by_role("button", name="Log in").click()
+        expect(one.page.locator(".caller")).to_have_text(name)
+        return one
+
+    yield log_in
+    for one in made:
+        one.context.close()
+    assert [each for one in made for each in one.complaints] == []
