@@ -5,7 +5,8 @@ bookings.
 
 Gateway, actors and callers are processes of their own. ``history``: a guest's store has so many leases that are over,
 copies of some that were. ``listeners``: so many connections hear events; one lease changes, and the last of them hears
-of it. ``slots``: a broker has 1,000 units in 20 classes for 30 days, and so many bookings.
+of it. ``slots``: a broker has 1,000 units in 20 classes for 30 days, and so many bookings. ``calendar``: all of these,
+as the project sees them, and a stranger.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import sqlite3
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
+import httpx
 import msgspec
 import trio
 from _bench_sockets import control, daemons, started_daemon
@@ -37,6 +40,7 @@ LISTENERS = 1_000
 BOOKINGS = 10_000
 UNITS, CLASSES = 1_000, 20
 MOST_MS = {"page": 20.0, "slots": 10.0, "listeners": 250.0}
+MOST_KB = 300.0
 EVENTS = 100
 
 
@@ -177,19 +181,16 @@ RACKS = "".join(
 NODES = f'{RACKS}[[actor.site.delegation]]\nbroker = "broker"\ntype = "node"\n'
 
 
-def slots(bookings: int, asked: int) -> list[Result]:
-    """The first windows of so many units, over 30 days, by the HTTP client."""
+@contextmanager
+def booked(bookings: int) -> Iterator[tuple[Path, str, random.Random]]:
+    """A deployment with so many bookings over 30 days: its file, and its gateway's socket and token."""
     rng = random.Random(1)
-    with daemons(10, NODES + GATEWAY + "[actor.broker.settings]\nbooked_hours = 0\n") as file:
+    with (
+        daemons(10, NODES + GATEWAY + "[actor.broker.settings]\nbooked_hours = 0\n") as file,
+        door(file) as (web, token),
+    ):
         guest = control(file, "guest")
-        with (
-            ControlClient(guest, timeout=120) as client,
-            ControlClient(guest, timeout=120) as watcher,
-            door(file) as (
-                web,
-                token,
-            ),
-        ):
+        with ControlClient(guest, timeout=120) as client, ControlClient(guest, timeout=120) as watcher:
             events, decided = watcher.watch(""), 0
             now = int(client.query("clock")["now"])
             wishes = []
@@ -207,8 +208,39 @@ def slots(bookings: int, asked: int) -> list[Result]:
                     decided += event["event"] == "ticket" or event["to_state"].startswith("failed")
                     if decided == at + 50:
                         break
+        yield web, token, rng
+
+
+def windows(bookings: int, asked: int, only: Sequence[str]) -> list[Result]:
+    """The first windows of so many units, over 30 days, by the HTTP client; and the calendar of these."""
+    results = []
+    with booked(bookings) as (web, token, rng):
+        if "calendar" in only:
+            until = quote((datetime.now(UTC) + timedelta(days=30)).isoformat())
+            packed, took = trio.run(_seen, web, token, f"/calendar?until={until}", asked // 10)
+            results += [
+                result("calendar_on_the_wire_kb", packed / 1000, "kB", MOST_KB),
+                result("calendar_median_ms", statistics.median(took), "ms", None),
+            ]
+        if "slots" in only:
             took = trio.run(_searched, web, token, rng, asked)
-    return [result("slots_p99_ms", p99(took), "ms", MOST_MS["slots"])]
+            results.append(result("slots_p99_ms", p99(took), "ms", MOST_MS["slots"]))
+    return results
+
+
+async def _seen(web: Path, token: str, path: str, count: int) -> tuple[int, list[float]]:
+    """How many bytes an answer has on the wire, and how long each takes, in ms."""
+    took, size = [], 0
+    transport = httpx.AsyncHTTPTransport(uds=os.fspath(web))
+    headers = {"authorization": f"Bearer {token}", "accept-encoding": "gzip"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway/api/v1", headers=headers) as client:
+        for _ in range(count):
+            begin = time.perf_counter()
+            answer = await client.get(path, timeout=60)
+            took.append(1000 * (time.perf_counter() - begin))
+            assert answer.status_code == 200, answer.text
+            size = answer.num_bytes_downloaded
+    return size, took
 
 
 async def _searched(web: Path, token: str, rng: random.Random, count: int) -> list[float]:
@@ -230,17 +262,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of it")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--only", action="append", choices=("history", "listeners", "slots"), help="only this one")
+    parts = ("history", "listeners", "slots", "calendar")
+    parser.add_argument("--only", action="append", choices=parts, help="only this one")
     options = parser.parse_args()
     part = 10 if options.quick else 1
     results: list[Result] = []
-    for name, run in (
-        ("history", lambda: history(KEPT // part, 500 // part)),
-        ("listeners", lambda: listeners(LISTENERS // part, EVENTS)),
-        ("slots", lambda: slots(BOOKINGS // part, 300 // part)),
-    ):
-        if options.only is None or name in options.only:
-            results += run()
+    only = options.only or parts
+    if "history" in only:
+        results += history(KEPT // part, 500 // part)
+    if "listeners" in only:
+        results += listeners(LISTENERS // part, EVENTS)
+    if {"slots", "calendar"} & set(only):
+        results += windows(BOOKINGS // part, 300 // part, only)
     return 0 if emit("gateway_scale", "quick" if options.quick else "full", results, options.json) else 1
 
 

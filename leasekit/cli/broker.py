@@ -28,7 +28,7 @@ from leasekit.cli.peer import add_delegation_commands, add_eviction, state_of
 from leasekit.cli.places import BROKER, DeployPlace
 from leasekit.cli.ticket import key_words, known_names, stored_rows
 from leasekit.cli.times import at, now, term_columns, to_second
-from leasekit.core.accounts import PRICE
+from leasekit.core.accounts import PRICE, prices_of
 from leasekit.core.claims.signed import decode_statement
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.broker import NOTICED
@@ -36,7 +36,7 @@ from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import unpack_body
 from leasekit.core.reasons import counted, with_article
 from leasekit.core.schema import TABLES
-from leasekit.core.time import DAY, INSTANT_MAX, SECOND, Duration, Instant, Term, format_duration
+from leasekit.core.time import DAY, SECOND, Duration, Instant, Term, format_duration
 from leasekit.core.topology import LinkEnds, read_link
 
 BARS: Final = " ▁▂▃▄▅▆▇█"
@@ -473,24 +473,6 @@ def prices(
         draw_prices(found, period, out)
         return found, f"written to {out}"
     return found, PRICES
-
-
-def prices_of(notes: Iterable[Mapping[str, Any]], period: Term) -> list[dict[str, Any]]:
-    """The prices of a period, by type and in order of time: also those that it began with. A broker that was restarted
-    notes a price anew that is no other.
-    """
-    by_type: dict[str, list[tuple[Instant, int, Duration]]] = {}
-    for note_ in notes:
-        why = note_["because"]
-        known, price = by_type.setdefault(why["what"], []), (why["units"], why["of"])
-        if not known or known[-1][1:] != price:
-            known.append((note_["at"], *price))
-    return [
-        {"type": type_, "at": max(at_, period.start), "price": price, "period_ms": length}
-        for type_, known in sorted(by_type.items())
-        for (at_, price, length), (until, _, _) in pairwise([*known, (INSTANT_MAX, 0, 0)])
-        if at_ < period.end and until > period.start
-    ]
 
 
 @command(broker)

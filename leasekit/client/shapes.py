@@ -458,6 +458,109 @@ class CalendarFeed(Struct, kw_only=True, omit_defaults=True):
     path: str = ""
 
 
+class ShownUnit(Struct, kw_only=True, omit_defaults=True):
+    """A unit of a site; ``reason`` is what is wrong with it, for who may look at everything."""
+
+    name: str
+    state: str
+    reason: str = ""
+
+
+class CalendarRow(Struct, kw_only=True, omit_defaults=True):
+    """Units of one class of a type at a site: what they have, and which they are, where the site is of the deployment.
+
+    From stretch ``at[i]`` on, up to the next, at least ``there[i]`` are there, ``booked[i]`` at most are booked or
+    held, and ``free[i]`` at least can be had of the deployment's brokers.
+    """
+
+    site: str
+    type: str
+    class_: str = field(name="class")
+    properties: dict[str, str] = {}
+    units: list[ShownUnit] = []
+    at: list[int] = []
+    there: list[int] = []
+    booked: list[int] = []
+    free: list[int] = []
+
+
+class CalendarBar(Struct, kw_only=True, omit_defaults=True):
+    """So many ``units`` of a row over a time (-1: of which is not settled), and ``on`` which of its units these are, as
+    far as that is known. Whose ``lease`` it is, and its name and state, are told of one's own projects only.
+    """
+
+    row: int
+    kind: Literal["lease", "hold", "maintenance"]
+    units: int
+    start: At
+    end: At
+    on: list[int] = []
+    lease: str = ""
+    name: str = ""
+    project: str = ""
+    state: str = ""
+    type: str = ""
+    site: str = ""
+    reason: str = ""
+
+
+class CalendarView(Struct, kw_only=True):
+    """Who has what from ``start`` to ``end``, in stretches of ``step``. ``more``: so many bars are left out, the
+    shortest ones. ``away``: what these actors know is not in it.
+    """
+
+    start: At
+    end: At
+    step: str
+    rows: list[CalendarRow]
+    bars: list[CalendarBar]
+    more: int = 0
+    away: list[str] = []
+
+
+class TypeClass(Struct, kw_only=True):
+    """Units of one class of a type at a site: how many are ``there`` for the deployment's brokers to give, and how many
+    of these are ``free`` now.
+    """
+
+    site: str
+    class_: str = field(name="class")
+    properties: dict[str, str]
+    there: int
+    free: int
+
+
+class UnitType(Struct, kw_only=True):
+    """A type that can be asked for."""
+
+    type: str
+    classes: list[TypeClass]
+
+
+class UnitTypes(Struct, kw_only=True):
+    """All types, by name."""
+
+    items: list[UnitType]
+
+
+class UnitPrice(Struct, kw_only=True):
+    """What a unit of a type costs at a broker from an instant on, for each billing ``period``, in the broker's own
+    money.
+    """
+
+    broker: str
+    type: str
+    at: At
+    price: int
+    period: str
+
+
+class UnitPrices(Struct, kw_only=True):
+    """Prices by broker and type, in order of time."""
+
+    items: list[UnitPrice]
+
+
 class UnitLog(Struct, kw_only=True):
     """The last lines of a unit's log, oldest first."""
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby, pairwise
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -102,6 +102,24 @@ class Prices:
 
 
 NO_PRICES: Final = Prices(())
+
+
+def prices_of(notes: Iterable[Mapping[str, Any]], period: Term) -> list[dict[str, Any]]:
+    """The prices of a period, by type and in order of time: also those that it began with. A broker that was restarted
+    notes a price anew that is no other.
+    """
+    by_type: dict[str, list[tuple[Instant, int, Duration]]] = {}
+    for note_ in notes:
+        why = note_["because"]
+        known, price = by_type.setdefault(why["what"], []), (why["units"], why["of"])
+        if not known or known[-1][1:] != price:
+            known.append((note_["at"], *price))
+    return [
+        {"type": type_, "at": max(at_, period.start), "price": price, "period_ms": length}
+        for type_, known in sorted(by_type.items())
+        for (at_, price, length), (until, _, _) in pairwise([*known, (INSTANT_MAX, 0, 0)])
+        if at_ < period.end and until > period.start
+    ]
 
 
 class Accounts:

@@ -544,27 +544,6 @@ class ReleasedDelegations(Answer, frozen=True):
     sources: list[str]
 
 
-class FreeSlot(Answer, frozen=True):
-    """A window in which what was asked for is free at one site; it may begin at any instant up to ``end`` less its
-    length.
-    """
-
-    site: str
-    source: str
-    start: Instant
-    end: Instant
-
-
-class FreeSlots(Answer, frozen=True):
-    """Windows, and what stands in the way of the earliest start: how many units are ``short`` there, and which of the
-    holder's own ``leases`` have some before the first window.
-    """
-
-    slots: list[FreeSlot]
-    short: int
-    leases: list[str]
-
-
 # -- site --------------------------------------------------------------------------------------------------------------
 
 

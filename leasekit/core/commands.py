@@ -7,7 +7,7 @@ refused before. Leases are commanded by the decisions that mappers take (:mod:`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 
@@ -15,7 +15,7 @@ from leasekit.core.errors import CommandError
 from leasekit.core.properties import is_text
 from leasekit.core.reasons import Code
 from leasekit.core.settings import SettingsError, structure
-from leasekit.core.time import INSTANT_MAX, Instant
+from leasekit.core.time import INSTANT_MAX, Instant, Term
 
 C = TypeVar("C")
 
@@ -340,6 +340,30 @@ class FindSlots:
     site: str = ""
     holder: str = ""
     limit: int = attrs.field(default=10, validator=[attrs.validators.ge(1), attrs.validators.le(100)])
+
+
+@attrs.frozen(kw_only=True)
+class ShowCalendar:
+    """What is booked between ``start`` and ``end``, at a ``site``, of a ``type`` (empty: all); figures for each stretch
+    of ``step`` ms.
+    """
+
+    start: Instant = attrs.field(default=0, validator=_instant)
+    end: Instant = attrs.field(default=INSTANT_MAX, validator=_instant)
+    step: int = attrs.field(default=INSTANT_MAX, validator=attrs.validators.ge(1))
+    site: str = ""
+    type: str = ""
+
+    @property
+    def term(self) -> Term:
+        """The time that is shown. Raises ``CommandError`` for none, and for more stretches than anybody looks at."""
+        if not 0 < self.end - self.start <= self.step * STRETCHES_MAX:
+            raise CommandError(f"end: expected an instant after the start, at most {STRETCHES_MAX} steps after it")
+        return Term(self.start, self.end)
+
+
+STRETCHES_MAX: Final = 10_000
+"""How many stretches of time a calendar has figures for."""
 
 
 @attrs.frozen(kw_only=True)

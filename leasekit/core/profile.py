@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import TypeAlias, final
 
-from leasekit.core.time import Instant, Term
+from leasekit.core.time import Duration, Instant, Term
 
 BEGIN: Instant = -(1 << 62)
 """Before every instant: the first key of each profile, and "nothing found" of a search backwards."""
@@ -494,3 +494,31 @@ def periods(steps: Iterable[tuple[Term, int, int]], units: int, window: Term) ->
             begin = -1
     if begin >= 0:
         yield Term(begin, window.end)
+
+
+def binned(
+    steps: Iterable[tuple[Term, int, int]], window: Term, length: Duration
+) -> Iterator[tuple[int, int, int, int]]:
+    """For each stretch of ``length`` of a window, by the steps of it: its number, and the least that is there in it,
+    the most that is reserved, the least that is free; those that are as the one before are left out.
+    """
+    at, now = 0, (FOREVER, -FOREVER, FOREVER)
+    shown: tuple[int, int, int] | None = None
+    for term, reserved, capacity in steps:
+        figures = capacity, reserved, capacity - reserved
+        first, last = (term.start - window.start) // length, (term.end - 1 - window.start) // length
+        if first > at:
+            if now != shown:
+                yield at, *now
+            at, shown, now = first, now, figures
+        else:
+            now = min(now[0], figures[0]), max(now[1], figures[1]), min(now[2], figures[2])
+        if last > first:  # all that lies wholly within the step is alike, and its last one may not be over
+            if now != shown:
+                yield first, *now
+            if last > first + 1 and now != figures:
+                yield first + 1, *figures
+                now = figures
+            at, shown, now = last, now, figures
+    if now != shown:
+        yield at, *now

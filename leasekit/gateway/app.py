@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -29,6 +28,7 @@ from leasekit.gateway import (  # noqa: F401 - they declare their routes
     leases,
     notifications,
     slots,
+    timeline,
     tokens,
     usage,
 )
@@ -37,6 +37,7 @@ from leasekit.gateway.callers import NOBODY
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.feeds import PATH, answer_feed
 from leasekit.gateway.incoming import JSON, SAFE, caller_of, read_body
+from leasekit.gateway.matching import change_if_matched, made_response
 from leasekit.gateway.openapi import document
 from leasekit.gateway.pages.routes import page_routes
 from leasekit.gateway.problems import ProblemError, of_error
@@ -126,17 +127,17 @@ async def _answer(door: GatewayDoor, route: Route, request: Request) -> Response
         raise unprocessable(f"Idempotency-Key: found {key!r:.60}, expected 1 to 200 visible characters")
     client = request.scope["client"]
     call = Call(door, caller, headers, key, client[0] if client else "")
-    given = {**request.path_params, **route.read_params(_once(request))}
+    query = _once(request)
+    given = {**request.path_params, **route.read_params(query)}
     if route.method != "GET":
         given |= route.read_body(await read_body(request))
-    answer = await route.run(call, **given)
+    if route.method != "GET" and "if-match" in headers:
+        answer = await change_if_matched(call, route, given, query)
+    else:
+        answer = await route.run(call, **given)
     if isinstance(answer, AsyncIterator):
         return StreamingResponse(answer, media_type=EVENTS, headers=SAFE)
-    data = _encode(answer)
-    tag = f'"{hashlib.blake2b(data, digest_size=12).hexdigest()}"'
-    if route.method == "GET" and headers.get("if-none-match") == tag:
-        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={**SAFE, "etag": tag})
-    return Response(data, status_code=route.status, media_type=JSON, headers={**SAFE, "etag": tag})
+    return await made_response(route, answer, headers)
 
 
 def _once(request: Request) -> dict[str, str]:

@@ -65,6 +65,7 @@ def _operation(route: Route, found: dict[str, Any], components: dict[str, Any]) 
         ]
     if route.method != "GET":
         parameters.append({"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 200}})
+        parameters.append({"name": "If-Match", "in": "header", "schema": {"type": "string"}})
     words = " ".join(route.words.split())
     problem = {
         "description": "why it came to nothing",

@@ -1,4 +1,4 @@
-"""Windows that a broker's calendars have, by real actors: of classes, of sites, and what is in the way."""
+"""What a broker's calendars have: windows of classes and sites, what is in the way of one, and who has what when."""
 
 from __future__ import annotations
 
@@ -102,3 +102,37 @@ def test_what_can_t_be_looked_for_is_told(world: DeployedWorld) -> None:
     ):
         with pytest.raises(CommandError, match=words):
             slots(world, **wrong)
+
+
+def test_who_has_what_when(world: DeployedWorld) -> None:
+    """The broker knows what is booked of which class, the site its units; what is over, or of another type, is not
+    shown. A lease that is renewed with as many units is one stretch.
+    """
+    world.run_until(3 * HOUR)
+    (lease,) = world.query("web", "leases")
+    asked = {"start": HOUR, "end": 9 * HOUR, "step": HOUR}
+    found = world.query("hub", "calendar", **asked, site="north")
+    (entry,) = found["entries"]
+    assert (entry["lease"], entry["holder"], entry["start"], entry["end"]) == (lease["id"], "web", 2 * HOUR, 4 * HOUR)
+    steps = {one["properties"]["rack"]: one["steps"] for one in found["classes"]}
+    assert steps == {
+        "a": [[0, 2, 0, 2], [1, 2, 2, 0], [3, 2, 0, 2]],
+        "b": [[0, 1, 0, 1], [1, 1, 1, 0], [3, 1, 0, 1]],
+    }
+    racks = {one["class"]: one["properties"]["rack"] for one in found["classes"]}
+    assert {racks[one["class"]]: one["units"] for one in entry["classes"]} == {"a": 2, "b": 1}
+    site = world.query("north", "calendar", **asked)
+    assert sorted(site["entries"][0]["on"]) == ["a-0", "a-1", "b-0"]
+    assert [one["unit"] for one in site["units"]] == ["a-0", "a-1", "b-0"]
+    assert world.query("north", "calendar", site="south") == {"entries": [], "classes": [], "units": []}
+    named = world.query("web", "calendar", **asked)["entries"]
+    assert [(one["lease"], one["name"], one["units"]) for one in named] == [(lease["id"], lease["name"], 3)]
+    for actor in ("hub", "north", "web"):
+        assert world.query(actor, "calendar", start=5 * HOUR, end=6 * HOUR)["entries"] == []
+        assert world.query(actor, "calendar", type="gpu")["entries"] == []
+    world.command("web", "lease.extend", lease=lease["id"], end=6 * HOUR)
+    world.run_until(3 * HOUR + HOUR // 2)
+    (renewed,) = world.query("hub", "calendar", **asked)["entries"]
+    assert (renewed["start"], renewed["end"]) == (2 * HOUR, 6 * HOUR)
+    with pytest.raises(CommandError, match="end: expected an instant after the start, at most 10000 steps after it"):
+        world.query("hub", "calendar", start=0, end=10_001, step=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leasekit.core.profile import binned
 from leasekit.core.properties import count_of, counts, total
 from leasekit.core.time import Term
 from leasekit.core.timetable import ClassedTimetable, Shortfall, Timetable
@@ -80,6 +81,26 @@ def test_steps_add_up(capacities: tuple[int, ...], booked: list[tuple[bytes, int
     for units in (1, 4):
         periods = {at for term in table.free_periods(units, window) for at in range(*term)}
         assert periods == {at for at in range(*window) if sum(free(table, one, at) for one in CLASSES) >= units}
+
+
+@settings(deadline=None)
+@given(capacities=st.tuples(*[st.integers(0, 4)] * 3), booked=bookings, length=st.integers(1, 3 * END))
+def test_stretches_have_the_extremes_of_their_instants(
+    capacities: tuple[int, ...], booked: list[tuple[bytes, int, Term, bool]], length: int
+) -> None:
+    """The least that is there, the most that is reserved, the least that is free; each differs from the one before."""
+    table, window = made(capacities, booked), Term(3, 2 * END)
+    found = list(binned(table.steps(window), window, length))
+    told = {number: figures for number, *figures in found}
+    expected, before = {}, None
+    for number, start in enumerate(range(*window, length)):
+        instants = range(start, min(start + length, window.end))
+        there, reserved = [table.capacity_at(at) for at in instants], [table.reserved_at(at) for at in instants]
+        figures = [min(there), max(reserved), min(a - b for a, b in zip(there, reserved, strict=True))]
+        if figures != before:
+            expected[number] = before = figures
+    assert told == expected
+    assert [number for number, *_ in found] == sorted(told)
 
 
 @settings(deadline=None)

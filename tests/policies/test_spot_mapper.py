@@ -10,8 +10,7 @@ from deployed_world import CHAIN, DeployedWorld
 
 from leasekit.actors.base import Actor
 from leasekit.actors.broker.broker import Broker
-from leasekit.cli.broker import prices_of
-from leasekit.core.accounts import BID, Accounts, Prices
+from leasekit.core.accounts import BID, Accounts, Prices, prices_of
 from leasekit.core.mappers import Price
 from leasekit.core.reasons import Code, Reason, read, to_text
 from leasekit.core.schema import LogRow

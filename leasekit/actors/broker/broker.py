@@ -37,7 +37,7 @@ from leasekit.actors.broker.grants import (
 from leasekit.actors.broker.planner import Holds, Planner, Quotes
 from leasekit.actors.broker.preemption import LongestRuns, Market, Preemption, Promises
 from leasekit.actors.broker.requests import Admission, DryRuns, Refusals, Requests
-from leasekit.actors.broker.slots import SlotFinder
+from leasekit.actors.broker.slots import BookCalendar, SlotFinder
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import keeps, query
 from leasekit.actors.settings import BrokerSettings, Peer
@@ -219,6 +219,7 @@ class Broker(Server[BrokerLease]):
             quotes,
             self.planner,
             SlotFinder(self.kernel, self.book, self.served),
+            BookCalendar(self.book, self.served),
         ):
             self.dispatch.add(part)
 

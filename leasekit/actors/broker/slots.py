@@ -1,4 +1,4 @@
-"""When something would fit: free windows, read from a broker's calendars as they are."""
+"""A broker's calendars as they are: when something would fit, and who has what when."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import attrs
 from leasekit.actors.broker.book import Book
 from leasekit.actors.kernel import Kernel, query
 from leasekit.actors.served import Served
-from leasekit.core.answers import FreeSlot, FreeSlots
-from leasekit.core.commands import FindSlots
+from leasekit.core.answers import describe_counts
+from leasekit.core.calendars import ActorCalendar, CalendarClass, CalendarEntry, FreeSlot, FreeSlots
+from leasekit.core.commands import FindSlots, ShowCalendar
 from leasekit.core.errors import CommandError
-from leasekit.core.leases.records import BrokerLease, Delegation
+from leasekit.core.leases.records import BrokerLease, Delegation, Granted
+from leasekit.core.profile import binned
 from leasekit.core.reasons import Code
 from leasekit.core.time import Term
 from leasekit.core.timetable import ClassedTimetable
@@ -76,9 +78,65 @@ class SlotFinder:
             lease.id
             for lease in self._served.leases.values()
             if lease.holder == holder
-            and any(self._book.base(one.source) in bases and _overlap(one.term, until) for one in lease.claims)
+            and any(self._book.base(one.source) in bases and one.term.overlaps(until) for one in lease.claims)
         ]
 
 
-def _overlap(one: Term, other: Term) -> bool:
-    return one.start < other.end and other.start < one.end
+@attrs.define(eq=False)
+class BookCalendar:
+    """Shows who has what of a broker's delegations when, and what is free of each class."""
+
+    _book: Book
+    _served: Served[BrokerLease]
+
+    @query("calendar")
+    def show(self, asked: ShowCalendar) -> ActorCalendar:
+        """Leases that have a part of the time, and the figures of every chain."""
+        window = asked.term
+        entries = [
+            entry
+            for lease in self._served.leases.values()
+            if lease.claims and asked.type in ("", lease.type)
+            for entry in self._entries(lease, window)
+            if asked.site in ("", entry.site)
+        ]
+        return ActorCalendar(entries, [one for chain in self._shown(asked) for one in self._classes(chain, asked)])
+
+    def _shown(self, asked: ShowCalendar) -> list[Delegation]:
+        types = [asked.type] if asked.type else self._book.types()
+        chains = {one.base: one for type_ in types for one in self._book.of_type(type_) if asked.site in ("", one.site)}
+        return [chains[base] for base in sorted(chains)]
+
+    def _classes(self, chain: Delegation, asked: ShowCalendar) -> Iterator[CalendarClass]:
+        for class_, table in self._book.asked(chain.base).tables.items():
+            steps = list(binned(table.steps(asked.term), asked.term, asked.step))
+            properties = self._book.attributes_of(((class_, 1),))[0]
+            yield CalendarClass(chain.site, chain.type, class_.hex(), properties, steps)
+
+    def _entries(self, lease: BrokerLease, window: Term) -> Iterator[CalendarEntry]:
+        """One for each stretch over which a lease has the same units of the same site."""
+        stretch: tuple[Granted, Term] | None = None
+        for claim in lease.claims:
+            term = Term(claim.term.start, claim.until)
+            if term.start >= term.end:
+                continue
+            if stretch is not None and stretch[1].end == term.start and self._alike(stretch[0], claim):
+                term = Term(stretch[1].start, term.end)
+            elif stretch is not None and stretch[1].overlaps(window):
+                yield self._entry(lease, *stretch)
+            stretch = claim, term
+        if stretch is not None and stretch[1].overlaps(window):
+            yield self._entry(lease, *stretch)
+
+    def _alike(self, one: Granted, other: Granted) -> bool:
+        return one.classes == other.classes and self._site(one) == self._site(other)
+
+    def _site(self, claim: Granted) -> str:
+        source = self._book.get(claim.source)
+        return source.site if source is not None else ""
+
+    def _entry(self, lease: BrokerLease, claim: Granted, term: Term) -> CalendarEntry:
+        site, classes = self._site(claim), describe_counts(claim.classes)
+        return CalendarEntry(
+            lease.id, lease.holder, site, lease.type, lease.state, claim.units, *term, classes=classes
+        )  # fmt: skip

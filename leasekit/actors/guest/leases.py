@@ -29,9 +29,10 @@ from leasekit.core.answers import (
     SliceDetails,
     TicketDetails,
 )
+from leasekit.core.calendars import ActorCalendar, CalendarEntry
 from leasekit.core.claims.claim import decode_ticket, split_tickets
 from leasekit.core.claims.signed import RELINQUISHMENT, state
-from leasekit.core.commands import ListGuestLeases, ListSlices, ShowLease
+from leasekit.core.commands import ListGuestLeases, ListSlices, ShowCalendar, ShowLease
 from leasekit.core.errors import CommandError, TicketError
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import returns
@@ -259,6 +260,21 @@ class Leases:
             and (not asked.after or _order(lease.id) > after)
         )
         return list(islice(found, asked.limit or None))
+
+    @query("calendar")
+    def _query_calendar(self, asked: ShowCalendar) -> ActorCalendar:
+        window = asked.term
+        return ActorCalendar(
+            [
+                CalendarEntry(
+                    lease.id, "", lease.site, lease.type, lease.state,
+                    len(lease.units) or lease.latest.units, lease.runs.start, _end(lease), lease.name,
+                )
+                for lease in self.by_id.values()
+                if lease.runs.start < window.end and _end(lease) > window.start
+                and asked.type in ("", lease.type) and asked.site in ("", lease.site)
+            ]
+        )  # fmt: skip
 
     @query("lease")
     def _query_lease(self, asked: ShowLease) -> GuestLeaseDetails:

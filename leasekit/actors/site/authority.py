@@ -46,6 +46,7 @@ from leasekit.actors.site.redeems import (
     TicketChecks,
 )
 from leasekit.actors.site.saved import SiteSaved
+from leasekit.actors.site.shown import SiteCalendar
 from leasekit.actors.site.unit_changes import UnitChanges
 from leasekit.actors.site.units import Units, summary
 from leasekit.core.answers import ChangeDetails, SiteLeaseDetails, SiteStatus
@@ -126,7 +127,7 @@ class Authority(Server[SiteLease]):
             saved, claims, self.incidents, outages, failures, calendars, self.closes, early_ends,
             UnitMoves(leases, units, calendars, replacements, assignment),
             UnitCommands(leases, units, calendars, demands, saved.context),
-            maintenance, unit_changes,
+            maintenance, unit_changes, SiteCalendar(name, leases, units),
             Redemptions(served, leases, terms, tickets),
             Relinquishments(kernel, keyring, claims, voids),
         ):  # fmt: skip
@@ -206,5 +207,5 @@ def _flag(mapper: AuthorityMapper, name: str) -> bool:
 
 
 def _describe(lease: SiteLease) -> SiteLeaseDetails:
-    end = min([lease.goes_to, *(at for at in (lease.terminates_at, lease.ended) if at >= 0)])
-    return SiteLeaseDetails.of(lease, end=end, next=lease.next and ChangeDetails.of(lease.next), **view(lease.reason))
+    following = lease.next and ChangeDetails.of(lease.next)
+    return SiteLeaseDetails.of(lease, end=lease.ends_at, next=following, **view(lease.reason))

@@ -807,6 +807,11 @@ class SiteLease(SentRecord):
         return self.accepted[-1].term.end if self.accepted else self.term.end
 
     @property
+    def ends_at(self) -> Instant:
+        """When it ends, or did, whoever ends it."""
+        return min([self.goes_to, *(at for at in (self.terminates_at, self.ended) if at >= 0)])
+
+    @property
     def is_live(self) -> bool:
         """Whether anything depends on it still: on a close without a lease, which has no type, that no redeem which it
         has overtaken is carried out.
