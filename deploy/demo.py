@@ -9,6 +9,7 @@ status is 0 only if every step was checked.
 from __future__ import annotations
 
 import argparse
+import base64
 import fcntl
 import json
 import os
@@ -19,14 +20,19 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext, suppress
+from datetime import UTC, datetime
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 from urllib.request import urlopen
 
 import attrs
+from jinja2 import Environment, FileSystemLoader
 from rich.console import Console
 
 from leasekit.client import Client
@@ -36,6 +42,10 @@ ACTORS: Final = ("site", "broker", "guest")
 GATEWAY: Final = "web"
 PORT: Final = 8770
 """Where the gateway of the quickstart listens; where that is taken the demo has another."""
+PAGE: Final = "demo.html.in"
+"""What the page of the demo is made from."""
+PAGE_PORT: Final = 8771
+"""Where that page is served at a terminal; where that is taken it has another."""
 MARKER: Final = ".leasekit-demo"
 UNITS: Final = 12
 TERM: Final = "20s"
@@ -65,6 +75,80 @@ class Daemon:
     log: Path
 
 
+@attrs.define
+class Step:
+    """A step as the page shows it: it began seconds ``after`` the demo, and is ``ok``, ``failed``, or ``runs``."""
+
+    title: str
+    after: float
+    took: float = 0.0
+    state: str = "runs"
+    told: list[str] = attrs.field(factory=list)
+
+
+@attrs.define
+class Report:
+    """The page of what the demo did: one file in ``folder`` that needs no other, written anew after each step."""
+
+    folder: Path
+    began: float = attrs.field(factory=time.monotonic)
+    at: str = attrs.field(factory=lambda: f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
+    steps: list[Step] = attrs.field(factory=list)
+    pictures: list[Path] = attrs.field(factory=list)
+    running: bool = True
+    pages: str = ""
+    """Where the deployment's own pages are, if it runs."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.folder / "page" / "index.html"
+
+    @property
+    def took(self) -> float:
+        """How long the demo has run, in seconds."""
+        return max((step.after + step.took for step in self.steps), default=0.0)
+
+    def write(self) -> None:
+        """Have the file say what is so now; who reads it meanwhile has the one before."""
+        made = Environment(loader=FileSystemLoader(HERE), autoescape=True).get_template(PAGE).render(
+            steps=self.steps, took=self.took, began=self.at, running=self.running, pages=self.pages,
+            pictures=[_picture(path) for path in self.pictures],
+        )  # fmt: skip
+        self.path.parent.mkdir(exist_ok=True)
+        draft = self.path.with_suffix(".new")
+        draft.write_text(made)
+        draft.replace(self.path)
+
+
+def _picture(path: Path) -> tuple[str, str, str]:
+    """A picture as a page has it in itself."""
+    return (
+        path.stem,
+        {".svg": "image/svg+xml", ".png": "image/png"}[path.suffix],
+        base64.b64encode(path.read_bytes()).decode(),
+    )
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    """Serves the page, and says nothing of it on the terminal."""
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a folder's page, as long as the block runs."""
+    server = ThreadingHTTPServer(("127.0.0.1", free_port(PAGE_PORT)), partial(_Quiet, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 class Demo:
     """The daemons of one folder, and the steps that are taken with them."""
 
@@ -73,6 +157,8 @@ class Demo:
         self.folder = folder.absolute()
         self.console = console
         self.term = term
+        self.port = PORT
+        self.report = Report(self.folder)
         self.daemons: dict[str, Daemon] = {}
         self._lease: dict[str, Any] = {}
         self._pids: dict[str, int] = {}
@@ -145,16 +231,22 @@ class Demo:
     @contextmanager
     def step(self, title: str) -> Iterator[list[str]]:
         """One step: what is appended to the list is told when it has been checked."""
-        begun = time.monotonic()
-        told: list[str] = []
+        begun, told = time.monotonic(), list[str]()
+        step = Step(title, begun - self.report.began, told=told)
+        self.report.steps.append(step)
+        self.report.write()
         with self.console.status(title):
             try:
                 yield told
+                step.state = "ok"
             except BaseException:
+                step.state = "failed"
                 self.console.print(f"[bold red]failed[/]  {title}", soft_wrap=True)
                 raise
-        took = time.monotonic() - begun
-        self.console.print(f"[bold green]ok[/] {took:6.1f} s  {title}", soft_wrap=True)
+            finally:
+                step.took = time.monotonic() - begun
+                self.report.write()
+        self.console.print(f"[bold green]ok[/] {step.took:6.1f} s  {title}", soft_wrap=True)
         for line in told:
             self.console.print(f"{'':12}{line}", style="dim", markup=False, soft_wrap=True)
 
@@ -219,11 +311,8 @@ class Demo:
     def call_gateway(self) -> None:
         """A program that knows nothing of leasekit sees the lease, and one that does asks what it could have."""
         with self.step("start the gateway; ask it by curl, and by leasekit's client") as told:
-            port, file = free_port(PORT), self.folder / "gateway.toml"
-            whole = (self.deploy / "quickstart" / "all.toml").read_text()
-            file.write_text(whole.replace(f"127.0.0.1:{PORT}", f"127.0.0.1:{port}"))
-            self.start(GATEWAY, file)
-            url = f"http://127.0.0.1:{port}"
+            self.start(GATEWAY, self.gateway_file())
+            url = f"http://127.0.0.1:{self.port}"
             shown = json.loads(self.curl(f"{url}/api/v1/leases/web"))
             expect((shown["id"], shown["state"], shown["units"]), (self._lease["id"], "active", 4), "the lease by curl")
             told.append(f"curl {url}/api/v1/leases/web: {shown['state']}, {shown['units']} units at {shown['site']}")
@@ -231,6 +320,14 @@ class Demo:
                 answer = client.dry_run("vm", UNITS + 1, hours=1)
             expect((answer.status, answer.code), ("refused", "too_large"), f"the broker's word on {UNITS + 1} units")
             told.append(f"Client.dry_run('vm', {UNITS + 1}, hours=1): {answer.status}: {answer.reason}")
+
+    def gateway_file(self) -> Path:
+        """The quickstart's file, with the gateway at a port that is free now."""
+        self.port = free_port(PORT)
+        whole = (self.deploy / "quickstart" / "all.toml").read_text()
+        file = self.folder / "gateway.toml"
+        file.write_text(whole.replace(f"127.0.0.1:{PORT}", f"127.0.0.1:{self.port}"))
+        return file
 
     @staticmethod
     def curl(url: str) -> str:
@@ -345,6 +442,19 @@ class Demo:
             expect([path for path in pictures if not path.stat().st_size], [], "empty pictures")
             expect({path.suffix for path in pictures}, {".png", ".svg"}, "kinds of pictures")
             told.append(f"{run['events']} events in {run['measured']['wall_s']:.1f} s")
+            self.report.pictures = [path for path in pictures if path.suffix == ".svg"]
+
+    def go_on(self) -> str:
+        """Have the deployment run once more, for who looks at its pages: their address."""
+        for name in ACTORS:
+            self.start(name)
+        self.until("all are connected to their peers", lambda: all(map(self._connected, ACTORS)))
+        self.until("the broker has the site's delegation", lambda: self._free_at_broker() == UNITS)
+        self.start(GATEWAY, self.gateway_file())
+        self.cli("lease", "request", "vm", "3", "--for", "1h", "--name", "demo")
+        self.report.pages = f"http://127.0.0.1:{self.port}/"
+        self.report.write()
+        return self.report.pages
 
     # -- what the units say ----------------------------------------------------------------------------------------
 
@@ -429,6 +539,27 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
+def _say_what_is_left(console: Console, demo: Demo, took: float) -> None:
+    """What one can look at afterwards."""
+    console.print(f"\nAll steps checked in {took:.0f} s. What is left to look at:")
+    where = demo.folder
+    for what, path in (
+        ("what it did, as a page", f"{demo.report.path}"),
+        ("pictures, CSV files, summary", f"{where}/month/"),
+        ("databases", f"{where}/{{{','.join(ACTORS)}}}.db"),
+        ("logs", f"{where}/logs/"),
+    ):
+        console.print(f"  {what:<30} {path}", soft_wrap=True, markup=False)
+
+
+def _stay(console: Console, demo: Demo, address: str) -> None:
+    """Have the pages be there until Ctrl-C."""
+    pages = demo.go_on()
+    console.print(f"\nServed until Ctrl-C: what it did at {address}, the deployment at {pages}", soft_wrap=True)
+    with suppress(KeyboardInterrupt):
+        threading.Event().wait()
+
+
 def main() -> int:
     """Run the demo; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python deploy/demo.py", description=(__doc__ or "").split("\n\n")[1])
@@ -438,26 +569,29 @@ def main() -> int:
     options = parser.parse_args()
     console = Console(highlight=False)
     begun = time.monotonic()
+    live = sys.stdout.isatty()
     try:
         fresh(options.folder)
         demo = Demo(options.deploy, options.folder, console, term=options.term)
-        try:
-            demo.run()
-        finally:
-            demo.stop_all()
+        with served(demo.report.path.parent) if live else nullcontext("") as address:
+            try:
+                if live:
+                    console.print(f"What is done shows at {address}\n", soft_wrap=True)
+                try:
+                    demo.run()
+                finally:
+                    demo.report.running = False
+                    demo.report.write()
+                _say_what_is_left(console, demo, time.monotonic() - begun)
+                if live:
+                    _stay(console, demo, address)
+            finally:
+                demo.stop_all()
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    where = demo.folder
-    console.print(f"\nAll steps checked in {time.monotonic() - begun:.0f} s. What is left to look at:")
-    for what, path in (
-        ("pictures, CSV files, summary", f"{where}/month/"),
-        ("databases", f"{where}/{{{','.join(ACTORS)}}}.db"),
-        ("logs", f"{where}/logs/"),
-    ):
-        console.print(f"  {what:<30} {path}", soft_wrap=True, markup=False)
     return 0
 
 

@@ -63,9 +63,12 @@ async def list_projects(call: Call) -> Projects:
 
 
 class EventsOf(OfProject, kw_only=True):
-    """``all``: of brokers and sites as well, which operators and auditors may see."""
+    """``all``: of brokers and sites as well, which operators and auditors may see. ``calendar``: also that something
+    has changed there, without what, as an event ``changed``: then the calendar may be another.
+    """
 
     all: bool = False
+    calendar: bool = False
 
 
 @route("GET", "/events")
@@ -78,7 +81,8 @@ async def listen(call: Call, params: EventsOf) -> AsyncIterator[bytes]:
         names = [call.door.project(call.caller, params.project, VIEWER).name]
     else:
         names = call.door.projects(call.caller)
-    return call.door.hub.listen(names, call.headers.get("last-event-id", ""))
+    others = {one.name for one in call.door.actors.values() if one.role != GUEST} if params.calendar else set()
+    return call.door.hub.listen(names, call.headers.get("last-event-id", ""), others)
 
 
 class AuditPage(HistoryPage, kw_only=True):

@@ -8,7 +8,7 @@ hung up on, and can come back.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -30,6 +30,8 @@ REACHED_WITHIN: Final = 5.0
 """How long a listener waits for it to be known where the logs end, when the gateway begins, in seconds."""
 RETRY: Final = 1.0
 """After how long an actor that is away is asked again, in seconds."""
+CHANGED: Final = b"event: changed\ndata: {}\n\n"
+"""That something has changed, for who may not see what."""
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +48,24 @@ def transition(actor: str, row: Mapping[str, Any]) -> Transition:
 
 @attrs.define(eq=False)
 class Listener:
-    """Somebody who listens to some actors. ``lost``: it did not keep up."""
+    """Somebody who listens to some actors, and hears of ``others`` only that something has changed; ``changed``: it is
+    to hear that already. ``lost``: it did not keep up.
+    """
 
     actors: frozenset[str]
+    others: frozenset[str]
     send: trio.MemorySendChannel[tuple[str, int, bytes]]
+    changed: bool = False
     lost: bool = False
+
+    def wants(self, actor: str) -> bytes | None:
+        """What it hears of an event of an actor in the place of the event: None for nothing, empty for the event."""
+        if actor in self.actors:
+            return b""
+        if actor not in self.others or self.changed:
+            return None
+        self.changed = True
+        return CHANGED
 
 
 @attrs.define(eq=False)
@@ -122,22 +137,22 @@ class EventHub:
 
     def _publish(self, actor: str, seq: int, data: bytes) -> None:
         for listener in self._listeners.values():
-            if actor in listener.actors and not listener.lost:
+            if not listener.lost and (instead := listener.wants(actor)) is not None:
                 try:
-                    listener.send.send_nowait((actor, seq, data))
+                    listener.send.send_nowait((actor, seq, instead or data))
                 except trio.WouldBlock:
                     listener.lost = True
                     listener.send.close()
                 except trio.BrokenResourceError:
                     listener.lost = True
 
-    async def listen(self, actors: Sequence[str], last: str) -> AsyncIterator[bytes]:
-        """The events of these actors, after the one with the id ``last`` (empty: from now on); until whoever takes them
-        goes, or does not keep up.
+    async def listen(self, actors: Sequence[str], last: str, others: Iterable[str] = ()) -> AsyncIterator[bytes]:
+        """The events of these actors, after the one with the id ``last`` (empty: from now on), and that something has
+        changed at ``others``; until whoever takes them goes, or does not keep up.
         """
         seen = _positions(last)
         send, receive = trio.open_memory_channel[tuple[str, int, bytes]](BACKLOG_MAX)
-        listener = Listener(frozenset(actors), send)
+        listener = Listener(frozenset(actors), frozenset(others), send)
         self._listeners[id(listener)] = listener
         try:
             with trio.move_on_after(REACHED_WITHIN):  # an actor that is away is heard when it is there
@@ -156,6 +171,9 @@ class EventHub:
                     heard = await receive.receive()
                 if heard is None:
                     yield b": heartbeat\n\n"
+                elif heard[2] is CHANGED:
+                    listener.changed = False
+                    yield CHANGED
                 elif heard[1] > seen.get(heard[0], -1):
                     seen[heard[0]] = heard[1]
                     yield _identified(seen, heard[2])

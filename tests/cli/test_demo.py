@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
+from rich.console import Console
 
 DEMO = Path(__file__).resolve().parents[2] / "deploy" / "demo.py"
 _spec = importlib.util.spec_from_file_location("demo", DEMO)
@@ -27,9 +29,35 @@ def test_demo_checks_every_step(tmp_path: Path) -> None:
     assert len(re.findall(r"^ok ", done.stdout, re.MULTILINE)) == 12
     assert "All steps checked" in done.stdout
     assert list((folder / "month").glob("*.png"))
+    page = (folder / "page" / "index.html").read_text()
+    assert page.count("✓ ok") == 12
+    assert re.findall(r'(?:src|href)="(?!data:)', page) == []
+    assert "image/svg+xml;base64," in page
+    assert "refresh" not in page
     assert [name for name in ("site", "broker", "guest") if not (folder / f"{name}.db").exists()] == []
     demo.fresh(folder)
     assert [path.name for path in folder.iterdir()] == [demo.MARKER]
+
+
+@pytest.mark.xdist_group("system")
+def test_what_a_terminal_is_shown(tmp_path: Path) -> None:
+    """The page as it grows, and the deployment's own pages with a lease, until the daemons are stopped."""
+    folder = tmp_path / "run"
+    demo.fresh(folder)
+    shown = demo.Demo(DEMO.parent, folder, Console(quiet=True))
+    try:
+        with demo.served(shown.report.path.parent) as address:
+            shown.make_keys()
+            with pytest.raises(demo.DemoError), shown.step("go <wrong>"):
+                raise demo.DemoError("it did")
+            page = httpx.get(address).text
+            assert [page.count(words) for words in ("✓ ok", "✗ failed", "go &lt;wrong&gt;", "refresh")] == [1, 1, 1, 1]
+            pages = shown.go_on()
+            assert pages in httpx.get(address).text
+        answer = httpx.get(pages, follow_redirects=True)
+        assert (answer.status_code, "<title>" in answer.text) == (200, True)
+    finally:
+        shown.stop_all()
 
 
 def test_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:

@@ -111,28 +111,31 @@ class Person:
         assert found.violations_count == 0, found.generate_report()
 
 
+def log_in(lab: WebLab, chromium: Browser, name: str, **how: Any) -> Person:
+    """Somebody, in a browser of their own."""
+    context = chromium.new_context(**{"viewport": {"width": 1280, "height": 800}, "timezone_id": "UTC", **how})
+    context.set_default_timeout(WITHIN_MS)
+    one = Person(lab, context, context.new_page())
+    one.page.on("pageerror", lambda error: one.complaints.append(str(error)))
+    one.page.on("console", lambda said: one.complaints.append(said.text) if "Content Security" in said.text else None)
+    one.page.goto(f"{lab.url}/login")
+    one.page.get_by_label("Name").fill(name)
+    one.page.get_by_label("Password").fill(PASSWORD)
+    one.page.get_by_role("button", name="Log in").click()
+    expect(one.page.locator(".caller")).to_have_text(name)
+    return one
+
+
 @pytest.fixture
 def person(lab: WebLab, chromium: Browser) -> Iterator[Callable[..., Person]]:
-    """Logs somebody in, in a browser of their own."""
+    """Logs somebody in."""
     made: list[Person] = []
 
-    def log_in(name: str, **how: Any) -> Person:
-        context = chromium.new_context(**{"viewport": {"width": 1280, "height": 800}, "timezone_id": "UTC", **how})
-        context.set_default_timeout(WITHIN_MS)
-        one = Person(lab, context, context.new_page())
-        made.append(one)
-        one.page.on("pageerror", lambda error: one.complaints.append(str(error)))
-        one.page.on(
-            "console", lambda said: one.complaints.append(said.text) if "Content Security" in said.text else None
-        )
-        one.page.goto(f"{lab.url}/login")
-        one.page.get_by_label("Name").fill(name)
-        one.page.get_by_label("Password").fill(PASSWORD)
-        one.page.get_by_role("button", name="Log in").click()
-        expect(one.page.locator(".caller")).to_have_text(name)
-        return one
+    def known(name: str, **how: Any) -> Person:
+        made.append(log_in(lab, chromium, name, **how))
+        return made[-1]
 
-    yield log_in
+    yield known
     for one in made:
         one.context.close()
     assert [each for one in made for each in one.complaints] == []

@@ -65,6 +65,9 @@ class WebPage:
 PAGES: Final = (
     WebPage("leases", "Leases", "/leases"),
     WebPage("lease", "Lease", "/leases/{lease}"),
+    WebPage("sites", "Sites", "/sites", office=True),
+    WebPage("usage", "Usage", "/usage"),
+    WebPage("audit", "Audit", "/audit"),
 )
 """All pages, in the order of the menu."""
 

@@ -72,12 +72,13 @@ export const path = (name, query) => `${meta.base}/${name}${asQuery(query)}`;
 
 // -- what happens, as it happens -------------------------------------------------------------------------------------
 
-const RETRY = 1000;
+const RETRY = 1000, HIDDEN = 60_000;
 let source = null;
 
-/** Have `heard` called with each transition, and `again` when the connection is there again after it was lost. */
+/** Have `heard` called with each transition (null: of others, who don't say what), and `again` when the connection is there again after it was lost. */
 export function listen(query, heard, again) {
-  let lost = false;
+  let lost = false, hidden = 0;
+  document.getElementById("live").hidden = false;
   const connect = () => {
     source = new EventSource(meta.api + "/events" + asQuery(query));
     source.onopen = () => {
@@ -91,13 +92,21 @@ export function listen(query, heard, again) {
       if (source.readyState === EventSource.CLOSED) setTimeout(connect, RETRY);
     };
     source.addEventListener("transition", (event) => heard(JSON.parse(event.data)));
+    source.addEventListener("changed", () => heard(null));
   };
   connect();
   window.addEventListener("pagehide", () => source.close());
+  // A browser has few connections to a host: a page that nobody sees gives its own back.
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(hidden);
+    if (document.hidden) hidden = setTimeout(() => { source.close(); lost = true; }, HIDDEN);
+    else if (source.readyState === EventSource.CLOSED && lost) connect();
+  });
 }
 
 function live(state, words) {
   const shown = document.getElementById("live");
+  shown.hidden = false;
   if (shown.dataset.state === state || shown.dataset.state === "over") return;
   shown.dataset.state = state;
   shown.querySelector(".words").textContent = words;

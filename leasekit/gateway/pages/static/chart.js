@@ -108,6 +108,20 @@ export class Chart {
     this.draw();
   }
 
+  /** Have a term be in sight. */
+  reveal(start, end) {
+    const span = this.#to - this.#from;
+    if (end > this.#to) this.show(Math.min(start, end - span) + span / 20, end + span / 20);
+    else if (start < this.#from) this.show(start - span / 20, start + span - span / 20);
+  }
+
+  /** Say something where the pointer is. */
+  say(words, kind = "") {
+    this.tip.hidden = !words;
+    this.tip.dataset.kind = kind;
+    this.tip.textContent = words;
+  }
+
   get step() {
     return STEPS.find((step) => (step / (this.#to - this.#from)) * this.#plot >= SNAP_PX) ?? STEPS.at(-1);
   }
@@ -179,8 +193,13 @@ export class Chart {
   #resize() {
     const box = this.scroll.getBoundingClientRect();
     const ratio = window.devicePixelRatio || 1;
+    const before = this.#plot, wide = this.scroll.clientWidth;
     this.#labels = box.width < NARROW ? 96 : 216;
-    this.#width = this.scroll.clientWidth;
+    if (!wide) return;
+    // A minute stays as wide as it was: what one points at does not move when something opens beside the chart.
+    if (this.#width) this.#to = this.#from + Math.min(SPAN_MAX, ((this.#to - this.#from) * Math.max(1, wide - this.#labels)) / before);
+    if (this.#width && this.#width !== wide) this.on.moved(this.#from, this.#to);
+    this.#width = wide;
     this.#height = this.scroll.clientHeight;
     for (const [canvas, context, height] of [[this.canvas, this.#context, this.#height], [this.axis, this.#axis, AXIS]]) {
       canvas.width = Math.round(this.#width * ratio);
@@ -197,6 +216,7 @@ export class Chart {
 
   #paint() {
     if (!this.#width) return;
+    Object.assign(this.scroll.dataset, { from: this.#from, to: this.#to, labels: this.#labels });
     this.#ticks = this.#makeTicks();
     this.#paintAxis();
     const context = this.#context, top = this.scroll.scrollTop;
@@ -445,7 +465,7 @@ export class Chart {
         context.setLineDash([]);
       }
     }
-    if (this.#cursor && document.activeElement === this.scroll) {
+    if (this.#cursor && this.scroll.matches(":focus-visible")) {
       const { row, bar, y, height } = this.#stop();
       if (!row) return;
       const start = bar?.start ?? this.#cursor.start, end = bar?.end ?? start + this.#cursor.length;
@@ -570,12 +590,14 @@ export class Chart {
     if (!drag) return this.#hovered(this.#hit(event), event);
     if (!drag.moved && Math.abs(event.clientX - drag.clientX) < DRAG_PX) return undefined;
     drag.moved = true;
-    this.tip.hidden = true;
     const by = ((event.clientX - drag.clientX) / this.#plot) * (drag.to - drag.from);
     if (drag.touch) return this.show(drag.from - by, drag.to - by);
+    const before = drag.shown;
     drag.shown = this.#dragged(drag, by);
     if (drag.shown) {
       const { start, end } = drag.shown;
+      this.#tipAt(event);
+      if (before && before.start === start && before.end === end) return undefined;
       if (drag.shown.bar) this.on.change(drag.bar, start, end, false, drag.row);
       else this.on.select(drag.row, start, end, false);
     }
@@ -606,6 +628,7 @@ export class Chart {
     if (this.#touches.size < 2) this.#pinch = null;
     const drag = this.#drag;
     this.#drag = null;
+    this.say("");
     if (!drag || cancelled) return this.draw();
     if (drag.moved && drag.shown) {
       const { start, end, bar } = drag.shown;
@@ -626,16 +649,17 @@ export class Chart {
     const can = hit && (hit.edge || hit.bar || hit.row.free);
     this.scroll.style.cursor = !can ? "" : hit.edge ? "ew-resize" : hit.bar ? "pointer" : "cell";
     const words = hit && (hit.bar ? hit.bar.words : hit.row.steps ? this.#said(hit.row, hit.at) : "");
-    this.tip.hidden = !words;
-    if (words) {
-      this.tip.textContent = words;
-      const box = this.tip.parentElement.getBoundingClientRect();
-      const x = event.clientX - box.left, right = x > box.width - 260;
-      this.tip.style.left = `${right ? x - 12 : x + 14}px`;
-      this.tip.style.translate = right ? "-100% 0" : "";
-      this.tip.style.top = `${event.clientY - box.top + 16}px`;
-    }
+    this.say(words);
+    if (words) this.#tipAt(event);
     this.draw();
+  }
+
+  #tipAt(event) {
+    const box = this.tip.parentElement.getBoundingClientRect();
+    const x = event.clientX - box.left, right = x > box.width - 260;
+    this.tip.style.left = `${right ? x - 12 : x + 14}px`;
+    this.tip.style.translate = right ? "-100% 0" : "";
+    this.tip.style.top = `${event.clientY - box.top + 16}px`;
   }
 
   #said(row, at) {

@@ -1,0 +1,148 @@
+// What the API says of a calendar, as rows of a chart: sites, types, classes of units, and units.
+
+import { get } from "./api.js";
+import { packed } from "./chart.js";
+import * as time from "./time.js";
+
+const BINS = 1000, BARS_MAX = 10_000, LANES_MAX = 60;
+const ASKED = ["nascent"];
+
+/** The calendar of a window, as `project` sees it: {sources, bookings, more, away}. */
+export async function readCalendar(project, from, to, signal) {
+  const told = await get("/calendar", { since: time.iso(from), until: time.iso(to), bins: BINS, limit: BARS_MAX }, signal);
+  const start = Date.parse(told.start), step = time.toSpan(told.step);
+  const sources = [];
+  told.rows.forEach((row, index) => {
+    let source = sources.find((found) => found.site === row.site && found.type === row.type);
+    if (!source) sources.push((source = { site: row.site, type: row.type, classes: [] }));
+    const properties = Object.entries(row.properties ?? {}).map(([name, value]) => `${name}=${value}`).sort();
+    const at = row.at ?? [];
+    source.classes.push({
+      index, properties, id: row.class, units: row.units ?? [], most: Math.max(0, ...(row.there ?? [])),
+      steps: at.map((number, nth) => [start + number * step, row.there[nth], row.booked[nth], row.free[nth]]),
+    });
+  });
+  sources.sort((a, b) => a.site.localeCompare(b.site) || a.type.localeCompare(b.type));
+  const bookings = told.bars.map((bar) => booking(bar, told.rows[bar.row], project));
+  return { sources, bookings, more: told.more, away: told.away ?? [] };
+}
+
+function booking(bar, row, project) {
+  const start = Date.parse(bar.start), end = Date.parse(bar.end), own = Boolean(bar.lease) && bar.project === project;
+  const over = ["closed", "failed"].includes(bar.state);
+  const kind = bar.kind === "maintenance" ? "withheld" : bar.kind === "hold" || ASKED.includes(bar.state) ? "held" : own ? "mine" : "other";
+  const state = bar.state || { withheld: "maintenance", held: "held" }[kind] || "booked";
+  const label = bar.name || (own ? bar.lease : "") || bar.project || (kind === "withheld" ? bar.reason || "maintenance" : kind === "held" ? "held" : "booked");
+  const units = `${bar.units} ${bar.units === 1 ? "unit" : "units"}`;
+  return {
+    site: row?.site ?? bar.site ?? "", type: row?.type ?? bar.type ?? "", row: bar.row, units: bar.units, on: bar.on ?? [], lease: bar.lease ?? "",
+    project: bar.project ?? "", mine: own, start, end, kind, label, state, id: `${bar.lease ?? ""} ${bar.row} ${start} ${end}`,
+    waits: kind === "held", moves: own && !over && start > Date.now(), stretches: own && !over && end > Date.now(),
+    words: [label, units, state, bar.project, time.term(start, end)].filter(Boolean).join(" · "),
+  };
+}
+
+/** The levels of classes and of bookings of one's own, as steps [from, mine, others, withheld] of `units` at most. */
+function levels(classes, own, units) {
+  const changes = new Map();
+  const add = (at, index, by) => {
+    if (!by) return;
+    let found = changes.get(at);
+    if (!found) changes.set(at, (found = [0, 0, 0]));
+    found[index] += by;
+  };
+  for (const one of classes) {
+    let booked = 0, gone = 0;
+    for (const [at, , taken, free] of one.steps) {
+      const missing = Math.max(0, one.most - taken - free);
+      add(at, 1, taken - booked);
+      add(at, 2, missing - gone);
+      booked = taken;
+      gone = missing;
+    }
+  }
+  for (const one of own) {
+    add(one.start, 0, one.units);
+    add(one.end, 0, -one.units);
+  }
+  const level = [0, 0, 0];
+  return [...changes.keys()].sort((a, b) => a - b).map((at) => {
+    changes.get(at).forEach((by, index) => { level[index] += by; });
+    const mine = Math.min(level[0], units);
+    return [at, mine, Math.max(0, level[1] - mine), Math.max(0, Math.min(level[2], units - mine))];
+  });
+}
+
+const sum = (numbers) => numbers.reduce((total, one) => total + one, 0);
+const counts = (units) => `${units} ${units === 1 ? "unit" : "units"}`;
+
+/** A lease of several classes is one bar, where these are not told apart. */
+function merged(bookings) {
+  const found = new Map();
+  for (const one of bookings) {
+    const key = one.lease ? `${one.lease} ${one.start} ${one.end}` : one.id + found.size;
+    const before = found.get(key);
+    found.set(key, before ? { ...before, units: before.units + one.units } : one);
+  }
+  return [...found.values()];
+}
+
+/** The rows of a calendar as it is `shown` (what the address says), with those below that are `open`. */
+export function rowsOf(data, shown, open) {
+  const words = (shown.find ?? "").toLowerCase(), rows = [];
+  const bySource = new Map();
+  for (const one of data.bookings) {
+    const key = `${one.site}/${one.type}`;
+    if (!bySource.has(key)) bySource.set(key, []);
+    bySource.get(key).push(one);
+  }
+  let site = null;
+  for (const source of data.sources) {
+    if ((shown.site && source.site !== shown.site) || (shown.type && source.type !== shown.type)) continue;
+    const classes = source.classes.filter((one) => !words || source.type.toLowerCase().includes(words) || one.properties.some((text) => text.toLowerCase().includes(words)));
+    if (!classes.length) continue;
+    const all = bySource.get(`${source.site}/${source.type}`) ?? [];
+    if (shown.mine && !all.some((one) => one.mine)) continue;
+    if (source.site !== site) {
+      site = source.site;
+      rows.push({ key: `site ${site}`, kind: "site", label: site, depth: 0, site });
+    }
+    rows.push(...below(source, classes, all, open));
+  }
+  return rows;
+}
+
+function below(source, classes, all, open) {
+  const key = `${source.site}/${source.type}`, units = sum(classes.map((one) => one.most)), several = classes.length > 1;
+  const opened = open.has(key), own = all.filter((one) => one.mine);
+  const rest = all.filter((one) => one.kind !== "other" || one.project);
+  const rows = [{
+    key, kind: "type", depth: 1, label: source.type, sub: counts(units) + (several ? `, ${classes.length} classes` : ""), site: source.site, type: source.type,
+    units, free: true, opens: several || classes.some((one) => one.units.length > 0), open: opened, filter: "",
+    steps: levels(classes, own.filter((one) => one.kind === "mine"), units), lanes: packed(merged(rest)).slice(0, LANES_MAX),
+  }];
+  if (!opened) return rows;
+  for (const one of classes) {
+    const inside = `${key}/${one.id}`, theirs = all.filter((booked) => booked.row === one.index);
+    if (several) {
+      rows.push({
+        key: inside, kind: "class", depth: 2, label: one.properties.join(", ") || "without attributes", sub: counts(one.most), site: source.site, type: source.type,
+        units: one.most, free: true, opens: one.units.length > 0, open: open.has(inside), filter: one.properties.map(condition).join(" and "),
+        steps: levels([one], theirs.filter((booked) => booked.kind === "mine"), one.most),
+      });
+      if (!open.has(inside)) continue;
+    }
+    const lanes = one.units.map(() => []);
+    for (const booked of theirs) for (const at of booked.on) lanes[at]?.push(booked);
+    one.units.forEach((unit, at) => rows.push({
+      key: `unit ${source.site}/${unit.name}`, kind: "unit", depth: 3, label: unit.name, sub: ["free", "active"].includes(unit.state) ? "" : unit.reason || unit.state,
+      site: source.site, type: source.type, units: 1, lanes: [lanes[at]],
+    }));
+  }
+  return rows;
+}
+
+const condition = (text) => {
+  const [name, ...value] = text.split("=");
+  return `${name} == ${JSON.stringify(value.join("="))}`;
+};

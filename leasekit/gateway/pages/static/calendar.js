@@ -1,0 +1,336 @@
+// The calendar: what is free, taken and withheld over time; one reserves by dragging over it, or by its table and forms.
+
+import { Problem, get, here, listen, path } from "./api.js";
+import { Chart, SPAN_MAX, SPAN_MIN, freeOver } from "./chart.js";
+import { readCalendar, rowsOf } from "./calendar-data.js";
+import { h, fill, button, choice, chip, empty, field, table } from "./dom.js";
+import { note, page, setView, view } from "./frame.js";
+import { Trying, changeForm, closeForm, extendForm, goesOn, title } from "./lease-actions.js";
+import { Reserving } from "./reserve.js";
+import * as time from "./time.js";
+
+const { HOUR, DAY } = time;
+const AGAIN_MS = 120, MOVED_MS = 250, ROWS_MAX = 1000;
+const SPANS = [["Day", DAY], ["Week", 7 * DAY], ["Month", 31 * DAY], ["Year", 365 * DAY]];
+
+/** The page: its tools, the chart or the table, and what is beside it. */
+class Calendar {
+  constructor(place, projects, shown) {
+    this.projects = projects;
+    this.project = projects.includes(shown.project) ? shown.project : projects[0];
+    this.open = new Set((shown.open ?? "").split(",").filter(Boolean));
+    const now = Date.now(), asked = [Date.parse(shown.from), Date.parse(shown.to)];
+    const span = asked[1] - asked[0];
+    [this.from, this.to] = span >= SPAN_MIN && span <= SPAN_MAX ? asked : [now - 2 * HOUR, now + 22 * HOUR];
+    this.chartPlace = h("div", { class: "chart" });
+    this.side = h("aside", { class: "side", "aria-label": "Details", hidden: true });
+    this.frame = h("div", { class: "calendar" }, this.chartPlace, this.side);
+    this.tablePlace = h("div", { class: "tables", hidden: true });
+    this.tools = h("div", { class: "tools" });
+    this.help = h("dialog", { class: "dialog" });
+    fill(place, this.tools, this.frame, this.tablePlace, legend(), keys(), this.help);
+    this.chart = new Chart(this.chartPlace, this.from, this.to, {
+      select: (row, start, end, done, byKeys) => this.select(row, start, end, done, byKeys),
+      pick: (bar) => this.pick(bar.lease),
+      change: (bar, start, end, done) => this.change(bar, start, end, done),
+      moved: (from, to) => this.moved(from, to),
+      toggle: (row) => this.toggle(row),
+      now: () => this.goTo(Date.now() - 2 * HOUR, this.to - this.from),
+    });
+    this.makeTools();
+    window.addEventListener("popstate", () => location.reload());
+    window.addEventListener("zone", () => this.show());
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && !this.side.hidden && !document.querySelector("dialog[open]")) this.away();
+      if (event.key === "?" && !event.target.closest("input, textarea, select")) this.explain();
+    });
+  }
+
+  // -- tools ---------------------------------------------------------------------------------------------------------
+
+  makeTools() {
+    const shown = view();
+    const spans = SPANS.map(([words, span]) => button(words, () => this.goTo(this.from, span), { data: { span: String(span) }, "aria-pressed": "false" }));
+    this.spans = spans;
+    this.term = h("span", { class: "dim term-words" });
+    const again = (name) => (value) => { setView({ [name]: value }); this.show(); };
+    this.sites = h("span", {});
+    const find = h("input", { type: "search", value: shown.find ?? "", placeholder: "soc=imx8", "aria-label": "Attributes", on: { input: () => again("find")(find.value) } });
+    const mine = button("Mine", () => { const on = view().mine !== "yes"; mine.setAttribute("aria-pressed", String(on)); again("mine")(on ? "yes" : ""); }, { "aria-pressed": String(shown.mine === "yes"), title: "Only what has leases of my project" });
+    const asTable = button("Table", () => { const on = view().view !== "table"; asTable.setAttribute("aria-pressed", String(on)); again("view")(on ? "table" : ""); }, { "aria-pressed": String(shown.view === "table") });
+    fill(this.tools,
+      h("span", { class: "group" }, button("‹", () => this.chart.pan(-0.5), { "aria-label": "Earlier" }), button("Now", () => this.goTo(Date.now() - (this.to - this.from) / 12, this.to - this.from)), button("›", () => this.chart.pan(0.5), { "aria-label": "Later" })),
+      h("span", { class: "group" }, spans),
+      h("span", { class: "group" }, button("−", () => this.chart.zoom(1.6), { "aria-label": "Zoom out" }), button("+", () => this.chart.zoom(1 / 1.6), { "aria-label": "Zoom in" })),
+      this.sites, find,
+      this.projects.length > 1 && field("Project", choice(this.projects, this.project, (value) => { this.project = value; setView({ project: value }); this.load(); })),
+      mine, asTable, h("span", { class: "right" }, this.term),
+      button("Reserve", () => this.reserveFirst(), { class: "do" }),
+      button("?", () => this.explain(), { "aria-label": "Keys and marks" }));
+    this.said();
+  }
+
+  /** Sites and types to choose from, as far as there are several. */
+  chooseSites() {
+    const shown = view(), pick = (label, name, values) => values.length > 1 && choice([["", `all ${label}`], ...values], shown[name] ?? "", (value) => { setView({ [name]: value }); this.show(); }, { "aria-label": label });
+    const sources = this.data.sources;
+    fill(this.sites, pick("sites", "site", [...new Set(sources.map((one) => one.site))]), " ", pick("types", "type", [...new Set(sources.map((one) => one.type))]));
+  }
+
+  said() {
+    for (const one of this.spans) one.setAttribute("aria-pressed", String(Math.abs(Math.log(Number(one.dataset.span) / (this.to - this.from))) < 0.45));
+    this.term.textContent = time.term(this.from, this.to);
+  }
+
+  explain() {
+    fill(this.help, h("h2", {}, "Calendar"),
+      h("p", {}, "Each row is what a site has of a type, or of one class of it. Drag over a row to reserve; drag a lease of yours to move it, or its right edge to have it end elsewhere. Click a lease to see it."),
+      h("p", {}, "Pan by dragging the axis, zoom with Ctrl and the wheel. With keys, once the calendar has the focus:"),
+      h("dl", {}, [["← →", "another time, or the next lease"], ["↑ ↓", "another row, or lane of leases"], ["Shift + ← →", "longer or shorter"], ["Enter", "reserve, or see the lease"], ["o", "open or fold a row"], ["+ −", "zoom"], ["Page ↑ ↓", "earlier, later"], ["n", "now"], ["Esc", "put away what is beside"]].map(([key, words]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, words)])),
+      h("div", { class: "buttons" }, button("Close", () => this.help.close(), { class: "do" })));
+    this.help.showModal();
+  }
+
+  // -- data ----------------------------------------------------------------------------------------------------------
+
+  /** Read what the window shows, with as much again before and after it, so that a little panning needs no more. */
+  async load() {
+    const span = this.to - this.from;
+    this.loaded = [this.from - span, this.to + span];
+    this.#abort?.abort();
+    this.#abort = new AbortController();
+    try {
+      this.data = await readCalendar(this.project, this.loaded[0], this.loaded[1], this.#abort.signal);
+    } catch (problem) {
+      if (problem.name === "AbortError") return;
+      if (!this.data || problem.status === undefined) throw problem;
+      if (problem.status) note(problem.message, { refused: true });
+      return;
+    }
+    this.chooseSites();
+    this.show();
+    this.refreshSide();
+    requestAnimationFrame(() => performance.mark("calendar-drawn"));
+  }
+
+  #abort = null;
+  #later = 0;
+
+  soon(wait = AGAIN_MS) {
+    clearTimeout(this.#later);
+    this.#later = setTimeout(() => this.load(), wait);
+  }
+
+  listen() {
+    listen(here.seesAll ? { all: true } : { calendar: true }, () => this.soon(), () => this.soon(0));
+    setInterval(() => this.chart.draw(), 15_000);
+  }
+
+  moved(from, to) {
+    if (from === this.from && to === this.to) return;
+    this.from = from;
+    this.to = to;
+    this.said();
+    clearTimeout(this.movedTimer);
+    this.movedTimer = setTimeout(() => setView({ from: time.iso(from), to: time.iso(to) }), MOVED_MS);
+    const [first, last] = this.loaded ?? [0, 0], span = to - from;
+    if (from < first || to > last || last - first > 40 * span) this.soon(MOVED_MS);
+    if (view().view === "table") this.showTable();
+  }
+
+  goTo(from, span) {
+    this.chart.show(from, from + span);
+  }
+
+  // -- what is shown -------------------------------------------------------------------------------------------------
+
+  show() {
+    const asTable = view().view === "table";
+    this.chartPlace.hidden = asTable;
+    this.tablePlace.hidden = !asTable;
+    this.frame.classList.toggle("only-side", asTable);
+    this.frame.hidden = asTable && this.side.hidden;
+    this.rows = rowsOf(this.data, view(), this.open);
+    this.chart.setRows(this.rows);
+    this.chartPlace.querySelector(".empty")?.remove();
+    if (!this.rows.length) this.chartPlace.append(empty(this.data.sources.length ? "Nothing fits what you look for." : "No site has given anything to a broker of yours yet."));
+    if (asTable) this.showTable();
+  }
+
+  toggle(row) {
+    this.open[this.open.has(row.key) ? "delete" : "add"](row.key);
+    setView({ open: [...this.open].join(",") });
+    this.show();
+  }
+
+  /** The same as the chart, as tables. */
+  showTable() {
+    const rows = this.rows.filter((row) => row.steps && row.free), periods = [], bookings = [];
+    for (const row of rows) {
+      row.steps.forEach(([start, mine, others, withheld], index) => {
+        const end = row.steps[index + 1]?.[0] ?? this.loaded[1];
+        if (end <= this.from || start >= this.to) return;
+        const free = Math.max(0, row.units - mine - others - withheld);
+        const from = Math.max(start, this.from), to = Math.min(end, this.to);
+        periods.push([row.site, row.depth > 1 ? `${row.type}: ${row.label}` : row.type, time.moment(from), time.moment(to), `${free} of ${row.units}`, String(mine), String(others), String(withheld),
+          free && to > Date.now() ? button("Reserve", () => this.select(row, Math.max(from, Date.now()), to, true, true), { "aria-label": `Reserve ${row.type} at ${row.site} from ${time.moment(from)}` }) : ""]);
+      });
+    }
+    for (const one of this.data.bookings) {
+      if (one.end > this.from && one.start < this.to) bookings.push([one.site, one.type, time.moment(one.start), time.moment(one.end), String(one.units), chip(one.state, one.kind), one.project, one.lease && one.mine ? button(one.label, () => this.pick(one.lease), {}) : one.label]);
+    }
+    bookings.sort((a, b) => (a[0] < b[0] ? -1 : 1));
+    const cut = (list) => list.length > ROWS_MAX && h("p", { class: "dim" }, `The first ${ROWS_MAX} of ${list.length}: show less time, or one site or type.`);
+    fill(this.tablePlace, h("h2", {}, "What is free"), cut(periods),
+      periods.length ? table("What is free", ["Site", "Type", `From (${time.zone()})`, "To", "Free", "Mine", "Others", "Withheld", h("span", { class: "hidden" }, "Do")], periods.slice(0, ROWS_MAX)) : empty("Nothing in this time."),
+      h("h2", {}, "Bookings"), cut(bookings),
+      bookings.length ? table("Bookings", ["Site", "Type", `From (${time.zone()})`, "To", "Units", "State", "Whose", "Lease"], bookings.slice(0, ROWS_MAX)) : empty("None in this time."));
+  }
+
+  // -- what is beside it ---------------------------------------------------------------------------------------------
+
+  beside(heading, ...content) {
+    this.reserving?.stop();
+    this.reserving = null;
+    this.picked = null;
+    this.side.hidden = false;
+    this.frame.hidden = false;
+    fill(this.side, h("header", {}, h("h2", {}, heading), button("×", () => this.away(), { class: "quiet", "aria-label": "Put away" })), content);
+  }
+
+  away() {
+    this.reserving?.stop();
+    this.reserving = null;
+    this.picked = null;
+    this.side.hidden = true;
+    if (view().view === "table") this.frame.hidden = true;
+    this.chart.select(null);
+    if (view().view !== "table") this.chart.scroll.focus();
+  }
+
+  select(row, start, end, done, byKeys = false) {
+    if (!done) {
+      this.tryDragged({ type: row.type, site: row.site, filter: row.filter, units: this.reserving?.wish.units ?? 1, ...timeOf(start, end) }, "/leases/dry-run", start, end);
+      return;
+    }
+    if (!this.reserving || this.reserving.key !== row.key) {
+      const wish = { type: row.type, site: row.site, filter: row.filter, start, end, project: this.project, projects: this.projects, units: this.reserving?.wish.units ?? 1 };
+      const reserving = new Reserving(wish, {
+        changed: (wanted) => this.chart.select({ key: row.key, start: wanted.start, end: wanted.end }),
+        answered: (granted) => this.chart.select({ key: row.key, start: reserving.wish.start, end: reserving.wish.end, refused: !granted }),
+        done: () => { this.away(); this.soon(0); },
+        away: () => this.away(),
+      });
+      this.beside(`Reserve ${row.type}`, h("p", { class: "dim" }, row.site, row.filter && [" · ", h("code", {}, row.filter)]), reserving.place);
+      reserving.key = row.key;
+      this.reserving = reserving;
+    } else this.reserving.set(start, end);
+    this.chart.select({ key: row.key, start, end });
+    requestAnimationFrame(() => requestAnimationFrame(() => this.chart.reveal(start, end)));
+    if (byKeys) this.reserving.units.focus();
+  }
+
+  /** While it is dragged: what would be answered is said where the pointer is. */
+  tryDragged(body, where, start, end) {
+    const words = `${time.term(start, end)} · ${time.span(end - start)}`;
+    this.chart.say(words);
+    this.dragged ??= new Trying(h("div", {}), () => {});
+    this.dragged.shown = (found) => {
+      const granted = found.status === "granted";
+      const said = granted ? "granted" : found.status === "waits" ? "would wait" : found instanceof Problem || found.status === "refused" ? "not free" : "";
+      if (this.dragging === words) this.chart.say(`${words} · ${said}`, granted ? "granted" : "refused");
+    };
+    this.dragging = words;
+    this.dragged.try(where, body, { project: this.project }, 30);
+  }
+
+  /** What the button does: the first row that has something free, for an hour from now on. */
+  reserveFirst() {
+    const start = Math.ceil(Math.max(Date.now(), this.from) / (5 * time.MINUTE)) * 5 * time.MINUTE;
+    const rows = this.rows.filter((row) => row.free);
+    const row = rows.find((one) => freeOver(one, start, start + HOUR) > 0) ?? rows[0];
+    if (row) this.select(row, start, start + HOUR, true, true);
+    else note("There is nothing to reserve here.");
+  }
+
+  async pick(id) {
+    this.beside("Lease", h("p", { class: "loading" }, "Loading…"));
+    this.picked = id;
+    await this.refreshSide();
+  }
+
+  async refreshSide() {
+    const id = this.picked;
+    if (!id || this.side.querySelector("form")) return;
+    let lease;
+    try {
+      lease = await get(`/leases/${encodeURIComponent(id)}`, { project: this.project });
+    } catch (problem) {
+      if (problem.status === undefined) throw problem;
+      this.beside("Lease", h("p", {}, problem.message));
+      return;
+    }
+    if (this.picked !== id) return;
+    this.showLease(lease);
+  }
+
+  showLease(lease) {
+    const start = Date.parse(lease.start), end = Date.parse(lease.end), now = Date.now();
+    const form = (make, heading) => () => this.beside(heading, make(lease, () => this.pick(lease.id)));
+    const more = path(`leases/${encodeURIComponent(lease.id)}`, { project: lease.project });
+    this.beside(title(lease),
+      h("p", {}, chip(lease.state), " ", lease.pending),
+      lease.reason && h("p", { class: "why" }, lease.reason),
+      h("dl", {}, h("dt", {}, "Units"), h("dd", {}, `${lease.units} × ${lease.type}${lease.site ? ` at ${lease.site}` : ""}`),
+        h("dt", {}, "Term"), h("dd", {}, time.term(start, end)),
+        goesOn(lease) && [h("dt", {}, start > now ? "Starts" : "Ends"), h("dd", {}, time.until(start > now ? start : end, now))]),
+      goesOn(lease) && h("div", { class: "buttons" }, button("Extend…", form(extendForm, "Extend"), { class: "do" }), button("Change…", form(changeForm, "Change")), button("Close…", form((one, done) => closeForm([one], done), "Close"), { class: "danger" })),
+      h("p", {}, h("a", { href: more }, "All about it")));
+    this.picked = lease.id;
+  }
+
+  /** A lease of one's own was dragged: the form says what would be answered, and asks for it. */
+  async change(bar, start, end, done) {
+    if (!done) {
+      const begun = bar.start <= Date.now();
+      const [what, body] = begun && end > bar.end ? ["extend", { end: time.iso(end) }] : ["modify", { end: time.iso(end), start: begun || start === bar.start ? undefined : time.iso(start) }];
+      this.tryDragged(body, `/leases/${encodeURIComponent(bar.lease)}/${what}/dry-run`, start, end);
+      return;
+    }
+    let lease;
+    try {
+      lease = await get(`/leases/${encodeURIComponent(bar.lease)}`, { project: this.project });
+    } catch (problem) {
+      if (problem.status === undefined) throw problem;
+      note(problem.message, { refused: true });
+      return;
+    }
+    // A bar is as exact as one sees: what was not dragged stays as the lease has it.
+    const wished = {};
+    if (start !== bar.start) wished.start = start;
+    if (start !== bar.start && end !== bar.end) wished.end = start + Date.parse(lease.end) - Date.parse(lease.start);
+    else if (end !== bar.end) wished.end = end;
+    this.beside(`Change ${title(lease)}`, changeForm(lease, () => { this.chart.select(null); this.pick(lease.id); }, wished));
+    this.side.querySelector('button[type="submit"]').focus();
+  }
+}
+
+/** A term as a request says it: without a start where that is over. */
+const timeOf = (start, end) => ({ ...(start <= Date.now() ? {} : { start: time.iso(start) }), end: time.iso(end) });
+
+const legend = () => h("div", { class: "legend", "aria-label": "Marks" }, [["mine", "mine"], ["other", "others"], ["held", "asked for"], ["withheld", "maintenance"], ["failed", "failed"]].map(([kind, words]) => h("span", {}, h("i", { class: "key", data: { kind }, "aria-hidden": "true" }), words)));
+
+const keys = () => h("p", { class: "hidden", id: "chart-keys" }, "Arrows move, Shift and arrows make longer, Enter reserves or shows a lease, plus and minus zoom, question mark says more. The button Table shows the same as tables.");
+
+document.body.dataset.fills = "";
+await page(async (place) => {
+  const shown = view();
+  const { items: projects } = await get("/projects");
+  if (!projects.length && !here.seesAll) {
+    fill(place, empty("You have no project. An operator can give you a role in one."));
+    return;
+  }
+  const calendar = new Calendar(place, projects, shown);
+  await calendar.load();
+  calendar.listen();
+});

@@ -1,0 +1,137 @@
+// A request in all its words: a form that is made of the API's schema, which says what would be answered before it is sent.
+
+import { Problem, get, path, post } from "./api.js";
+import { button, choice, empty, field, fill, h } from "./dom.js";
+import { note, page, setView, view } from "./frame.js";
+import { Trying } from "./lease-actions.js";
+import { Offers } from "./reserve.js";
+import * as time from "./time.js";
+
+const FIRST = ["type", "units", "length", "start", "site", "filter", "name"];
+const LABELS = { length: "For how long", start: "From", end: "Until", deferrable_until: "May begin until", needs: "Needs", elastic: "Would do with", keepalive: "Ends when silent for", timeout: "Answer within" };
+const HELP = {
+  length: "Such as 90m, 2h or 1d 12h.", filter: 'Units with these attributes, such as soc == "imx8" and ram >= 4.', start: "Empty: as soon as it can.",
+  elastic: "With so few units it would do as well, if there are no more.", preemptible: "Others may have it end early, for a better price or place.",
+  keepalive: "It is closed when its holder was not heard of for so long.", deferrable_until: "It may wait, and begin at this time at the latest.",
+  needs: "What each machine is to have of a host, a line for each: cpu=2.", timeout: "So long the broker may let it wait.", slice: "Leases of a slice are looked at, and closed, together.",
+  group: "All requests of a group are granted together, or none.", group_size: "How many requests the group has.", after: "It is redeemed when this lease is active.",
+  configuration: "What drivers are told, a line for each: key=value.", properties: "What the broker is told, a line for each: key=value.", bid: "What one would pay for a unit at most.",
+};
+const TEMPLATES = "leasekit-templates";
+
+function kept_() {
+  try {
+    return JSON.parse(localStorage.getItem(TEMPLATES)) ?? {};
+  } catch {
+    return {};
+  }
+}
+
+const words = (name) => { const text = name.replaceAll("_", " "); return text[0].toUpperCase() + text.slice(1); };
+
+/** The kind of a field of the schema: what is allowed but null. */
+const kindOf = (schema) => schema.anyOf?.find((one) => one.type !== "null") ?? schema;
+
+const defaultOf = (name) => ({ units: "1", length: "1h" })[name] ?? "";
+
+function inputOf(name, schema, value, types) {
+  const kind = kindOf(schema), start = value ?? defaultOf(name);
+  if (name === "type") return choice(types.map((one) => one.type), start, null, { name });
+  if (name === "site") return choice([["", "any"], ...new Set(types.flatMap((one) => one.classes.map((each) => each.site)))], start, null, { name });
+  if (kind.type === "boolean") return h("input", { type: "checkbox", name, checked: value === "yes" });
+  if (kind.type === "integer") return h("input", { type: "number", name, min: kind.minimum, max: kind.maximum, value: start, required: name === "units" });
+  if (kind.format === "date-time") return h("input", { type: "datetime-local", name, value: start });
+  if (kind.type === "object") return h("textarea", { name, rows: 2, value: start });
+  return h("input", { name, maxlength: kind.maxLength, value: start, autocomplete: "off", spellcheck: false });
+}
+
+function read(input, schema) {
+  const kind = kindOf(schema), text = input.value.trim();
+  if (input.type === "checkbox") return input.checked || undefined;
+  if (!text) return undefined;
+  if (kind.type === "integer") return Number(text);
+  if (kind.format === "date-time") return time.iso(time.fromInput(text));
+  if (kind.type === "object") return Object.fromEntries(text.split("\n").filter(Boolean).map((line) => [line.split("=")[0].trim(), line.split("=").slice(1).join("=").trim()]));
+  return /length of time/.test(kind.description ?? "") ? text.replaceAll(" ", "") : text;
+}
+
+await page(async (place) => {
+  const shown = view();
+  const [{ items: projects }, document_, { items: types }] = await Promise.all([get("/projects"), get("/openapi.json"), get("/types")]);
+  if (!projects.length) {
+    fill(place, empty("You have no project. An operator can give you a role in one."));
+    return;
+  }
+  const project = projects.includes(shown.project) ? shown.project : projects[0];
+  const schema = document_.components.schemas.LeaseRequest.properties;
+  const answer = h("div", { class: "answer", role: "status" }, h("p", { class: "dim" }, "Say what you want: the answer comes as you type."));
+  const offers = new Offers(), trying = new Trying(answer, told), inputs = new Map();
+
+  for (const [name, kind] of Object.entries(schema)) inputs.set(name, inputOf(name, kind, shown[name], types));
+  const of = (name) => field(LABELS[name] ?? words(name), inputs.get(name), HELP[name]);
+  const send = h("button", { class: "do", type: "submit" }, "Request");
+  const form = h("form", { class: "request", on: { input: changed, submit } },
+    h("div", { class: "fields" },
+      projects.length > 1 && field("Project", choice(projects, project, (value) => { setView({ project: value }); location.reload(); })),
+      FIRST.map(of)),
+    h("details", { open: Object.keys(shown).some((name) => schema[name] && !FIRST.includes(name)) }, h("summary", {}, "More"), h("div", { class: "fields" }, Object.keys(schema).filter((name) => !FIRST.includes(name)).map(of))),
+    answer, offers.place,
+    h("div", { class: "buttons" }, send, button("Save as template…", save), templates()));
+  fill(place, form);
+  changed();
+
+  function body() {
+    const found = {};
+    for (const [name, input] of inputs) {
+      const value = read(input, schema[name]);
+      if (value !== undefined) found[name] = value;
+    }
+    return found;
+  }
+
+  function changed() {
+    const values = {};
+    for (const [name, input] of inputs) values[name] = input.type === "checkbox" ? (input.checked ? "yes" : "") : input.value === defaultOf(name) ? "" : input.value;
+    setView(values);
+    offers.clear();
+    if (form.checkValidity()) trying.try("/leases/dry-run", body(), { project }, 250);
+  }
+
+  function told(found) {
+    send.disabled = found instanceof Problem || found.status === "refused";
+    if (found.status === "granted" || (found instanceof Problem && found.status !== 409)) return;
+    const { type, units, site, filter, length, start, end } = body();
+    const span = length ? time.toSpan(length) : Date.parse(end) - (start ? Date.parse(start) : Date.now());
+    offers.look({ type, units, site, filter, ...(start && Date.parse(start) > Date.now() ? { start } : {}) }, span, project, (slot, from) => {
+      inputs.get("start").value = time.toInput(from);
+      inputs.get("site").value = slot.site;
+      changed();
+      send.focus();
+    });
+  }
+
+  async function submit(event) {
+    event.preventDefault();
+    send.disabled = true;
+    try {
+      const lease = await post("/leases", body(), { project });
+      location.href = path(`leases/${encodeURIComponent(lease.id)}`, { project: lease.project });
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      send.disabled = false;
+      note(problem.message, { refused: true });
+    }
+  }
+
+  function save() {
+    const name = inputs.get("name").value || inputs.get("type").value;
+    const kept = { ...kept_(), [name]: location.search };
+    localStorage.setItem(TEMPLATES, JSON.stringify(kept));
+    note(`Saved as ${name} in this browser. The address of this page is the same, to send to somebody.`);
+  }
+
+  function templates() {
+    const names = Object.keys(kept_());
+    return names.length > 0 && choice([["", "Templates"], ...names], "", (name) => { if (name) location.search = kept_()[name]; }, { "aria-label": "Templates" });
+  }
+});

@@ -1,0 +1,139 @@
+// The form by which one reserves: what, how many, from when to when; it says what would be answered, and what would do.
+
+import { post, path, Problem } from "./api.js";
+import { h, fill, field, choice, button } from "./dom.js";
+import { note } from "./frame.js";
+import { Trying } from "./lease-actions.js";
+import * as time from "./time.js";
+
+const OFFERED = 4;
+
+/** Where something would fit that does not as it was asked for: windows to click, and what stands in the way. */
+export class Offers {
+  #abort = null;
+
+  constructor() {
+    this.place = h("div", { class: "offers", "aria-live": "polite" });
+  }
+
+  clear() {
+    this.#abort?.abort();
+    fill(this.place);
+  }
+
+  /** Look for windows of `length` ms for a body of `POST /slots`; `take` is called with the one that is clicked. */
+  async look(asked, length, project, take) {
+    this.#abort?.abort();
+    this.#abort = new AbortController();
+    fill(this.place, h("p", { class: "dim" }, "Looking for what would do…"));
+    const body = { ...asked, length: `${Math.max(1, Math.round(length / time.SECOND))}s`, limit: OFFERED };
+    try {
+      this.#show(await post("/slots", body, { project }, this.#abort.signal), body.units, project, take);
+    } catch (error) {
+      if (error.name !== "AbortError") fill(this.place, h("p", { class: "dim" }, error.message));
+    }
+  }
+
+  #show(told, units, project, take) {
+    const there = Math.max(0, units - told.short);
+    const why = told.short > 0 && h("p", {}, h("meter", { min: 0, max: units, value: there, "aria-label": "How many are free" }), ` ${there} of ${units} free then: ${told.short} short.`);
+    const own = told.leases?.length > 0 && h("p", { class: "dim" }, "Your own in the way: ", told.leases.slice(0, 5).map((id, index) => [index ? ", " : "", h("a", { href: path(`leases/${encodeURIComponent(id)}`, { project }) }, id)]));
+    const offers = told.items.map((slot) => {
+      const start = Date.parse(slot.start), end = Date.parse(slot.end);
+      return button([h("strong", {}, time.term(start, end)), h("span", { class: "dim" }, `${slot.site} · ${time.until(start)}`)], () => take(slot, start, end), { class: "offer" });
+    });
+    fill(this.place, why, own, h("p", { class: "dim" }, offers.length ? "It fits at:" : "It fits nowhere within 30 days."), offers);
+  }
+}
+
+/** A form for `wish`: {type, site, filter, units, start, end, project, projects, most}. `on`: changed(wish), done(lease), away(). */
+export class Reserving {
+  constructor(wish, on) {
+    this.wish = { units: 1, name: "", ...wish };
+    this.on = on;
+    this.answer = h("div", { class: "answer", role: "status" }, h("p", { class: "dim" }, "Asking…"));
+    this.offers = new Offers();
+    this.trying = new Trying(this.answer, (found) => this.#told(found));
+    this.units = h("input", { type: "number", min: 1, value: this.wish.units, required: true, name: "units" });
+    this.name = h("input", { name: "name", maxlength: 256, autocomplete: "off", value: this.wish.name });
+    this.start = h("input", { type: "datetime-local", name: "start", required: true });
+    this.end = h("input", { type: "datetime-local", name: "end", required: true });
+    this.send = h("button", { class: "do", type: "submit" }, "Reserve");
+    this.place = h("form", { on: { submit: (event) => this.#submit(event) } },
+      wish.projects?.length > 1 && field("Project", choice(wish.projects, wish.project, (value) => { this.wish.project = value; this.#try(); })),
+      h("div", { class: "pair" }, field("Units", this.units), field("Name", this.name, "What you call it. Not needed.")),
+      field(`From (${time.zone()})`, this.start), field(`To (${time.zone()})`, this.end),
+      this.answer, this.offers.place,
+      h("div", { class: "buttons" }, this.send, button("Cancel", () => { this.stop(); on.away(); })));
+    for (const input of [this.units, this.start, this.end]) input.addEventListener("input", () => this.#typed());
+    this.set(this.wish.start, this.wish.end);
+  }
+
+  /** Another term. */
+  set(start, end) {
+    this.wish.start = start;
+    this.wish.end = end;
+    this.start.value = time.toInput(start);
+    this.end.value = time.toInput(end);
+    this.#try();
+  }
+
+  stop() {
+    this.trying.stop();
+    this.offers.clear();
+  }
+
+  #typed() {
+    this.wish.units = Number(this.units.value);
+    const start = time.fromInput(this.start.value), end = time.fromInput(this.end.value);
+    if (!this.place.checkValidity() || !(end > start)) return;
+    this.wish.start = start;
+    this.wish.end = end;
+    this.on.changed(this.wish);
+    this.#try();
+  }
+
+  #body() {
+    const { type, site, filter, units, start, end } = this.wish;
+    const begun = start <= Date.now() ? {} : { start: time.iso(start) };
+    return { type, units, site: site ?? "", filter: filter ?? "", ...begun, end: time.iso(end) };
+  }
+
+  #try() {
+    this.offers.clear();
+    this.send.disabled = false;
+    this.trying.try("/leases/dry-run", this.#body(), { project: this.wish.project });
+  }
+
+  #told(found) {
+    const granted = found.status === "granted";
+    this.on.answered?.(granted);
+    this.send.disabled = found instanceof Problem || found.status === "refused";
+    this.send.textContent = found.status === "waits" ? "Ask anyway" : "Reserve";
+    if (granted || (found instanceof Problem && found.status !== 409)) return;
+    const { type, site, filter, units, start, end, project } = this.wish;
+    const asked = { type, units, site: site ?? "", filter: filter ?? "", ...(start > Date.now() ? { start: time.iso(start) } : {}) };
+    this.offers.look(asked, end - start, project, (slot, from, to) => {
+      this.wish.site = slot.site;
+      this.set(from, to);
+      this.on.changed(this.wish);
+      this.send.focus();
+    });
+  }
+
+  async #submit(event) {
+    event.preventDefault();
+    this.send.disabled = true;
+    try {
+      const lease = await post("/leases", { ...this.#body(), name: this.name.value }, { project: this.wish.project });
+      this.stop();
+      const link = h("a", { href: path(`leases/${encodeURIComponent(lease.id)}`, { project: lease.project }) }, lease.name || lease.id);
+      note("Asked for", { link });
+      this.on.done(lease);
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      note(problem.message, { refused: true });
+      this.#try();
+    }
+  }
+}

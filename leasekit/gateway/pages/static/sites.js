@@ -1,0 +1,143 @@
+// Sites, for those who operate them: units and what ails them, maintenance, delegations, peers; and what one does about it.
+
+import { Problem, ask, get, here, listen, post } from "./api.js";
+import { button, chip, choice, empty, field, fill, h, table } from "./dom.js";
+import { note, page, setView, view } from "./frame.js";
+import * as time from "./time.js";
+
+const AGAIN_MS = 200;
+const at = (text) => (text ? time.moment(Date.parse(text)) : "–");
+const FAR = Date.parse("2200-01-01");
+let site, dialog;
+
+await page(async (place) => {
+  const { items: actors } = await get("/actors");
+  const sites = actors.filter((one) => one.role === "authority").map((one) => one.name);
+  if (!sites.length) {
+    fill(place, empty("This deployment has no site of its own."));
+    return;
+  }
+  site = sites.includes(view().site) ? view().site : sites[0];
+  const all = h("section", {}), units = h("section", {}), windows = h("section", {}), given = h("section", {}), peers = h("section", {});
+  const find = h("input", { type: "search", "aria-label": "Find units", placeholder: "unit, type, state", value: view().find ?? "", on: { input: () => { setView({ find: find.value }); showUnits(); } } });
+  dialog = h("dialog", { class: "dialog" });
+  fill(place,
+    h("div", { class: "tools" }, sites.length > 1 && field("Site", choice(sites, site, (value) => { site = value; setView({ site: value }); load(); })), find,
+      h("span", { class: "right" }), here.operates && button("Maintenance…", () => open(maintenanceForm(shown.units)), { class: "do" })),
+    all, units, windows, given, peers, dialog);
+  const shown = {};
+
+  async function load() {
+    const of = { site };
+    const results = await Promise.allSettled([get("/sites/status", of), get("/sites/units", of), get("/sites/inventory", of), get("/maintenance", of), get("/sites/delegations", of), get("/peers", { actor: site })]);
+    const away = results.find((one) => one.status === "rejected");
+    if (away) {
+      if (!(away.reason instanceof Problem)) throw away.reason;
+      fill(all, h("p", { class: "note refused" }, away.reason.message));
+      return;
+    }
+    const [status, unitList, inventory, maintenance, delegations, peerList] = results.map((one) => one.value);
+    const numbers = new Map(inventory.map((one) => [one.unit, one]));
+    Object.assign(shown, { status, units: unitList.map((one) => ({ ...numbers.get(one.unit), ...one })).sort((a, b) => a.unit.localeCompare(b.unit, "en", { numeric: true })), maintenance, delegations, peers: peerList });
+    showStatus();
+    showUnits();
+    showWindows();
+    showGiven();
+  }
+
+  function showStatus() {
+    const { status } = shown, clock = status.shell?.clock;
+    const away = (status.peers ?? []).filter((one) => !one.connected).map((one) => one.peer ?? one.name);
+    fill(all, h("p", { class: "sums" },
+      Object.entries(status.units).map(([type, states]) => h("span", { class: "sum" }, h("strong", {}, type), Object.entries(states).map(([state, count]) => [" ", chip(`${count} ${state}`, state)]))),
+      clock && clock.state !== "agrees" && chip(`clock ${clock.state}`, "failed"),
+      away.length > 0 && chip(`away: ${away.join(", ")}`, "away"), status.waiting > 0 && chip(`${status.waiting} waiting`, "waits")),
+      (status.outages ?? []).map((one) => h("p", { class: "note refused" }, `${one.type}: ${one.reason}; tried again ${at(one.again)}`)),
+      status.shell?.problem && h("p", { class: "note refused" }, status.shell.problem));
+  }
+
+  function showUnits() {
+    const words = (view().find ?? "").toLowerCase();
+    const found = shown.units.filter((one) => [one.unit, one.type, one.state, one.reason, one.lease].some((text) => (text ?? "").toLowerCase().includes(words)));
+    fill(units, h("h2", {}, "Units"), found.length ? table("Units", ["Unit", "Type", "State", "Lease", "Attributes", "Power", "Failures", h("span", { class: "hidden" }, "Do")], found.slice(0, 1000).map(unitRow)) : empty("No unit fits."));
+  }
+
+  function unitRow(one) {
+    const words = Object.entries(one.attributes ?? {}).map(([name, value]) => `${name}=${value}`).join(", ");
+    return h("tr", {}, h("td", {}, one.unit, one.differs && h("div", { class: "dim" }, `${one.differs}, unlike the file`)), h("td", {}, one.type),
+      h("td", {}, chip(one.state, one.state === "active" ? "leased" : one.state === "out" ? "disabled" : one.state), (one.trouble || one.reason) && h("div", { class: "dim why" }, one.trouble || one.reason)),
+      h("td", { class: "code" }, one.lease || one.promised || ""), h("td", {}, words || h("span", { class: "dim" }, "–")), h("td", {}, one.power), h("td", { class: "number" }, String(one.failures)),
+      h("td", {}, h("span", { class: "group" }, button("Log", () => log(one.unit), { "aria-label": `Log of ${one.unit}` }),
+        here.operates && [one.state === "out" || one.state === "disabled"
+          ? button("Enable", () => done(`${one.unit} is in service.`, () => post(`/sites/units/${encodeURIComponent(one.unit)}/enable`, {}, { site })), { "aria-label": `Enable ${one.unit}` })
+          : button("Disable…", () => open(why(`Take ${one.unit} out of service?`, "Disable", (reason) => post(`/sites/units/${encodeURIComponent(one.unit)}/disable`, { reason }, { site }))), { "aria-label": `Disable ${one.unit}` }),
+        one.lease && button("Move…", () => open(why(`Give lease ${one.lease} another unit than ${one.unit}?`, "Move", (reason) => post(`/sites/units/${encodeURIComponent(one.unit)}/move`, { reason }, { site }))), { "aria-label": `Move ${one.unit}` }),
+        one.lease && button("Evict…", () => open(why(`End lease ${one.lease}, with notice?`, "Evict", (reason) => post(`/sites/leases/${encodeURIComponent(one.lease)}/evict`, { reason }, { site }))), { "aria-label": `Evict from ${one.unit}` })])));
+  }
+
+  function showWindows() {
+    fill(windows, h("h2", {}, "Maintenance"), shown.maintenance.length ? table("Maintenance", ["Units", `From (${time.zone()})`, "To", "Why", "Leases that it hits", h("span", { class: "hidden" }, "Do")], shown.maintenance.map((one) => [
+      one.units.length > 6 ? `${one.units.slice(0, 6).join(", ")} and ${one.units.length - 6} more` : one.units.join(", "), at(one.start), Date.parse(one.end) > FAR ? "until it is removed" : at(one.end), one.reason,
+      one.leases.length ? one.leases.map((hit) => h("div", {}, `${hit.holder}: `, h("code", {}, hit.lease), ` ends ${at(hit.end)}`)) : h("span", { class: "dim" }, "none"),
+      here.operates ? button("Remove", () => done("There is no such window any more.", () => post(`/maintenance/${encodeURIComponent(one.window)}/remove`, {}, { site })), { "aria-label": `Remove maintenance of ${one.units[0] ?? ""}` }) : ""])) : h("p", { class: "dim" }, "None."));
+  }
+
+  function showGiven() {
+    const differs = new Map((shown.status.delegations ?? []).map((one) => [one.chain, one]));
+    fill(given, h("h2", {}, "Delegations"), shown.delegations.length ? table("Delegations", ["To", "Type", "Units", `Term (${time.zone()})`, "State", "Unlike the file"], shown.delegations.map((one) => [one.broker, one.type, String(one.units), `${at(one.term[0])} – ${at(one.term[1])}`, chip(one.state), differs.get(one.chain)?.reason ?? ""])) : h("p", { class: "dim" }, "None."));
+    fill(peers, h("h2", {}, "Peers"), table("Peers", ["Peer", "Role", "May", "Known by", "Key"], shown.peers.map((one) => [one.peer, one.role, one.may.join(", "), one.origin, h("code", {}, one.fingerprint)])));
+  }
+
+  async function log(unit) {
+    const text = h("pre", { tabindex: 0, "aria-label": `Log of ${unit}` }, "Loading…");
+    open(h("div", {}, h("h2", {}, unit), text, h("div", { class: "buttons" }, button("Close", () => dialog.close()))));
+    text.textContent = await get(`/sites/units/${encodeURIComponent(unit)}/log`, { site }).then((told) => told.lines.join("\n") || "Its drivers have said nothing.", (problem) => problem.message);
+  }
+
+  async function done(words, doing) {
+    try {
+      await doing();
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      note(problem.message, { refused: true });
+      return;
+    }
+    note(words);
+    dialog.close();
+    await load();
+  }
+
+  function why(words, verb, doing) {
+    const reason = h("input", { name: "reason", maxlength: 1000, autocomplete: "off" });
+    return h("form", { on: { submit: (event) => { event.preventDefault(); done("Done.", () => doing(reason.value)); } } }, h("p", {}, words), field("Why", reason),
+      h("div", { class: "buttons" }, h("button", { class: "danger", type: "submit" }, verb), button("Cancel", () => dialog.close())));
+  }
+
+  function maintenanceForm(list) {
+    const types = [...new Set(list.map((one) => one.type))];
+    const type = choice([["", "the units below"], ...types.map((one) => [one, `all of ${one}`])], "", null, { name: "type" });
+    const which = h("select", { multiple: true, size: 6, name: "units" }, list.map((one) => h("option", { value: one.unit }, `${one.unit} (${one.type}, ${one.state})`)));
+    const start = h("input", { type: "datetime-local", name: "start" }), end = h("input", { type: "datetime-local", name: "end" }), reason = h("input", { name: "reason", maxlength: 1000 });
+    const close = h("input", { type: "checkbox", name: "close" });
+    const body = () => ({
+      type: type.value, units: type.value ? [] : [...which.selectedOptions].map((one) => one.value), reason: reason.value, close: close.checked,
+      ...(start.value ? { start: time.iso(time.fromInput(start.value)) } : {}), ...(end.value ? { end: time.iso(time.fromInput(end.value)) } : {}),
+    });
+    return h("form", { on: { submit: (event) => { event.preventDefault(); done("The window is there.", () => ask("POST", "/maintenance", { body: body(), query: { site } })); } } },
+      h("h2", {}, "Maintenance"), field("What", type), field("Units", which),
+      h("div", { class: "pair" }, field(`From (${time.zone()})`, start, "Empty: from now on."), field("To", end, "Empty: units are drained, until the window is removed.")),
+      field("Why", reason), h("label", { class: "check" }, close, "End leases for it"),
+      h("div", { class: "buttons" }, h("button", { class: "do", type: "submit" }, "Withhold"), button("Cancel", () => dialog.close())));
+  }
+
+  let timer = 0;
+  const soon = () => { clearTimeout(timer); timer = setTimeout(load, AGAIN_MS); };
+  await load();
+  listen({ all: true }, (event) => { if (!event || event.actor === site) soon(); }, soon);
+  window.addEventListener("zone", load);
+});
+
+function open(form) {
+  fill(dialog, form);
+  dialog.showModal();
+}

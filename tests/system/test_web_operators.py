@@ -1,0 +1,104 @@
+"""The pages of those who operate a deployment, or look into its accounts: what they show, and what is done there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+from gateway.gateway_world import until
+from playwright.sync_api import expect
+from web_world import Person, WebLab, chromium, lab, person
+
+__all__ = ["chromium", "lab", "person"]
+pytestmark = pytest.mark.xdist_group("system")
+
+
+@pytest.fixture(scope="module")
+def ada(lab: WebLab) -> Iterator[httpx.Client]:
+    """A user of the project, by the API."""
+    with lab.client("ada") as client:
+        yield client
+
+
+def test_maintenance_hits_a_lease_and_is_removed(person: Callable[..., Person], ada: httpx.Client) -> None:
+    """It names the lease, and its units go back into service."""
+    lease = ada.post("/leases", json={"type": "vm", "length": "2h", "name": "hit"}).json()["id"]
+    until(ada, lease, "active")
+    who = person("olga")
+    page = who.open("/sites")
+    who.check()
+    page.get_by_role("button", name="Maintenance…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("What", exact=True).select_option("vm")
+    dialog.get_by_label("Why").fill("new disks <b>")
+    who.check()
+    dialog.get_by_role("button", name="Withhold").click()
+    windows = page.get_by_role("region", name="Maintenance")
+    expect(windows).to_contain_text("new disks <b>")
+    expect(windows).to_contain_text(lease)
+    expect(windows).to_contain_text("until it is removed")
+    windows.get_by_role("button", name="Remove").click()
+    expect(windows).to_have_count(0)
+    ada.post(f"/leases/{lease}/close", json={})
+
+
+def test_a_unit_is_drained_and_a_lease_evicted(person: Callable[..., Person], ada: httpx.Client) -> None:
+    """Each with its reason, which its holder sees."""
+    lease = ada.post("/leases", json={"type": "vm", "length": "2h", "name": "evicted"}).json()["id"]
+    members = until(ada, lease, "active")["members"]
+    who = person("olga")
+    page = who.open("/sites")
+    unit = members[0]["unit"]
+    page.get_by_role("button", name=f"Evict from {unit}").click()
+    page.get_by_role("dialog").get_by_label("Why").fill("needed elsewhere")
+    page.get_by_role("dialog").get_by_role("button", name="Evict").click()
+    expect(page.locator("#notes")).to_contain_text("Done")
+    assert "needed elsewhere" in str(ada.get(f"/leases/{lease}/history").json())
+    page.get_by_role("button", name="Disable vm-5").click()
+    page.get_by_role("dialog").get_by_label("Why").fill("it smokes")
+    page.get_by_role("dialog").get_by_role("button", name="Disable").click()
+    row = page.get_by_role("row").filter(has_text="vm-5")
+    expect(row).to_contain_text("it smokes")
+    who.check()
+    row.get_by_role("button", name="Enable vm-5").click()
+    expect(row).not_to_contain_text("it smokes")
+    page.get_by_label("Find units").fill("nothing")
+    expect(page.locator(".empty")).to_have_text("No unit fits.")
+    ada.post(f"/leases/{lease}/close", json={})
+
+
+def test_usage_and_audit(person: Callable[..., Person], ada: httpx.Client) -> None:
+    """A user sees the project's own, and takes the numbers away as CSV; an operator sees who commanded what."""
+    lease = ada.post("/leases", json={"type": "vm", "length": "2h"}).json()["id"]
+    until(ada, lease, "active")
+    assert ada.post("/leases", json={"type": "vm", "units": 40, "length": "2h"}).status_code == 201
+    who = person("ada")
+    page = who.open("/usage")
+    row = page.get_by_role("row").filter(has_text="alpha").first
+    expect(row).to_contain_text("vm")
+    expect(page.get_by_role("region", name="Usage")).to_contain_text("too_large")
+    who.check()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save as CSV").click()
+    lines = saved.value.path().read_text().splitlines()
+    assert lines[0].startswith('"project","type","site"')
+    assert any(line.startswith('"alpha","vm","site"') for line in lines)
+    expect(page.get_by_role("link", name="Sites")).to_have_count(0)
+    page = who.open("/audit")
+    expect(page.get_by_role("region", name="Commands")).to_contain_text("ada")
+    who.check()
+    other = person("olga")
+    page = other.open("/audit?of=site")
+    expect(page.locator("#page")).to_contain_text("olga")
+    expect(page.get_by_role("link", name="Sites")).to_be_visible()
+    other.check()
+    ada.post(f"/leases/{lease}/close", json={})
+
+
+def test_who_may_not_is_told(person: Callable[..., Person]) -> None:
+    """A page of operators says why it shows nothing."""
+    who = person("ada")
+    page = who.open("/sites")
+    expect(page.locator(".refused").first).to_contain_text("ada is no auditor of this deployment")
+    who.check()
