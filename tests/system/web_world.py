@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +69,23 @@ class WebLab:
         }.items():
             with ControlClient(self.folder / "web.control.sock") as control:
                 control.command("user.add", name=name, password=PASSWORD, **rights)
+
+
+@contextmanager
+def gateway_alone(lab: WebLab) -> Iterator[subprocess.Popen[bytes]]:
+    """The gateway as a process of its own, once it listens; it is killed at the end, if it was not before."""
+    reader, writer = os.pipe()
+    line = [sys.executable, "-m", "leasekit.cli.main", "up", str(lab.file), "web", "--ready-fd", str(writer)]
+    with lab.file.with_suffix(".log").open("ab") as output:
+        process = subprocess.Popen([*line, "--state", str(lab.folder)], pass_fds=[writer], stdout=output, stderr=output)
+    os.close(writer)
+    try:
+        with os.fdopen(reader) as ready:
+            assert ready.readline().startswith("ready web"), lab.file.with_suffix(".log").read_text()
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture(scope="module")

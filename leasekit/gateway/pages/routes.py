@@ -63,8 +63,10 @@ class WebPage:
 
 
 PAGES: Final = (
+    WebPage("calendar", "Calendar", "/calendar"),
     WebPage("leases", "Leases", "/leases"),
     WebPage("lease", "Lease", "/leases/{lease}"),
+    WebPage("request", "Request", "/request"),
     WebPage("sites", "Sites", "/sites", office=True),
     WebPage("usage", "Usage", "/usage"),
     WebPage("audit", "Audit", "/audit"),

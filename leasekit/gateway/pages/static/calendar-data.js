@@ -5,7 +5,7 @@ import { packed } from "./chart.js";
 import * as time from "./time.js";
 
 const BINS = 1000, BARS_MAX = 10_000, LANES_MAX = 60;
-const ASKED = ["nascent"];
+const ASKED = ["nascent"], OVER = ["closed", "failed"];
 
 /** The calendar of a window, as `project` sees it: {sources, bookings, more, away}. */
 export async function readCalendar(project, from, to, signal) {
@@ -18,18 +18,20 @@ export async function readCalendar(project, from, to, signal) {
     const properties = Object.entries(row.properties ?? {}).map(([name, value]) => `${name}=${value}`).sort();
     const at = row.at ?? [];
     source.classes.push({
-      index, properties, id: row.class, units: row.units ?? [], most: Math.max(0, ...(row.there ?? [])),
+      index, properties, id: row.class, units: (row.units ?? []).map((unit, on) => ({ ...unit, on })).sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true })), most: Math.max(0, ...(row.there ?? [])),
       steps: at.map((number, nth) => [start + number * step, row.there[nth], row.booked[nth], row.free[nth]]),
     });
   });
   sources.sort((a, b) => a.site.localeCompare(b.site) || a.type.localeCompare(b.type));
-  const bookings = told.bars.map((bar) => booking(bar, told.rows[bar.row], project));
+  // A lease that was closed early is shown no more: what was left of its time is free again.
+  const now = Date.now(), bars = told.bars.filter((bar) => !OVER.includes(bar.state) || Date.parse(bar.end) <= now);
+  const bookings = bars.map((bar) => booking(bar, told.rows[bar.row], project));
   return { sources, bookings, more: told.more, away: told.away ?? [] };
 }
 
 function booking(bar, row, project) {
   const start = Date.parse(bar.start), end = Date.parse(bar.end), own = Boolean(bar.lease) && bar.project === project;
-  const over = ["closed", "failed"].includes(bar.state);
+  const over = OVER.includes(bar.state);
   const kind = bar.kind === "maintenance" ? "withheld" : bar.kind === "hold" || ASKED.includes(bar.state) ? "held" : own ? "mine" : "other";
   const state = bar.state || { withheld: "maintenance", held: "held" }[kind] || "booked";
   const label = bar.name || (own ? bar.lease : "") || bar.project || (kind === "withheld" ? bar.reason || "maintenance" : kind === "held" ? "held" : "booked");
@@ -42,34 +44,32 @@ function booking(bar, row, project) {
   };
 }
 
-/** The levels of classes and of bookings of one's own, as steps [from, mine, others, withheld] of `units` at most. */
+/** The levels of classes and of bookings of one's own, as steps [from, mine, others, withheld, absent] of `units`. */
 function levels(classes, own, units) {
   const changes = new Map();
   const add = (at, index, by) => {
     if (!by) return;
     let found = changes.get(at);
-    if (!found) changes.set(at, (found = [0, 0, 0]));
+    if (!found) changes.set(at, (found = [0, 0, 0, 0]));
     found[index] += by;
   };
   for (const one of classes) {
-    let booked = 0, gone = 0;
-    for (const [at, , taken, free] of one.steps) {
-      const missing = Math.max(0, one.most - taken - free);
-      add(at, 1, taken - booked);
-      add(at, 2, missing - gone);
-      booked = taken;
-      gone = missing;
+    let before = [0, 0, 0];
+    for (const [at, there, booked, free] of one.steps) {
+      const now = [booked, Math.max(0, there - booked - free), one.most - there];
+      now.forEach((count, index) => add(at, index + 1, count - before[index]));
+      before = now;
     }
   }
   for (const one of own) {
     add(one.start, 0, one.units);
     add(one.end, 0, -one.units);
   }
-  const level = [0, 0, 0];
+  const level = [0, 0, 0, 0];
   return [...changes.keys()].sort((a, b) => a - b).map((at) => {
     changes.get(at).forEach((by, index) => { level[index] += by; });
     const mine = Math.min(level[0], units);
-    return [at, mine, Math.max(0, level[1] - mine), Math.max(0, Math.min(level[2], units - mine))];
+    return [at, mine, Math.max(0, level[1] - mine), Math.max(0, Math.min(level[2], units - mine)), level[3]];
   });
 }
 
@@ -134,9 +134,9 @@ function below(source, classes, all, open) {
     }
     const lanes = one.units.map(() => []);
     for (const booked of theirs) for (const at of booked.on) lanes[at]?.push(booked);
-    one.units.forEach((unit, at) => rows.push({
+    one.units.forEach((unit) => rows.push({
       key: `unit ${source.site}/${unit.name}`, kind: "unit", depth: 3, label: unit.name, sub: ["free", "active"].includes(unit.state) ? "" : unit.reason || unit.state,
-      site: source.site, type: source.type, units: 1, lanes: [lanes[at]],
+      site: source.site, type: source.type, units: 1, lanes: [lanes[unit.on]],
     }));
   }
   return rows;

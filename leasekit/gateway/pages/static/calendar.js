@@ -167,12 +167,12 @@ class Calendar {
   showTable() {
     const rows = this.rows.filter((row) => row.steps && row.free), periods = [], bookings = [];
     for (const row of rows) {
-      row.steps.forEach(([start, mine, others, withheld], index) => {
+      row.steps.forEach(([start, mine, others, withheld, absent], index) => {
         const end = row.steps[index + 1]?.[0] ?? this.loaded[1];
         if (end <= this.from || start >= this.to) return;
-        const free = Math.max(0, row.units - mine - others - withheld);
+        const free = Math.max(0, row.units - mine - others - withheld - absent);
         const from = Math.max(start, this.from), to = Math.min(end, this.to);
-        periods.push([row.site, row.depth > 1 ? `${row.type}: ${row.label}` : row.type, time.moment(from), time.moment(to), `${free} of ${row.units}`, String(mine), String(others), String(withheld),
+        periods.push([row.site, row.depth > 1 ? `${row.type}: ${row.label}` : row.type, time.moment(from), time.moment(to), `${free} of ${row.units - absent}`, String(mine), String(others), String(withheld),
           free && to > Date.now() ? button("Reserve", () => this.select(row, Math.max(from, Date.now()), to, true, true), { "aria-label": `Reserve ${row.type} at ${row.site} from ${time.moment(from)}` }) : ""]);
       });
     }

@@ -1,7 +1,7 @@
 // Rows over time, drawn on a canvas: what is taken of so many units as a profile, and bookings as bars in lanes below it.
 //
-// A row is {key, label, sub, depth, units, steps, lanes, free, opens, open}: `steps` are [from, mine, others, withheld]
-// in order of time, each until the next; `lanes` are lists of bars {id, label, start, end, kind, mine, moves, stretches};
+// A row is {key, label, sub, depth, units, steps, lanes, free, opens, open}: `steps` are [from, mine, others, withheld,
+// absent] in order of time, each until the next; `lanes` are lists of bars {id, label, start, end, kind, mine, moves, stretches};
 // `free` says whether one may reserve there. The chart knows neither the API nor what a lease is.
 
 import { h } from "./dom.js";
@@ -22,7 +22,7 @@ export function freeOver(row, start, end) {
   let least = row.units;
   for (let at = Math.max(0, after(steps, start) - 1); at < steps.length && steps[at][0] < end; at++) {
     const until = at + 1 < steps.length ? steps[at + 1][0] : Infinity;
-    if (until > start) least = Math.min(least, row.units - steps[at][1] - steps[at][2] - steps[at][3]);
+    if (until > start) least = Math.min(least, row.units - steps[at][1] - steps[at][2] - steps[at][3] - steps[at][4]);
   }
   return Math.max(0, least);
 }
@@ -363,26 +363,27 @@ export class Chart {
       column = null;
     };
     for (let at = begin; at < steps.length && steps[at][0] < this.#to; at++) {
-      const [start, mine, others, withheld] = steps[at];
+      const [start, mine, others, withheld, absent] = steps[at];
       const left = Math.max(this.#x(start), this.#labels);
       const right = at + 1 < steps.length ? Math.min(this.#x(steps[at + 1][0]), this.#width) : this.#width;
       if (right <= left) continue;
       if (right - left < 1 || (column && right - column.left < 1)) {
-        column ??= { left, right, mine: 0, others: 0, withheld: 0 };
+        column ??= { left, right, mine: 0, others: 0, withheld: 0, absent: 0 };
         column.right = right;
         column.mine = Math.max(column.mine, mine);
         column.others = Math.max(column.others, others);
         column.withheld = Math.max(column.withheld, withheld);
+        column.absent = Math.max(column.absent, absent);
         if (column.right - column.left >= 1) flush();
         continue;
       }
       flush();
-      this.#paintLevels(context, row, { left, right, mine, others, withheld }, base, scale);
+      this.#paintLevels(context, row, { left, right, mine, others, withheld, absent }, base, scale);
     }
     flush();
   }
 
-  #paintLevels(context, row, { left, right, mine, others, withheld }, base, scale) {
+  #paintLevels(context, row, { left, right, mine, others, withheld, absent }, base, scale) {
     const width = right - left, colors = this.#colors;
     const taken = Math.min(row.units, mine + others);
     let y = base;
@@ -396,12 +397,18 @@ export class Chart {
       context.fillStyle = colors.other;
       context.fillRect(left, y, width, 1.5);
     }
+    y = base - row.units * scale;
+    if (absent) {
+      context.fillStyle = colors.surface;
+      context.fillRect(left, y, width, absent * scale);
+      y += absent * scale;
+    }
     if (withheld) {
       context.fillStyle = this.#patterns.withheld;
-      context.fillRect(left, base - row.units * scale, width, Math.min(withheld, row.units - taken) * scale);
+      context.fillRect(left, y, width, Math.min(withheld, row.units - taken) * scale);
     }
-    const free = Math.max(0, row.units - taken - withheld);
-    const words = free ? `${free} free` : "full";
+    const free = Math.max(0, row.units - taken - withheld - absent);
+    const words = free ? `${free} free` : absent >= row.units ? "none" : "full";
     if (width > 46) {
       context.font = "11px system-ui, sans-serif";
       const size = context.measureText(words).width + 6, x = left + 4;
@@ -773,24 +780,4 @@ export function packed(bars) {
     (lanes[lane] ??= []).push(bar);
   }
   return lanes;
-}
-
-/** The profile of what is taken, [from, mine, others, withheld] in order of time, from {start, end, units, kind}. */
-export function profile(taken, from) {
-  const changes = new Map([[from, [0, 0, 0]]]);
-  const add = (at, index, by) => {
-    let found = changes.get(at);
-    if (!found) changes.set(at, (found = [0, 0, 0]));
-    found[index] += by;
-  };
-  for (const one of taken) {
-    const index = one.kind === "mine" ? 0 : one.kind === "withheld" || one.kind === "failed" ? 2 : 1;
-    add(Math.max(one.start, from), index, one.units);
-    add(Math.max(one.end, from), index, -one.units);
-  }
-  const level = [0, 0, 0];
-  return [...changes.keys()].sort((a, b) => a - b).map((at) => {
-    changes.get(at).forEach((by, index) => { level[index] += by; });
-    return [at, ...level];
-  });
 }
