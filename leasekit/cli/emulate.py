@@ -148,6 +148,10 @@ def _of(
     return called or key.replace("_", " "), lambda one: show(one.get(key))
 
 
+def _counted(codes: Mapping[str, int]) -> str:
+    return ", ".join(f"{code}: {count}" for code, count in codes.items())
+
+
 GUESTS: Final = listing(
     "run", "guest", _of("mean_demand", called="demand"), _of("mean_leased", called="leased"),
     _of("leased_unit_h", _hours, "leased unit-h"), _of("rmse"), _of("unserved", _percent),
@@ -168,7 +172,7 @@ SITES: Final = listing(
 REQUESTS: Final = listing(
     "run", "requests", "type", "asked", ("at once", "granted_at_once"), ("later", "granted_later"), "refused",
     ("given up", "given_up"), "unanswered", ("leases failed", "failed"), "cut",
-    ("refused because", lambda one: ", ".join(f"{code}: {count}" for code, count in one["refusals"].items())),
+    ("refused because", lambda one: _counted(one["refusals"])), ("cut because", lambda one: _counted(one["cuts"])),
     empty="no requests",
     right=("asked", "at once", "later", "refused", "given up", "unanswered", "leases failed", "cut"),
 )  # fmt: skip
@@ -177,6 +181,11 @@ WAITS: Final = listing(
     _of("p95_wait_s", _span, "p95"), _of("p99_wait_s", _span, "p99"),
     _of("mean_bounded_slowdown", called="bounded slowdown"), empty="no waits",
     right=("mean", "p50", "p95", "p99", "bounded slowdown"),
+)  # fmt: skip
+MISHAPS: Final = listing(
+    "run", ("what went wrong", "kind"), "of", "times", _of("hours"), ("messages lost", "messages_lost"),
+    ("actions lost", "actions_lost"), _of("mean_delay_s", called="mean delay (s)"), empty="nothing went wrong",
+    right=("times", "hours", "messages lost", "actions lost", "mean delay (s)"),
 )  # fmt: skip
 ENERGY: Final = listing(
     "run", ("energy", "site"), "switched", ("off unit-h", lambda one: _hours(one["e_savings"] / 3600)),
@@ -215,6 +224,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         REQUESTS(asked)
     if waits := [one for one in asked if one["granted_later"]]:
         WAITS(waits)
+    if mishaps := [{**one, "run": title} for title, run in runs for one in run["mishaps"]]:
+        MISHAPS(mishaps)
     switched = [
         {**site["energy"], "run": title, "site": name}
         for title, run in runs

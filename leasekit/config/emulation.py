@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 import attrs
 
 from leasekit.config.errors import Faults, one_of
+from leasekit.config.failing import Failing, FailingCheck
 from leasekit.config.instants import instant_setting
 from leasekit.core.settings import DurationSetting, SettingsError, resolved
 from leasekit.core.time import DAY, MINUTE, SECOND, Duration, Instant, format_duration, parse_duration
@@ -68,12 +69,11 @@ class PlotSpec:
 
 
 @attrs.frozen(kw_only=True)
-class EmulationSpec:
-    """``[emulation]``: how to run. All durations in ms.
+class EmulationSpec(Failing):
+    """``[emulation]``: how to run, and what goes wrong meanwhile. All durations in ms.
 
     The clock runs from ``start`` to ``start + horizon`` in steps of ``tick``; with ``ticks = "every"`` idle ticks are
-    executed too. A mapper's turn that takes longer than ``turn_limit``, on the machine's clock, ends the run. A unit
-    that went out of service comes back after ``repair``, or never.
+    executed too. A mapper's turn that takes longer than ``turn_limit``, on the machine's clock, ends the run.
     Results are taken from ``start + warmup`` on, curves sampled every ``sample``. ``runs`` are those that the tables
     ``run`` stand for, at least one.
     """
@@ -89,18 +89,17 @@ class EmulationSpec:
     units: str = ""
     turn_limit: DurationSetting = attrs.field(default=MINUTE, validator=attrs.validators.ge(SECOND))
     mapper_errors: Literal["fail", "allow"] = "fail"
-    repair: DurationSetting | None = attrs.field(
-        default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
-    )
     run: tuple[RunSpec, ...] = ()
     plots: tuple[PlotSpec, ...] = attrs.field(default=(), alias="plot")
     runs: tuple[RunSpec, ...] = resolved(())
 
 
 def resolve_emulation(
-    table: EmulationSpec, document: Mapping[str, Any], guests: Sequence[str], faults: Faults
+    table: EmulationSpec, document: Mapping[str, Any], roles: Mapping[str, str], faults: Faults
 ) -> EmulationSpec:
-    """The spec of ``[emulation]``; what is wrong goes to ``faults``."""
+    """The spec of ``[emulation]``, with the ``roles`` of actors by name; what is wrong goes to ``faults``."""
+    guests = [name for name, role in roles.items() if role == "guest"]
+    FailingCheck(roles, table.horizon, table.tick, faults).check(table)
     if table.warmup >= table.horizon:
         found, most = format_duration(table.warmup), format_duration(table.horizon)
         faults.add("emulation.warmup", found, f"less than the horizon, {most}")

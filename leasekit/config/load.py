@@ -154,8 +154,8 @@ class Resolver:
         spec: EmulationSpec | None = self._structured(EmulationSpec, self.document["emulation"], "emulation")
         if spec is None:
             return None
-        guests = [name for name, actor in self.context.actors.items() if actor.role == "guest"]
-        return resolve_emulation(spec, self.document, guests, self.faults)
+        roles = {name: actor.role for name, actor in self.context.actors.items()}
+        return resolve_emulation(spec, self.document, roles, self.faults)
 
     # -- who knows whom ----------------------------------------------------------------------------------------
 

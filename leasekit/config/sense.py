@@ -45,12 +45,35 @@ def _senseless(deployment: Deployment) -> list[ConfigError]:
             if not has[type_]:
                 faults.add(f"actor.{site.name}.inventory", f"0 units of {type_!r}", "1 or more")
         offered |= {delegation.type for delegation in settings.delegations}
+    _check_failing(deployment, faults)
     for guest in deployment.of_role("guest"):
         if guest.mapper.target in BUILT_IN["guest"] and not _may_know_more(deployment):
             for type_ in sorted({name for _, name in _named(guest.mapper.settings, "type")} - offered):
                 allowed = one_of(type_, sorted(offered)) if offered else "one that a site has and delegates"
                 faults.add(guest.mapper.where, f"type {type_!r}, which no site offers to a broker", allowed)
     return faults.errors
+
+
+def _check_failing(deployment: Deployment, faults: Faults) -> None:
+    """Types and units of the emulation's failures and maintenance that no site has."""
+    if deployment.emulation is None:
+        return
+    has = {site.name: capacities(deployment, site.name) for site, _ in _sites(deployment)}
+    tables: list[tuple[str, str, str]] = [
+        *((f"failure[{n}]", one.site, one.type) for n, one in enumerate(deployment.emulation.failures)),
+        *((f"maintenance[{n}]", one.site, one.type) for n, one in enumerate(deployment.emulation.maintenances)),
+    ]
+    for where, site, type_ in tables:
+        types = {kind for name, kinds in has.items() if site in ("", name) for kind in kinds}
+        if type_ and type_ not in types:
+            faults.add(f"emulation.{where}.type", repr(type_), one_of(type_, types))
+    names = {site.name: {name for group in settings.inventory for name in group.names}
+             for site, settings in _sites(deployment)}  # fmt: skip
+    for index, window in enumerate(deployment.emulation.maintenances):
+        for unit in window.units:
+            if unit not in names[window.site]:
+                allowed = f"units of {window.site}, such as {min(names[window.site], default='(none)')}"
+                faults.add(f"emulation.maintenance[{index}].units", repr(unit), allowed)
 
 
 def odd(deployment: Deployment) -> list[ConfigError]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from leasekit.actors.settings import AuthoritySettings, GuestSettings
 from leasekit.config.build import BuiltActor, build
@@ -13,9 +13,12 @@ from leasekit.config.sense import capacities
 from leasekit.config.traces import TraceMissing, data_dir, missing_traces
 from leasekit.core.leases.power import OPERATIONS, power_driver
 from leasekit.core.schema import Change
-from leasekit.core.steps import Action
+from leasekit.core.steps import Action, ActorLike
 from leasekit.core.time import Instant, format_duration
+from leasekit.emulation.clocks import Clocked
+from leasekit.emulation.failing import FailingWorld
 from leasekit.emulation.mapper_faults import MapperFaults, Tell
+from leasekit.emulation.mishaps import Mishaps
 from leasekit.emulation.pictures import emulation_of
 from leasekit.emulation.recorder import Recorder
 from leasekit.emulation.request_book import RequestBook
@@ -51,19 +54,42 @@ class Emulated:
         )
         self.recorder = _recorder(deployment, log, self.requests, self.faults)
         self._observers = [self.recorder.observe, *([] if observe is None else [observe])]
-        self.world = World(
-            tick=emulation.tick,
-            delay=lambda sender, receiver: emulation.message_latency,
-            every_tick=emulation.ticks == "every",
-            observe=self.recorder.observe if observe is None else self._observe,
-            start=emulation.start,
-        )
+        self._data, self._synthetic = data, synthetic
+        self.mishaps: Mishaps | None = None
+        """What goes wrong, where the file says that anything does."""
+        self.world = self._make_world(self.recorder.observe if observe is None else self._observe)
         for built in self.actors.values():
-            self.world.add(built.actor, MemoryStore(keep_log=False), action_model(built))
-        if (repair := emulation.repair) is not None:  # as an operator would, after so long
-            self.recorder.on_failure = lambda at, site, unit: self.world.command_at(
-                at + repair, site, "unit.enable", unit=unit
-            )
+            self.world.add(self._on_its_clock(built), MemoryStore(keep_log=False), action_model(built))
+        if self.mishaps is not None:
+            self.mishaps.begin()
+
+    def _make_world(self, observe: Callable[[Instant, str, Sequence[Change]], None]) -> World:
+        emulation = emulation_of(self.deployment)
+        settings: dict[str, Any] = {
+            "tick": emulation.tick,
+            "delay": lambda sender, receiver: emulation.message_latency,
+            "every_tick": emulation.ticks == "every",
+            "observe": observe,
+            "start": emulation.start,
+        }
+        if emulation.is_still:
+            return World(**settings)
+        world = FailingWorld(**settings)
+        self.mishaps = Mishaps(self.deployment, world, self.recorder, self._remake)
+        if not emulation.is_lossless or emulation.networks:
+            world.carrier = self.mishaps.carry
+        return world
+
+    def _remake(self, name: str) -> ActorLike:
+        """An actor without its state, as its daemon starts with."""
+        made = self.actors[name] = build(
+            self.deployment, name, data=self._data, synthetic=self._synthetic, virtual=True
+        )
+        return self._on_its_clock(made)
+
+    def _on_its_clock(self, built: BuiltActor) -> ActorLike:
+        clock = self.mishaps.clocks.get(built.spec.name) if self.mishaps is not None else None
+        return built.actor if clock is None else Clocked(built.actor, clock)
 
     def who(self) -> str:
         """Whose turn it is, in words."""

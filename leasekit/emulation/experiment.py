@@ -25,6 +25,7 @@ messages, actions, transitions and flips from the beginning.
   unit went out of service and came back; from the beginning.
 - ``requests`` of each guest, each of its types, and each of a site's types: :mod:`.request_book`, from the beginning.
 - ``mapper_errors``: what actors had to say of their mappers, by actor and kind (:mod:`leasekit.actors.turns`).
+- ``mishaps``: what went wrong as the file says: :meth:`.mishaps.Mishaps.summary`.
 - of each site that switches units ``energy``: :meth:`.energy.account.EnergyAccount.summary`.
 - ``events``: how often an actor was woken with something due, ticks on which nothing was due left out; ``flips``:
   :attr:`.recorder.Recorder.flips`.
@@ -264,7 +265,9 @@ def result_of(emulated: Emulated, spec: RunSpec, stem: str, measured: Mapping[st
         name: {
             **_held(window, by_type[name], emulated.requests.of_guest(name)),
             **_followed(window, leased[name], actors[name].signal, wanted.get(name)),
-            "fidelity": metrics.fidelity(recorder.usable[name], promised[name], window),
+            "fidelity": metrics.fidelity(
+                recorder.usable[name], promised[name], window, believed=not emulation.is_still
+            ),
             **_topologies(recorder.topologies[name]),
             "requests": emulated.requests.by_guest.get(name, Tally()).summary(),
         }
@@ -273,6 +276,7 @@ def result_of(emulated: Emulated, spec: RunSpec, stem: str, measured: Mapping[st
     summary = {
         **summarise(emulated.deployment, spec, emulated.world, recorder, emulated.requests, window, guests),
         "mapper_errors": emulated.faults.summary(),
+        "mishaps": emulated.mishaps.summary(window) if emulated.mishaps is not None else [],
         "measured": measured,
     }
     return RunResult(

@@ -91,14 +91,18 @@ def idle(demand: SignalSteps, holdings: SignalSteps, window: Term) -> float:
     return unserved(holdings, demand, window)
 
 
-def fidelity(usable: SignalSteps, leased: SignalSteps, window: Term) -> float | None:
+def fidelity(usable: SignalSteps, leased: SignalSteps, window: Term, *, believed: bool = False) -> float | None:
     """The share of the leased unit-milliseconds in which the guest could use its units (Shirako, figure 5).
 
     ``leased`` counts units from their term's start to its end, ``usable`` from joined to the start of their
-    leaving. None where nothing was leased. Raises ``ValueError`` when more was usable than leased.
+    leaving. None where nothing was leased. ``believed``: a guest may take units for its own that its site has lost, for
+    it hears of it late; they are not usable. Else raises ``ValueError`` when more was usable than leased.
     """
     _check(window)
     leased_total, usable_total = leased.integral(window), usable.integral(window)
+    if believed:
+        pieces = _pieces(usable, leased, window)
+        usable_total = math.fsum(min(used, held) * (end - start) for start, end, used, held in pieces)
     if leased_total <= 0:
         return None
     if usable_total > leased_total * (1 + 1e-9):

@@ -31,6 +31,7 @@ import attrs
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.plans import CLOSED, COMMITTED, FAILED
 from leasekit.core.leases.records import SiteUnit
+from leasekit.core.reasons import Code
 from leasekit.core.schema import LOG, LOG_COLUMNS, Change, Row
 from leasekit.core.time import Duration, Instant, format_duration
 from leasekit.emulation.energy.account import EnergyAccount
@@ -77,11 +78,20 @@ class Topologies:
 
 @attrs.define
 class Outages:
-    """A site's units of one type that failed, and were repaired; ``out`` has those out of service over time."""
+    """A site's units of one type: how many failed, and were repaired; how many were ``maintained``, in a window of
+    maintenance. ``out`` has those out of service over time; they are ``broken``, or ``in_window``.
+    """
 
     failed: int = 0
     repaired: int = 0
-    out: Series = attrs.Factory(Series)
+    maintained: int = 0
+    broken: Series = attrs.Factory(Series)
+    in_window: Series = attrs.Factory(Series)
+
+    @property
+    def out(self) -> Series:
+        """Those out of service over time. Made anew."""
+        return summed((self.broken, self.in_window))
 
 
 class _Served(NamedTuple):
@@ -124,7 +134,7 @@ class Recorder:
         self.on_failure: Callable[[Instant, str, str], None] | None = None
         """Told the instant, the site and the unit that went out of service."""
         self._requests, self._mappers, self._start = requests, mappers, start
-        self._out: set[tuple[str, str]] = set()
+        self._out: dict[tuple[str, str], Series] = {}
         self.topologies: dict[str, Topologies] = {name: Topologies() for name in guests}
         self.energy: dict[str, EnergyAccount] = {name: EnergyAccount() for name in switched}
         self.transitions = 0
@@ -203,15 +213,25 @@ class Recorder:
         if host:
             return
 
-        out = row is not None and row[3] == au.OUT
-        if row is not None and out != ((site, unit) in self._out):
-            (self._out.add if out else self._out.remove)((site, unit))
-            outages = self.outages[site].setdefault(row[2], Outages())
-            outages.failed += out
-            outages.repaired += not out
-            outages.out.add(now, 1 if out else -1)
-            if out and self.on_failure is not None:
-                self.on_failure(now, site, unit)
+        if row is not None and (row[3] == au.OUT) != ((site, unit) in self._out):
+            self._in_service(now, site, unit, row)
+
+    def _in_service(self, now: Instant, site: str, unit: str, row: Row) -> None:
+        """A unit is out of service, or in service again."""
+        outages = self.outages[site].setdefault(row[2], Outages())
+        if (site, unit) in self._out:
+            series = self._out.pop((site, unit))
+            outages.repaired += series is outages.broken
+            series.add(now, -1)
+            return
+        reason = SiteUnit.from_row(row).reason
+        in_window = reason is not None and reason.code in (Code.MAINTENANCE, Code.DRAINED)
+        series = self._out[site, unit] = outages.in_window if in_window else outages.broken
+        series.add(now, 1)
+        outages.maintained += in_window
+        outages.failed += not in_window
+        if not in_window and self.on_failure is not None:
+            self.on_failure(now, site, unit)
 
     def _use(self, now: Instant, site: str, type_: str, place: str, change: int) -> None:
         """One thing more, or less, is at a place, which is in use as long as anything is."""

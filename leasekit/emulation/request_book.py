@@ -47,6 +47,8 @@ class Tally:
     missed: int = 0
     refusals: Counter[str] = attrs.Factory(Counter)
     """How many were refused, by code (:mod:`leasekit.core.reasons`)."""
+    cuts: Counter[str] = attrs.Factory(Counter)
+    """How many leases were cut, by code."""
     waits: array[int] = attrs.Factory(lambda: array("q"))
     """Of the leases that were granted, in milliseconds."""
     slowdown: float = 0.0
@@ -65,6 +67,7 @@ class Tally:
             "unanswered": self.asked - self.granted - self.refused - self.given_up,
             "failed": self.failed,
             "cut": self.cut,
+            "cuts": dict(sorted((+self.cuts).items())),
             "unserved": self.missed / self.wanted if self.wanted else None,
             "leases": leases,
             "mean_wait_s": sum(waits) / leases / SECOND if leases else None,
@@ -88,7 +91,7 @@ class _Lease:
     site: str = ""
     granted: bool = False
     failed: bool = False
-    cut: bool = False
+    cut_by: str = ""
 
 
 class RequestBook:
@@ -129,9 +132,19 @@ class RequestBook:
             self._count(key, "given_up")
         elif event == "notice" or (event == "lost" and before.startswith(sm.ACTIVE) and pending not in _LEAVING):
             known = self._leases.get(key)
-            if known is not None and not known.cut and now < known.end:
-                known.cut = True
-                self._add(known, "cut")
+            if known is not None and (known.cut_by or now < known.end):
+                reason = read(why)
+                self._cut(known, "unknown" if reason is None else reason.code)
+
+    def _cut(self, lease: _Lease, code: str) -> None:
+        """A lease ends early, for what is said last: who tells that it will end may not tell why."""
+        if not lease.cut_by:
+            self._add(lease, "cut", code)
+        else:
+            for tally in self._tallies(lease):
+                tally.cuts[lease.cut_by] -= 1
+                tally.cuts[code] += 1
+        lease.cut_by = code
 
     def lease(self, guest: str, row: Row) -> None:
         """A row of a guest's lease."""
@@ -185,7 +198,7 @@ class RequestBook:
         for tally in self._tallies(lease):
             setattr(tally, what, getattr(tally, what) + 1)
             if code:
-                tally.refusals[code] += 1
+                (tally.cuts if what == "cut" else tally.refusals)[code] += 1
             if not lease.granted:
                 tally.wanted += lease.area * (what == "asked")
                 tally.missed += lease.area * (what in ("refused", "given_up"))

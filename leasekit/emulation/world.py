@@ -93,6 +93,8 @@ class Node:
     inbox: list[Input] = attrs.Factory(list)
     wake: Instant | None = None
     scheduled: Instant | None = None
+    up_at: Instant = 0
+    """From when on the actor runs (again)."""
 
 
 UNHEARD: Final = 0
@@ -183,7 +185,7 @@ class World:
             self.now = at
             tick = Tick(at)
             for node in nodes:
-                if node.scheduled != at:  # those that are due get their tick in their turn
+                if node.scheduled != at and node.up_at <= at:  # those that are due get their tick in their turn
                     self.acting = node.actor.name
                     node.actor.step(tick)
                     self._handle(node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasekit_simulation.faults.clocks import Clock
+from leasekit.emulation.clocks import Clock
 
 INSTANTS = st.integers(0, 10**10)
 

@@ -29,7 +29,6 @@ class Network(Population):
 
     def __init__(self, scenario: Scenario, *, faulty: bool = True) -> None:
         super().__init__(scenario, faulty=faulty)
-        self.cuts: dict[tuple[str, str], Instant] = {}
         self.slow: dict[str, Instant] = {}
         self.on_hostile: Callable[[str, str, Message], None] = lambda sender, receiver, message: None
         self._explicit = None if scenario.faults is None else _by_occasion(scenario.faults)
@@ -37,10 +36,6 @@ class Network(Population):
         self._links: dict[frozenset[str], Link] = {}
 
     # -- network -----------------------------------------------------------------------------------------------
-
-    def is_cut(self, sender: str, receiver: str) -> bool:
-        """Whether nothing gets from one to the other now."""
-        return bool(self.cuts) and self.cuts.get((sender, receiver), 0) > self.now
 
     def fate(self, sender: str, receiver: str) -> Fate:
         """What becomes of the next frame from one to the other."""
@@ -156,12 +151,6 @@ class Network(Population):
     def connected(self, name: str, peer: str) -> None:
         """A connection came up."""
         self.node(name).inbox.append(Connected(peer))
-
-    def connect(self, one: str, other: str) -> None:
-        """Tell two actors that a connection between them came up."""
-        for name, peer in ((one, other), (other, one)):
-            if self.is_up(name):
-                self.feed(name, [Connected(peer)])
 
 
 def _by_occasion(faults: Sequence[str]) -> dict[str, str]:

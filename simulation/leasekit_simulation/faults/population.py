@@ -30,10 +30,11 @@ from leasekit.core.properties import Properties, digest_properties
 from leasekit.core.protocol.messages import Message
 from leasekit.core.steps import ActorLike, Ready
 from leasekit.core.time import MINUTE, Duration, Instant
-from leasekit.emulation.world import Node, World, instant
+from leasekit.emulation.clocks import Clock, Clocked
+from leasekit.emulation.failing import FailingWorld
+from leasekit.emulation.world import Node, instant
 from leasekit.policies.broker.fcfs import FcfsSettings
 from leasekit_simulation.faults.checkers import Heard, Listening
-from leasekit_simulation.faults.clocks import Clock, Clocked
 from leasekit_simulation.faults.host_book import HOST
 from leasekit_simulation.faults.mappers import Mood, make_mapper
 from leasekit_simulation.faults.networks import link_properties, may_plan, planning
@@ -57,7 +58,6 @@ class FaultyNode(Node):
     """An actor with its machine: its clock, its disk, and whether it is up."""
 
     clock: Clock = attrs.Factory(Clock)
-    up_at: Instant = 0
     asleep_until: Instant = 0
     readies: int = 0
     rng: Random = attrs.Factory(Random)
@@ -81,7 +81,7 @@ class FaultyNode(Node):
         return self.store
 
 
-class Population(World):
+class Population(FailingWorld):
     """Actors of a scenario, and listeners."""
 
     def __init__(self, scenario: Scenario, *, faulty: bool = True) -> None:
@@ -307,8 +307,7 @@ class Population(World):
 
     def is_up(self, name: str) -> bool:
         """Whether an actor takes commands now."""
-        node = self.node(name)
-        return node.up_at <= self.now and node.stuck is None
+        return super().is_up(name) and self.node(name).stuck is None
 
     # -- who listens -------------------------------------------------------------------------------------------
 

@@ -15,17 +15,15 @@ from typing import Any, Final
 
 from leasekit.core.drivers import LEASE, SITE, UNIT, Blame
 from leasekit.core.schema import LOG, StoreError
-from leasekit.core.steps import Action, ActionDone, Command, Connected, Input, Ready, Received, Reply, Tick, TurnDone
+from leasekit.core.steps import Action, ActionDone, Command, Connected, Input, Ready, Received, Reply, TurnDone
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant
-from leasekit.emulation.world import INPUTS, WAKE, Node
-from leasekit_simulation.faults.clocks import MILLION
+from leasekit.emulation.clocks import MILLION
+from leasekit.emulation.world import INPUTS, Node
 from leasekit_simulation.faults.links import make_links
 from leasekit_simulation.faults.network import BYTES, Network
 from leasekit_simulation.faults.population import FaultyNode
 from leasekit_simulation.faults.scenario import Scenario
 
-CALL: Final = 3
-"""A kind of event: something is done in an actor's turn."""
 NEVER: Final[Instant] = 2**60
 HALF_PACE: Final = MILLION // 2
 """By how many millionths less a clock goes at half its pace."""
@@ -76,44 +74,20 @@ class FaultyWorld(Network):
 
     # -- running -----------------------------------------------------------------------------------------------
 
-    def call_at(self, at: Instant, owner: str, call: Callable[[], None]) -> None:
-        """Have something done at an instant, in the turn of an actor."""
-        node = self.nodes[owner]
-        self._push(at, node.index, CALL, (node, call))
-
-    def _take(self) -> None:
-        """The next event, and all inputs of the same actor at the same instant with it."""
-        queue = self._queue
-        at, index, _, kind, payload = heapq.heappop(queue)
-        node: FaultyNode = payload[0]
-        self.now = at
-        due = self._feed(node, kind, payload, at)
-        while queue and queue[0][0] == at and queue[0][1] == index:
-            _, _, _, kind, payload = heapq.heappop(queue)
-            due = self._feed(node, kind, payload, at) or due
-        self._watch(at)
-        if due and node.stuck is None and node.up_at <= at:
-            self.events += 1
-            self.steps += 1
-            node.actor.step(Tick(at))
-            self._handle(node)
-
     def _feed(self, node: FaultyNode, kind: int, payload: Any, at: Instant) -> bool:
         """Take one event in; whether the actor has something to do because of it."""
-        if kind == INPUTS:
-            node.inbox.extend(payload[1])
-            return True
-        if kind == WAKE:
-            if node.scheduled != at:
-                return False
-            node.scheduled = None
-            return True
         if kind == BYTES:
             _, link, life, data = payload
             link.take(life, node.name, data, self.clock(node.name), self.skew)
             return bool(node.inbox)
-        payload[1]()
-        return bool(node.inbox)
+        return super()._feed(node, kind, payload, at)
+
+    def _step(self, node: FaultyNode, at: Instant, due: bool) -> None:
+        """Let an actor act that has something to do, if it is up and does not wait for its disk."""
+        self._watch(at)
+        if due and node.stuck is None and node.up_at <= at:
+            self.steps += 1
+            super()._step(node, at, due)
 
     def _watch(self, at: Instant) -> None:
         """Notice when time stands still, or the end never comes."""
@@ -263,35 +237,18 @@ class FaultyWorld(Network):
         self.mark("restart at once" if back <= self.now else "restart later")
         node = self.node(name)
         node.disk.crash(torn, share)
-        node.inbox, node.stuck, node.stuck_wait, node.running = [], None, 0, set()
-        node.up_at = back
-        keep = [event for event in self._queue if event[1] != node.index or self._outlives(event, back)]
-        if len(keep) != len(self._queue):
-            self._queue[:] = keep
-            heapq.heapify(self._queue)
+        node.stuck, node.stuck_wait, node.running = None, 0, set()
+        self.take_down(name, back)
         for names, link in self._links.items():
             if name in names:
                 link.fail()
         if back < NEVER:
             self._come_back(node, back)
 
-    @staticmethod
-    def _outlives(event: tuple[Any, ...], back: Instant) -> bool:
-        """Whether an event of an actor that crashes still happens to the new one."""
-        kind, payload = event[3], event[4]
-        if kind == CALL:
-            return True
-        if kind == INPUTS and isinstance(payload[1][0], ActionDone | TurnDone):
-            return False
-        return kind != WAKE and bool(event[0] >= back)
-
     def _make_anew(self, node: FaultyNode, at: Instant) -> None:
         """An actor goes on ``at`` then with what its store has, and by what its file says by now."""
         node.rereads = False
-        node.actor = self._make(node.name, node.clock)
-        node.actor.restore(node.store.load())
-        node.scheduled = None
-        self._schedule_wake(node, at)
+        self.take_up(node, self._make(node.name, node.clock), at)
         for listener in self._mind["restarted"]:
             listener.restarted(self.now, node.name, self.actor(node.name))
 
