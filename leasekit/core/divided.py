@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Final, NoReturn, TypeAlias
 
-from leasekit.core.profile import periods
 from leasekit.core.properties import Counts
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Shortfall, Timetable
@@ -128,10 +127,6 @@ class SizedTimetable(Timetable):
     def short_at(self, units: int, begin: Instant) -> Instant:
         """As :meth:`Timetable.short_at`."""
         return min(table.short_at(units * much, begin) for table, much in self._takes)
-
-    def free_periods(self, units: int, window: Term) -> Iterator[Term]:
-        """As :meth:`Timetable.free_periods`."""
-        return periods(self.steps(window), units, window)
 
     def overcommitted(self) -> list[Term]:
         """As :meth:`Timetable.overcommitted`, of any resource."""

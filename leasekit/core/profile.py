@@ -483,19 +483,6 @@ def _raw_segments(root: _Node, lo: Instant, hi: Instant) -> Iterator[Segment]:
     yield start, hi, value
 
 
-def periods(steps: Iterable[tuple[Term, int, int]], units: int, window: Term) -> Iterator[Term]:
-    """The maximal periods of a window in which so many units are free, by the steps of it."""
-    begin = -1
-    for term, reserved, capacity in steps:
-        if capacity - reserved >= units:
-            begin = term.start if begin < 0 else begin
-        elif begin >= 0:
-            yield Term(begin, term.start)
-            begin = -1
-    if begin >= 0:
-        yield Term(begin, window.end)
-
-
 def binned(
     steps: Iterable[tuple[Term, int, int]], window: Term, length: Duration
 ) -> Iterator[tuple[int, int, int, int]]:
@@ -522,3 +509,30 @@ def binned(
             at, shown, now = last, now, figures
     if now != shown:
         yield at, *now
+
+
+class Ledger:
+    """Units that holders have over time, by holder and type."""
+
+    def __init__(self) -> None:
+        self._profiles: dict[tuple[str, str], Profile] = {}
+
+    def add(self, holder: str, type_: str, units: int, term: Term) -> None:
+        """Units were granted over a term; negative: they were given back."""
+        profile = self._profiles.get((holder, type_))
+        if profile is None:
+            profile = self._profiles[holder, type_] = Profile()
+        profile.add(term.start, term.end, units)
+
+    def held(self, holder: str, type_: str, window: Term) -> Iterable[tuple[Term, int]]:
+        """The stretches of ``window`` in which the holder holds units of the type, in order, and how many."""
+        profile = self._profiles.get((holder, type_))
+        if profile is not None:
+            for start, end, units in profile.segments(window.start, window.end):
+                if units > 0:
+                    yield Term(start, end), units
+
+    def forget_before(self, instant: Instant) -> None:
+        """Drop what is past."""
+        for profile in self._profiles.values():
+            profile.forget_before(instant)

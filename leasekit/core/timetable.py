@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping
 from typing import TypeAlias
 
-from leasekit.core.profile import FOREVER, Profile, Segment, coalesced, periods
+from leasekit.core.profile import FOREVER, Profile, Segment, coalesced
 from leasekit.core.properties import NO_UNITS, Counts, count_of, counts
 from leasekit.core.time import Duration, Instant, Term
 
@@ -353,18 +353,6 @@ class Timetable:
         """The first instant from ``begin`` on at which fewer than ``units`` are free."""
         return self._free.first_below(begin, units)
 
-    def free_periods(self, units: int, window: Term) -> Iterator[Term]:
-        """The maximal periods within ``window`` in which at least ``units`` are free throughout, in order.
-
-        Don't change the timetable while the iterator is in use.
-        """
-        start, end = _checked(window)
-        start = self._free.first_at_least(start, units)
-        while start < end:
-            stop = min(self._free.first_below(start, units), end)
-            yield Term(start, stop)
-            start = self._free.first_at_least(stop, units)
-
     def overcommitted(self) -> list[Term]:
         """The maximal periods in which more is reserved than is in service, in order."""
         found, start = [], self._free.first_below(self._free.horizon, 0)
@@ -692,6 +680,8 @@ class ClassedTimetable:
         than it had.
         """
         tables, start = list(self.tables.values()), not_before
+        if len(tables) == 1:
+            return tables[0].earliest(units, duration, not_before, not_after)
         while start <= not_after:
             term = Term(start, start + duration)
             free = [max(0, table.available(term)) for table in tables]
@@ -708,9 +698,36 @@ class ClassedTimetable:
             start = following
         return None
 
-    def free_periods(self, units: int, window: Term) -> Iterator[Term]:
-        """As :meth:`Timetable.free_periods`, of the sum over all classes at each instant."""
-        return periods(self.steps(window), units, window)
+    def fits(self, units: int, length: Duration, window: Term) -> Iterator[Term]:
+        """The windows within ``window`` in which so many units are free for ``length``, in order: it may begin at any
+        instant of one, up to its end less the length. Don't change the timetable while the iterator is in use.
+        """
+        begin = start = self.earliest(units, length, window.start, window.end - length)
+        while begin is not None and start is not None:
+            after = self._lasts(units, Term(start, start + length), window.end) - length + 1
+            start = self.earliest(units, length, after, window.end - length)
+            if start != after:  # else others go on to be free where some are not any more
+                yield Term(begin, after - 1 + length)
+                begin = start
+
+    def _lasts(self, units: int, term: Term, most: Instant) -> Instant:
+        """Until when so many of the units that are free throughout a term are free, ``most`` at most."""
+        tables = list(self.tables.values())
+        free = [max(0, table.available(term)) for table in tables]
+        pairs = zip(tables, free, strict=True)
+        drops = [(table.short_at(has, term.start), number) for number, (table, has) in enumerate(pairs) if has]
+        heapq.heapify(drops)
+        left = sum(free)
+        while drops and drops[0][0] < most:
+            at, number = heapq.heappop(drops)
+            has = max(0, tables[number].free_at(at))
+            left -= free[number] - has
+            if left < units:
+                return at
+            free[number] = has
+            if has:
+                heapq.heappush(drops, (tables[number].short_at(has, at), number))
+        return most
 
     def overcommitted(self) -> list[Term]:
         """The periods in which more of a class is reserved than is in service, in order of their ends."""
@@ -764,30 +781,3 @@ def _without(table: Timetable, key: Hashable) -> Timetable:
     view = table.overlay()
     view.release(key)
     return view
-
-
-class Ledger:
-    """Units that holders have over time, by holder and type."""
-
-    def __init__(self) -> None:
-        self._profiles: dict[tuple[str, str], Profile] = {}
-
-    def add(self, holder: str, type_: str, units: int, term: Term) -> None:
-        """Units were granted over a term; negative: they were given back."""
-        profile = self._profiles.get((holder, type_))
-        if profile is None:
-            profile = self._profiles[holder, type_] = Profile()
-        profile.add(term.start, term.end, units)
-
-    def held(self, holder: str, type_: str, window: Term) -> Iterable[tuple[Term, int]]:
-        """The stretches of ``window`` in which the holder holds units of the type, in order, and how many."""
-        profile = self._profiles.get((holder, type_))
-        if profile is not None:
-            for start, end, units in profile.segments(window.start, window.end):
-                if units > 0:
-                    yield Term(start, end), units
-
-    def forget_before(self, instant: Instant) -> None:
-        """Drop what is past."""
-        for profile in self._profiles.values():
-            profile.forget_before(instant)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,6 +58,16 @@ class FrameReader:
         head = await self._exactly(LENGTH.size)
         body = None if head is None else await self._exactly(length(head, ANSWER_MAX))
         return None if body is None else unpack(body)
+
+    def skip(self) -> None:
+        """Leave out the frames that have come already. Raises ``FrameError``."""
+        begin = 0
+        while len(self._buffer) >= begin + LENGTH.size:
+            end = begin + LENGTH.size + length(bytes(self._buffer[begin : begin + LENGTH.size]), ANSWER_MAX)
+            if len(self._buffer) < end:
+                break
+            begin = end
+        del self._buffer[:begin]
 
     async def _exactly(self, count: int) -> bytes | None:
         while len(self._buffer) < count:
@@ -184,24 +194,52 @@ class ActorConnection:
         self, kind: str, name: str, **arguments: Any
     ) -> AsyncIterator[AsyncIterator[Mapping[str, Any]]]:
         """What an actor goes on telling, on a connection of its own. Raises ``ActorAwayError``, ``RefusedError``."""
+        async with self._asked(kind, name, arguments) as (frames, first):
+
+            async def events() -> AsyncIterator[Mapping[str, Any]]:
+                if first:
+                    yield first
+                while True:
+                    yield (await self._heard(frames)).get("event", {})
+
+            yield events()
+
+    @asynccontextmanager
+    async def watching(self, lease: str = "") -> AsyncIterator[AsyncIterator[None]]:
+        """Hear when there is more in an actor's log, of a lease or of all: once for all that came meanwhile. Raises
+        ``ActorAwayError``, ``RefusedError``.
+        """
+        async with self._asked("watch", lease, {}) as (frames, _):
+
+            async def changes() -> AsyncIterator[None]:
+                while True:
+                    await self._heard(frames)
+                    frames.skip()
+                    yield
+
+            yield changes()
+
+    @asynccontextmanager
+    async def _asked(
+        self, kind: str, name: str, arguments: Mapping[str, Any]
+    ) -> AsyncIterator[tuple[FrameReader, Any]]:
+        """A connection on which the actor goes on answering, and its first answer."""
         stream = await self._connect()
         async with stream:
             frames = FrameReader(stream)
-            await stream.send_all(pack({"id": 1, "kind": kind, "name": name, "arguments": arguments}))
+            await stream.send_all(pack({"id": 1, "kind": kind, "name": name, "arguments": dict(arguments)}))
             first = await frames.read()
             if first is None:
                 raise ActorAwayError(self.name, "its daemon hung up")
             if not first.get("ok"):
                 raise RefusedError(str(first.get("error")), first.get("because"))
+            yield frames, first.get("result")
 
-            async def events() -> AsyncIterator[Mapping[str, Any]]:
-                if first.get("result"):
-                    yield first["result"]
-                try:
-                    while (frame := await frames.read()) is not None:
-                        yield frame.get("event", {})
-                except (trio.BrokenResourceError, FrameError):
-                    pass
-                raise ActorAwayError(self.name, "its daemon hung up")
-
-            yield events()
+    async def _heard(self, frames: FrameReader) -> dict[str, Any]:
+        """The next frame. Raises ``ActorAwayError``."""
+        frame = None
+        with suppress(trio.BrokenResourceError, FrameError):
+            frame = await frames.read()
+        if frame is None:
+            raise ActorAwayError(self.name, "its daemon hung up")
+        return frame

@@ -82,7 +82,7 @@ class ActorFeed:
         """Follow the log until cancelled; an actor that is away is asked again."""
         while True:
             try:
-                async with self.actor.following("watch", "") as changes:
+                async with self.actor.watching() as changes:
                     await self._catch_up()
                     self.reached.set()
                     async for _ in changes:

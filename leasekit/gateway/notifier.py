@@ -49,7 +49,7 @@ class Notifier:
     async def _follow(self, guest: ActorConnection) -> None:
         while True:
             try:
-                async with guest.following("watch", "") as changes:
+                async with guest.watching() as changes:
                     await self._catch_up(guest)
                     async for _ in changes:
                         await self._catch_up(guest)
@@ -77,6 +77,8 @@ class Notifier:
             changes = [change for notice in found for change in notices.tell(notice, now)]
             await self._door.commit(*changes, notices.read_until(guest.name, rows[-1]["seq"]))
             self._door.told.set()
+            if len(rows) < LOG_PAGE:
+                return
 
     async def _look(self, guest: ActorConnection) -> None:
         while True:

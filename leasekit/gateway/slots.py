@@ -29,7 +29,7 @@ async def find_slots(call: Call, params: OfProject, body: SlotSearch) -> Slots:
     """
     guest = call.door.project(call.caller, params.project, USER)
     length = span(body.length, "length") or 0
-    now = int((await guest.query("clock"))["now"])
+    now = call.door.clock()
     start = max(now, instant(body.start) or now)
     end = instant(body.end) or start + AHEAD
     if end - start < length:

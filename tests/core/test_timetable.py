@@ -99,9 +99,6 @@ class Model:
         starts = range(not_before, not_after + 1)
         return next((at for at in starts if all(good[at : at + duration])), None)
 
-    def free_periods(self, units: int, window: Term) -> list[Term]:
-        return _runs(window, lambda at: self.free_at(at) >= units, keep=True)
-
     def short_at(self, units: int, begin: int) -> int:
         return next((at for at in range(begin, LINE + 1) if self.free_at(at) < units), profile.FOREVER)
 
@@ -234,7 +231,6 @@ class Comparison(RuleBasedStateMachine):
     @rule(term=terms, units=st.integers(-2, 14), duration=st.integers(1, 40))
     def ask(self, term: Term, units: int, duration: int) -> None:
         self.both("available", term)
-        self.both("free_periods", units, term)
         self.both("short_at", units, term.start)
         self.both("steps", term)
         self.both("utilisation", term)
@@ -555,7 +551,6 @@ def test_overlay_plans_without_touching_its_base() -> None:
         (lambda t: t.add_capacity(Term(3, 2), 1), "reversed"),
         (lambda t: t.earliest(0, 5, 0, 9), "0 units for 5 ms"),
         (lambda t: t.earliest(5, 0, 0, 9), "5 units for 0 ms"),
-        (lambda t: list(t.free_periods(1, Term(1, 1))), "empty"),
         (lambda t: list(t.steps(Term(1, 0))), "reversed"),
         (lambda t: t.utilisation(Term(1, 1)), "empty"),
         (lambda t: Timetable(-1), "capacity is -1"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,9 +80,22 @@ def test_steps_add_up(capacities: tuple[int, ...], booked: list[tuple[bytes, int
         assert following is None or (following[0].start == term.end and following[1:] != (reserved, capacity))
         for at in range(*term):
             assert (table.reserved_at(at), table.capacity_at(at)) == (reserved, capacity)
-    for units in (1, 4):
-        periods = {at for term in table.free_periods(units, window) for at in range(*term)}
-        assert periods == {at for at in range(*window) if sum(free(table, one, at) for one in CLASSES) >= units}
+
+
+@settings(deadline=None)
+@given(
+    capacities=st.tuples(*[st.integers(0, 4)] * 3), booked=bookings, units=st.integers(1, 8), length=st.integers(1, 9)
+)
+def test_windows_have_every_start_that_fits(
+    capacities: tuple[int, ...], booked: list[tuple[bytes, int, Term, bool]], units: int, length: int
+) -> None:
+    """And no other; two windows have a start between them that does not."""
+    table, window = made(capacities, booked), Term(3, 2 * END)
+    starts = range(window.start, window.end - length + 1)
+    fitting = {at for at in starts if table.available(Term(at, at + length)) >= units}
+    found = list(table.fits(units, length, window))
+    assert [at for term in found for at in range(term.start, term.end - length + 1)] == sorted(fitting)
+    assert all(one.end - length + 1 < other.start for one, other in pairwise(found))
 
 
 @settings(deadline=None)

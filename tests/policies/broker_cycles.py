@@ -17,8 +17,9 @@ from leasekit.core.mappers import (
     Source,
     Usage,
 )
+from leasekit.core.profile import Ledger
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
-from leasekit.core.timetable import Ledger, Timetable
+from leasekit.core.timetable import Timetable
 from leasekit.policies.broker.fair_share import REMEMBERED, _weighed
 
 FAR = 1_000_000

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasekit.core.mappers import BrokerCycle, PendingRequest
+from leasekit.core.profile import Ledger
 from leasekit.core.time import Term
-from leasekit.core.timetable import Ledger
 from leasekit.policies.broker import capacity
 from leasekit.policies.broker.fair_share import FairShareSettings, _ByShare
 from leasekit.policies.broker.turn import GrantedToo

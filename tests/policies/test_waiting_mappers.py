@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, Grant, GrantGroup, PendingRequest, Reject, Wake
+from leasekit.core.profile import Ledger
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import Instant, Term
-from leasekit.core.timetable import Ledger, Timetable
+from leasekit.core.timetable import Timetable
 from leasekit.policies.broker import waiting
 from leasekit.policies.broker.backfill import Backfill, BackfillSettings
 from leasekit.policies.broker.fair_share import FairShare, FairShareSettings

@@ -67,9 +67,8 @@ class SlotFinder:
         return self._book.accepted(chain.base, asked.filter, needs)
 
     def _windows(self, chain: Delegation, asked: FindSlots, window: Term) -> Iterator[FreeSlot]:
-        for period in self._table(chain, asked).free_periods(asked.units, window):
-            if period.end - period.start >= asked.length:
-                yield FreeSlot(chain.site, chain.base, period.start, period.end)
+        for found in self._table(chain, asked).fits(asked.units, asked.length, window):
+            yield FreeSlot(chain.site, chain.base, *found)
 
     def _in_the_way(self, chains: list[Delegation], holder: str, until: Term) -> list[str]:
         """The leases of a holder that have units of these chains before the first window."""

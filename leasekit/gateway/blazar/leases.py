@@ -313,7 +313,7 @@ async def _settled(
     guest: ActorConnection, lease: str, is_settled: Callable[[Mapping[str, Any]], bool]
 ) -> Mapping[str, Any]:
     """The lease as its guest shows it, once it is as is waited for. Raises ``LeasekitError``."""
-    async with guest.following("watch", lease) as changes:
+    async with guest.watching(lease) as changes:
         shown: Mapping[str, Any] = await guest.query("lease", lease=lease)
         while not is_settled(shown):
             await anext(changes)
@@ -324,7 +324,7 @@ async def _settled(
 async def _returned(guest: ActorConnection, lease: str) -> None:
     """Wait until the broker has what a lease gives back, if that takes no longer than some seconds."""
     with trio.move_on_after(ENDED_WITHIN):
-        async with guest.following("watch", "") as changes:
+        async with guest.watching() as changes:
             while any(one["lease"] == lease for one in await guest.query("returns")):
                 await anext(changes)
 

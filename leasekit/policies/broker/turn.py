@@ -22,10 +22,10 @@ from leasekit.core.mappers import (
     Reject,
     Usage,
 )
+from leasekit.core.profile import Ledger
 from leasekit.core.properties import NO_UNITS, Counts
 from leasekit.core.reasons import Coded, mark
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
-from leasekit.core.timetable import Ledger
 from leasekit.policies.broker import reasons
 from leasekit.policies.broker.capacity import (
     CapacityView,
