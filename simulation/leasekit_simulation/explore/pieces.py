@@ -213,7 +213,7 @@ _BY_TYPE: Final[Mapping[str, Reader]] = {
 def _fields(kind: Any) -> tuple[tuple[str, Reader], ...]:
     """How to read each field of a record or message that is not ignored."""
     records = attrs.has(kind)
-    hints = {field.name: field.type for field in attrs.fields(kind)} if records else kind.__annotations__
+    hints = {field.name: field.type for field in attrs.fields(kind)} if records else _annotations(kind)
     ignored = _IGNORED.get(kind.__name__, frozenset())
     fields = []
     for name, hint in hints.items():
@@ -221,6 +221,11 @@ def _fields(kind: Any) -> tuple[tuple[str, Reader], ...]:
             text = hint if isinstance(hint, str) else getattr(hint, "__forward_arg__", getattr(hint, "__name__", ""))
             fields.append((name, _reader(kind, name, text)))
     return tuple(fields)
+
+
+def _annotations(kind: Any) -> dict[str, Any]:
+    """Those of a message, or of a named tuple, and what it has of the classes above."""
+    return {name: hint for cls in reversed(kind.__mro__) for name, hint in vars(cls).get("__annotations__", {}).items()}
 
 
 def _reader(kind: Any, name: str, text: str = "") -> Reader:
