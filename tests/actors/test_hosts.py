@@ -230,6 +230,35 @@ def test_restart_and_failure_of_a_host(tmp_path: Path) -> None:
     check_room(world)
 
 
+@pytest.mark.parametrize("needs", [{}, SMALL | {"needs.memory": "8192"}], ids=["a whole host", "a machine"])
+def test_nobody_waits_for_room_behind_a_teardown_that_failed(tmp_path: Path, needs: dict[str, str]) -> None:
+    """What was to come to a host when a machine has left it goes elsewhere when that machine can't be torn down; the
+    host is in service again when it could be.
+    """
+    world = world_of(tmp_path)
+    now = world.now
+    machine = ask(world, 1, now, now + HOUR, properties=SMALL)["id"]
+    to_come = ask(world, 1, now + HOUR, now + 2 * HOUR, guest="batch", properties=needs)["id"]
+    world.pass_time(MINUTE)
+    (left,), (host,) = world.site().leases[machine].units, hosts(world, machine)
+    others = sorted({unit.id for unit in world.site().units} - {host})
+    for other in others:
+        assert not world.command("site", "unit.disable", unit=other).error
+    world.failing = "teardown"
+    world.run_until(now + HOUR + SECOND // 4)
+    assert set(hosts(world, to_come)) == {host}, "nothing else is left"
+    world.failing = ""
+    for other in others:
+        assert not world.command("site", "unit.enable", unit=other).error
+    world.pass_time(MINUTE)
+    assert world.site().units[left].is_out
+    assert world.lease("batch", to_come)["state"] == sm.ACTIVE and host not in hosts(world, to_come)
+    assert not world.command("site", "unit.enable", unit=left).error
+    world.pass_time(MINUTE)
+    assert world.site().units[host].is_clean and not world.site().units[host].retire
+    check_room(world)
+
+
 @pytest.mark.parametrize(
     ("needs", "size", "word"),
     [

@@ -270,11 +270,12 @@ class UnitFailures:
     def out(self, unit: SiteUnit) -> None:
         """A unit is out of service: a lease that was to get it gets another."""
         self.count(unit)
-        for machine in self._units.machines_on(unit.host or unit.id):
-            lease = self._leases.by_id.get(machine.promised)
-            if machine.is_free and lease is not None:
-                self._units.take(machine, lease.id)
-                self._replacements.replace(lease, machine)
+        host = unit.host or unit.id
+        for waiting in (*self._units.machines_on(host), *([self._units[host]] if unit.host else ())):
+            lease = self._leases.by_id.get(waiting.promised)
+            if waiting.is_free and lease is not None:
+                self._units.take(waiting, lease.id)
+                self._replacements.replace(lease, waiting)
         if unit.promised:
             promised, unit.promised = self._leases.by_id.get(unit.promised), ""
             self._calendars.unit_moved(unit)
