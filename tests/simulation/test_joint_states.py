@@ -24,8 +24,10 @@ from leasekit.actors.site.units import Units
 from leasekit.core.leases import authority, broker
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
+from leasekit.core.protocol.messages import Accepted
 from leasekit_simulation.explore import FLOWS, explore
 from leasekit_simulation.explore.legal import LEGAL
+from leasekit_simulation.explore.pieces import read_parcel
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "states.md"
 TWICE = "plain"
@@ -49,6 +51,12 @@ def test_two_faults_lead_nowhere_else() -> None:
     report = explore(TWICE, 2, audit=1000)
     assert report.fine, report.text()
     assert report.joint_states[2] > report.joint_states[1] > report.joint_states[0]
+
+
+def test_an_answer_to_another_request_is_another_message() -> None:
+    """Nothing that a message has is left out because a class above the message's has it."""
+    one, other = (read_parcel("site", "guest", [Accepted("l-1", number)]) for number in (1, 2))
+    assert one != other
 
 
 def test_page_has_every_declared_state() -> None:
