@@ -7,11 +7,8 @@ docs/library.md has examples. Instants are milliseconds of the emulation's clock
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from itertools import product
 from math import sqrt
-from multiprocessing import get_context
 from os import PathLike, fspath
 from pathlib import Path
 from statistics import fmean, stdev
@@ -29,6 +26,7 @@ from leasekit.core.time import Duration, Instant, parse_duration
 from leasekit.emulation.emulated import Emulated
 from leasekit.emulation.experiment import result_of, run_deployment, series_of
 from leasekit.emulation.pictures import RunResult, emulation_of
+from leasekit.emulation.spread import spread
 
 if TYPE_CHECKING:
     import pandas
@@ -190,12 +188,13 @@ def sweep(
     *,
     seeds: Iterable[int] = (1,),
     jobs: int = 1,
+    dask: str = "",
     changes: Changes | None = None,
     data: str | PathLike[str] | None = None,
     synthetic: bool = False,
 ) -> Swept:
     """Run a deployment once for each combination of the values in ``over``, by dotted keys, and each seed, in ``jobs``
-    processes. What its own runs vary is left alone.
+    processes, or on the Dask cluster whose scheduler is at the address ``dask``. What its own runs vary is left alone.
 
     Raises ``LeasekitError`` in words for a user.
     """
@@ -207,7 +206,7 @@ def sweep(
     ]
     for point in {repr(point.changes): point for point in points}.values():
         point.deployment()  # what is wrong with one is told before hours of work
-    summaries = _all_swept(points, jobs)
+    summaries = _all_swept(points, jobs, dask)
     at = [{**point.changes, "seed": point.seed} for point in points]
     tables = (
         Rows({**where, **row} for where, summary in zip(at, summaries, strict=True) for row in rows(summary))
@@ -327,17 +326,10 @@ class _Point(NamedTuple):
         return resolve_document(self.file, None, {**self.document, "emulation": emulation}, changes)
 
 
-def _all_swept(points: Sequence[_Point], jobs: int) -> list[dict[str, Any]]:
+def _all_swept(points: Sequence[_Point], jobs: int, dask: str) -> list[dict[str, Any]]:
     """The summaries, in order."""
-    if jobs <= 1:
-        return [_swept(point) for point in points]
-    try:
-        with ProcessPoolExecutor(min(jobs, len(points)), get_context("spawn")) as pool:
-            return list(pool.map(_swept, points))
-    except BrokenProcessPool:
-        raise LeasekitError(
-            "jobs: a process ended by itself; a script that uses several must do so below if __name__ == '__main__':"
-        ) from None
+    found = dict(spread(_swept, points, jobs=jobs, dask=dask))
+    return [found[place] for place in range(len(points))]
 
 
 def _swept(point: _Point) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from leasekit.emulation.experiment import Progress
 
 INTERRUPTED = 130
+LOGGED_EVERY_S: Final = 30.0
+"""How often progress is told where no terminal shows it."""
 
 
 @command(None)
@@ -30,6 +33,9 @@ def emulate(
     synthetic: bool = option("Use generated load instead of traces."),
     seed: int | None = option("Another seed than the file's.", metavar="N"),
     only: tuple[str, ...] = option("Only this run of the file's (repeat it) [all].", "--run", metavar="NAME"),
+    jobs: int = option("Processes.", type=Count(1), shown=1, metavar="N"),
+    dask: str = option("Run on the Dask cluster of this scheduler.", metavar="ADDRESS"),
+    resume: bool = option("Go on with --out: what it has of the same runs is not run again."),
     allow_mapper_errors: bool = option("End with 0 also where a mapper went wrong."),
     signatures: bool | None = option(
         "Sign and verify, or not, whatever the file says.", "--signatures/--no-signatures"
@@ -41,19 +47,21 @@ def emulate(
     The same file and seed give the same summary, but for what was measured with a clock.
 
     What a mapper does wrong is told at once, and the exit status is 1. A turn over the limit (emulation.turn_limit, one
-    minute) ends the run; so does Ctrl-C. The summary, files and pictures are then of the runs that were done.
+    minute) ends the run; so does Ctrl-C. The summary, files and pictures are then of the runs that were done, and
+    --resume goes on with the others, also after a crash.
 
     Example:
       leasekit emulate deploy/emulation/month.toml --synthetic --out run/month
       leasekit emulate deploy/emulation/terms.toml --data ../shared/data --json
       leasekit emulate deploy/emulation/terms.toml --synthetic --run 1d --run 7d
+      leasekit emulate deploy/emulation/terms.toml --synthetic --jobs 4 --out run/terms --resume
     """
     from leasekit.emulation.experiment import INTERRUPT, run_file
 
     with progress_bars() as progress:
         summary = run_file(
             file, out, data=data, synthetic=synthetic, seed=seed, signatures=signatures, only=only, tell=note,
-            progress=progress,
+            progress=progress, jobs=jobs, dask=dask, resume=resume,
         )  # fmt: skip
     told: list[Any] = [print_summary]
     if out is not None:
@@ -68,7 +76,10 @@ def emulate(
         again += [] if seed is None else ["--seed", str(seed)]
         again += [] if signatures is None else ["--signatures" if signatures else "--no-signatures"]
         again += ["--allow-mapper-errors"] if allow_mapper_errors else []
-        _say_how_to_go_on(again, out, summary)
+        again += ["--jobs", str(jobs)] if jobs > 1 else []
+        again += ["--dask", dask] if dask else []
+        again += [] if out is None else ["--out", str(out), "--resume"]
+        _say_how_to_go_on(again, out is not None, only, summary)
         return summary, tuple(told), INTERRUPTED if stopped_by == INTERRUPT else LeasekitError(stopped_by)
     return summary, tuple(told), int(bool(wrong) and not (allow_mapper_errors or summary["mapper_errors_allowed"]))
 
@@ -91,24 +102,25 @@ def went_wrong(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
     ]
 
 
-def _say_how_to_go_on(arguments: Sequence[str], out: Path | None, summary: Mapping[str, Any]) -> None:
-    """How many runs were done, and with which command the others can be."""
+def _say_how_to_go_on(arguments: Sequence[str], resumes: bool, only: Sequence[str], summary: Mapping[str, Any]) -> None:
+    """How many runs were done, and with which command the others can be: all that were wanted where it ``resumes``."""
     missing, done = summary["not_run"], len(summary["runs"])
     note(f"stopped: {done} of {done + len(missing)} runs are done")
     if any(missing):
-        options = [option for name in missing for option in ("--run", name)]
-        options += [] if out is None else ["--out", f"{out}-2"]
+        options = [option for name in (only if resumes else missing) for option in ("--run", name)]
         note(f"to go on: leasekit emulate {shlex.join([*arguments, *options])}")
 
 
 @contextmanager
 def progress_bars(one: str = "") -> Iterator[Progress | None]:
-    """A bar for each run on standard error, where that is a terminal; or ``one`` for all, called so at first."""
+    """A bar for each run on standard error, or ``one`` for all, called so at first; where that is no terminal, a line
+    now and then for who reads it as a log.
+    """
     from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     where = console(stderr=True)
     if not where.is_terminal:
-        yield None
+        yield _log_progress(one)
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=where, transient=True) as bars:
@@ -121,6 +133,18 @@ def progress_bars(one: str = "") -> Iterator[Progress | None]:
             bars.update(tasks[key], completed=share, description=run if one else None)
 
         yield show
+
+
+def _log_progress(one: str) -> Progress:
+    told = time.monotonic()
+
+    def show(run: str, share: float) -> None:
+        nonlocal told
+        if time.monotonic() - told >= LOGGED_EVERY_S:
+            told = time.monotonic()
+            note(" ".join(part for part in (one, run, f"{share:.0%}") if part))
+
+    return show
 
 
 def _figure(value: Any) -> str:

@@ -45,7 +45,7 @@ class Emulated:
         """
         emulation = emulation_of(deployment)
         self.deployment = deployment
-        self.actors = _build_all(deployment, data, synthetic)
+        self.actors = build_all(deployment, data, synthetic)
         self._run = f"run {run!r}: " if run else ""
         self._mappers = {name: actor.mapper.target for name, actor in deployment.actors.items()}
         self.faults = MapperFaults(self._mappers, None if tell is None else lambda text: tell(f"{self._run}{text}"))
@@ -122,7 +122,7 @@ def _recorder(deployment: Deployment, log: TextIO | None, requests: RequestBook,
     )
 
 
-def _build_all(deployment: Deployment, data: Path | None, synthetic: bool) -> dict[str, BuiltActor]:
+def build_all(deployment: Deployment, data: Path | None, synthetic: bool) -> dict[str, BuiltActor]:
     """All actors. Traces that are missing are told in one error."""
     actors: dict[str, BuiltActor] = {}
     missing: dict[str, None] = {}

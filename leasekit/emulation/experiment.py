@@ -44,29 +44,31 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final, NamedTuple, TextIO
 
 import attrs
 
 from leasekit.config.build import BuiltActor
 from leasekit.config.deployment import Deployment
-from leasekit.config.emulation import RunSpec
+from leasekit.config.emulation import EmulationSpec, RunSpec
 from leasekit.config.errors import ConfigErrors
 from leasekit.config.load import load
 from leasekit.config.sense import capacities, senseless
 from leasekit.core.errors import LeasekitError
 from leasekit.core.settings import expect_one_of
 from leasekit.core.signals import Signal, SignalSteps
-from leasekit.core.time import HOUR, SECOND, Duration, Term, parse_duration
+from leasekit.core.time import HOUR, INSTANT_MAX, SECOND, Duration, Instant, Term, parse_duration
 from leasekit.emulation import metrics
-from leasekit.emulation.emulated import Emulated
+from leasekit.emulation.emulated import Emulated, build_all
 from leasekit.emulation.energy.account import EnergyAccount
+from leasekit.emulation.kept import keep, made_of, take_up
 from leasekit.emulation.mapper_faults import Tell, TurnLimitError, turn_limit
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.outputs import make_folder, write_json, writing
 from leasekit.emulation.pictures import RunResult, bought, draw, emulation_of
 from leasekit.emulation.recorder import Outages, Recorder, Topologies, total
 from leasekit.emulation.request_book import RequestBook, Tally
+from leasekit.emulation.spread import spread
 from leasekit.emulation.unservable import unservable
 from leasekit.emulation.world import World, few_collections
 from leasekit.policies.guest.load_following import LoadFollowing
@@ -87,12 +89,12 @@ def run_file(
     synthetic: bool = False,
     seed: int | None = None,
     signatures: bool | None = None,
-    only: Sequence[str] = (),
     tell: Tell | None = None,
     progress: Progress | None = None,
+    **how: Any,
 ) -> dict[str, Any]:
-    """Run every variant of a deploy file's emulation, or ``only`` those of these names; writes to ``out`` (if given)
-    and returns the summary.
+    """Run every variant of a deploy file's emulation; writes to ``out`` (if given) and returns the summary. ``how`` is
+    as :func:`run_deployment` has it.
 
     ``out`` gets ``summary.json`` and ``measured.json``, per run the transition log and the series as CSV, and the
     pictures that the file asks for. ``seed`` and ``signatures`` override the file. ``tell`` hears at once what mappers
@@ -108,10 +110,7 @@ def run_file(
     if signatures is not None:
         changes["deployment.signatures"] = signatures
     deployment = deployment.with_overrides(changes)
-    summary, _ = run_deployment(
-        deployment, out, data=data, synthetic=synthetic, only=only, tell=tell, progress=progress
-    )
-    return summary
+    return run_deployment(deployment, out, data=data, synthetic=synthetic, tell=tell, progress=progress, **how)[0]
 
 
 def run_deployment(
@@ -123,39 +122,138 @@ def run_deployment(
     only: Sequence[str] = (),
     tell: Tell | None = None,
     progress: Progress | None = None,
+    jobs: int = 1,
+    dask: str = "",
+    resume: bool = False,
 ) -> tuple[dict[str, Any], list[RunResult]]:
-    """The same of a deployment: the summary, and the runs that came to their end."""
+    """The same of a deployment: the summary, and the runs that came to their end, or ``only`` those of these names.
+
+    They run in so many processes, or on the cluster of the scheduler at ``dask``, whose workers see the same files;
+    ``progress`` is then told of runs that are over. With ``resume`` those are not run again that ``out`` has of an
+    earlier time, as far as they were made of the same.
+    """
     if deployment.emulation is None:
         raise LeasekitError(f"{deployment.file}: found no [emulation] table, expected one that says how long to run")
+    if resume and out is None:
+        raise LeasekitError("resume: found no folder of results, expected one to go on with")
     if out is not None:
         make_folder(out)
     if errors := senseless(deployment):
         raise ConfigErrors(errors)
     stems = file_stems([spec.name for spec in deployment.emulation.runs])
-    wanted = _chosen(deployment.emulation.runs, stems, only)
-    results: list[RunResult] = []
+    wanted = [
+        _Task(deployment, spec, out, stem, data, synthetic)
+        for spec, stem in _chosen(deployment.emulation.runs, stems, only)
+    ]
+    done: dict[int, RunResult] = {}
     stopped_by = ""
     try:
-        for spec, stem in wanted:
-            result = run_one(
-                deployment, spec, out, stem=stem, data=data, synthetic=synthetic, tell=tell, progress=progress
-            )
-            results.append(result)
+        for place, result in _run_all(wanted, jobs, dask, resume, tell, progress):
+            done[place] = result
             if out is not None:  # whatever becomes of the next run
                 with writing(out):
-                    _write_summary(_summed_up(deployment, results, synthetic), out)
+                    _write_summary(_summed_up(deployment, _in_order(done), synthetic), out)
     except KeyboardInterrupt:
         stopped_by = INTERRUPT
     except TurnLimitError as error:
         stopped_by = str(error)
+    results = _in_order(done)
     summary = _summed_up(deployment, results, synthetic)
     if stopped_by:
-        summary |= {"stopped_by": stopped_by, "not_run": [spec.name for spec, _ in wanted[len(results) :]]}
+        not_run = [task for place, task in enumerate(wanted) if place not in done]
+        summary |= {"stopped_by": stopped_by, "not_run": [task.spec.name for task in not_run]}
+        for task in not_run:
+            if out is not None:  # what its process left
+                (out / _file(task.stem, "transitions")).unlink(missing_ok=True)
     if out is not None:
         with writing(out):
             summary["pictures"] = [path.name for path in draw(deployment, results, out)]
             _write_summary(summary, out)
     return summary, results
+
+
+class _Task(NamedTuple):
+    """One run that is to be done, by whichever process."""
+
+    deployment: Deployment
+    spec: RunSpec
+    out: Path | None
+    stem: str
+    data: Path | None
+    synthetic: bool
+
+
+class _Ended(NamedTuple):
+    """What another process has to say of a run: what it ``told`` meanwhile, and its result, or why there is none."""
+
+    told: Sequence[str]
+    result: RunResult | None
+    stopped_by: str = ""
+    error: str = ""
+
+
+def _in_order(done: Mapping[int, RunResult]) -> list[RunResult]:
+    return [done[place] for place in sorted(done)]
+
+
+def _run_all(
+    tasks: Sequence[_Task], jobs: int, dask: str, resume: bool, tell: Tell | None, progress: Progress | None
+) -> Iterator[tuple[int, RunResult]]:
+    """All runs with their places, as they are done. Raises :class:`.mapper_faults.TurnLimitError`."""
+    left = []
+    for place, task in enumerate(tasks):
+        found = _kept(task) if resume else None
+        if found is None:
+            left.append(place)
+        else:
+            yield place, found
+    if resume and tell is not None:
+        tell(f"{len(tasks) - len(left)} of {len(tasks)} runs are done already")
+    if jobs <= 1 and not dask:
+        for place in left:
+            deployment, spec, out, stem, data, synthetic = tasks[place]
+            yield (
+                place,
+                run_one(deployment, spec, out, stem=stem, data=data, synthetic=synthetic, tell=tell, progress=progress),
+            )
+        return
+    for over, (number, ended) in enumerate(spread(_run_apart, [tasks[place] for place in left], jobs=jobs, dask=dask)):
+        for text in ended.told:
+            if tell is not None:
+                tell(text)
+        if ended.stopped_by:
+            raise TurnLimitError(ended.stopped_by)
+        if ended.result is None:
+            raise LeasekitError(ended.error)
+        if progress is not None:
+            progress("runs", (over + 1) / len(left))
+        yield left[number], ended.result
+
+
+def _run_apart(task: _Task) -> _Ended:
+    """A run in a process of its own."""
+    told: list[str] = []
+    deployment, spec, out, stem, data, synthetic = task
+    try:
+        found = run_one(deployment, spec, out, stem=stem, data=data, synthetic=synthetic, tell=told.append)
+    except TurnLimitError as error:
+        return _Ended(told, None, stopped_by=str(error))
+    except LeasekitError as error:
+        return _Ended(told, None, error=str(error))
+    return _Ended(told, found)
+
+
+def _kept(task: _Task) -> RunResult | None:
+    """The result of a run that an earlier time has come to the end of."""
+    assert task.out is not None, "it was checked"
+    varied = task.deployment.with_run(task.spec)
+    file, digest = _kept_at(task.out, task.stem), made_of(varied, task.synthetic)
+    if not file.exists():
+        return None
+    actors = build_all(varied, task.data, task.synthetic)
+    window = _window(emulation_of(varied), INSTANT_MAX)
+    loads = {"signals": signals_of(actors), "wanted": _all_wanted(actors, window)}
+    return take_up(file, digest, task.spec, task.stem, varied, loads)
 
 
 def _chosen(runs: Sequence[RunSpec], stems: Sequence[str], only: Sequence[str]) -> list[tuple[RunSpec, str]]:
@@ -250,17 +348,17 @@ def run_one(
     if out is not None:
         with writing(out):
             _write_series(result, out)
+            keep(result, made_of(varied, synthetic), _kept_at(out, stem))
     return result
 
 
 def result_of(emulated: Emulated, spec: RunSpec, stem: str, measured: Mapping[str, Any]) -> RunResult:
     """What has come of a run up to now, at most to its horizon, from the end of its warm-up on."""
     emulation, recorder, actors = emulation_of(emulated.deployment), emulated.recorder, emulated.actors
-    end = min(emulation.start + emulation.horizon, emulated.world.now + 1)
-    window = Term(min(emulation.start + emulation.warmup, end - 1), end)
+    window = _window(emulation, emulated.world.now + 1)
     by_type, promised = recorder.leased_by_type, recorder.promised
     leased = {name: total(types) for name, types in by_type.items()}
-    wanted = {name: load for name, built in actors.items() if (load := _wanted(built, window)) is not None}
+    wanted = _all_wanted(actors, window)
     guests = {
         name: {
             **_held(window, by_type[name], emulated.requests.of_guest(name)),
@@ -280,9 +378,21 @@ def result_of(emulated: Emulated, spec: RunSpec, stem: str, measured: Mapping[st
         "measured": measured,
     }
     return RunResult(
-        spec=spec, stem=stem, deployment=emulated.deployment, summary=summary, recorder=recorder, leased=leased,
-        leased_by_type=by_type, wanted=wanted, window=window, actors=actors,
+        spec=spec, stem=stem, deployment=emulated.deployment, summary=summary, window=window, leased_by_type=by_type,
+        usable=recorder.usable, in_use_by_type=recorder.in_use_by_type,
+        out_by_type={site: {kind: out.out for kind, out in found.items()} for site, found in recorder.outages.items()},
+        power={
+            site: {"off": account.off, "suspended": account.suspended}
+            for site, account in recorder.energy.items()
+            if account.switched
+        },
+        signals=signals_of(actors), wanted=wanted,
     )  # fmt: skip
+
+
+def signals_of(actors: Mapping[str, BuiltActor]) -> dict[str, Signal]:
+    """The loads of those guests that follow one."""
+    return {name: built.signal for name, built in actors.items() if built.signal is not None}
 
 
 @contextmanager
@@ -294,6 +404,16 @@ def _whole(file: Path) -> Iterator[TextIO]:
     except BaseException:
         file.unlink(missing_ok=True)
         raise
+
+
+def _window(emulation: EmulationSpec, end: Instant) -> Term:
+    """From the end of the warm-up to that of the horizon, or an ``end`` before it."""
+    end = min(emulation.start + emulation.horizon, end)
+    return Term(min(emulation.start + emulation.warmup, end - 1), end)
+
+
+def _all_wanted(actors: Mapping[str, BuiltActor], window: Term) -> dict[str, Signal]:
+    return {name: load for name, built in actors.items() if (load := _wanted(built, window)) is not None}
 
 
 def _wanted(built: BuiltActor, window: Term) -> Signal | None:
@@ -463,29 +583,29 @@ def _by_type(name: str, types: Mapping[str, Series]) -> dict[str, Series]:
 
 def series_of(result: RunResult) -> dict[str, SignalSteps]:
     """The step functions of a run, by the names of their columns."""
-    recorder = result.recorder
     columns: dict[str, SignalSteps] = {}
     for name, series in result.leased.items():
-        signal = result.actors[name].signal
-        if signal is not None:
-            columns[f"{name}.demand"] = signal
+        if name in result.signals:
+            columns[f"{name}.demand"] = result.signals[name]
         if name in result.wanted:
             columns[f"{name}.wanted"] = result.wanted[name]
         columns.update(_by_type(f"{name}.leased", result.leased_by_type[name]) or {f"{name}.leased": series})
-        columns[f"{name}.usable"] = recorder.usable[name]
-    for name in recorder.in_use_by_type:
+        columns[f"{name}.usable"] = result.usable[name]
+    for name in result.in_use_by_type:
         columns.update(_by_type(f"{name}.in_use", result.in_use(name)) or {f"{name}.in_use": Series()})
-        outages = {kind: outage.out for kind, outage in recorder.outages[name].items()}
-        columns.update(_by_type(f"{name}.out_of_service", outages))
-    for name, account in recorder.energy.items():
-        if account.switched:
-            columns[f"{name}.off"], columns[f"{name}.suspended"] = account.off, account.suspended
+        columns.update(_by_type(f"{name}.out_of_service", result.out_by_type[name]))
+    for name, power in result.power.items():
+        columns |= {f"{name}.{what}": series for what, series in power.items()}
     return columns
 
 
 def _write_series(result: RunResult, out: Path) -> None:
     interval = emulation_of(result.deployment).sample
     metrics.write_csv(out / _file(result.stem, "series"), series_of(result), result.window, interval)
+
+
+def _kept_at(out: Path, stem: str) -> Path:
+    return out / "kept" / f"{stem or 'run'}.json"
 
 
 def _file(stem: str, what: str) -> str:

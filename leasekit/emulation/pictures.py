@@ -9,7 +9,6 @@ from typing import Any
 import attrs
 
 from leasekit.actors.settings import AuthoritySettings
-from leasekit.config.build import BuiltActor
 from leasekit.config.deployment import Deployment
 from leasekit.config.emulation import EmulationSpec, PlotSpec, RunSpec, key_in_words, lookup
 from leasekit.core.signals import Signal
@@ -17,7 +16,7 @@ from leasekit.core.time import HOUR, SECOND, Term, format_duration
 from leasekit.emulation import metrics, plots
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.purchase import Purchase, Trial, points, purchases
-from leasekit.emulation.recorder import Recorder
+from leasekit.emulation.recorder import total
 
 
 def emulation_of(deployment: Deployment) -> EmulationSpec:
@@ -35,32 +34,41 @@ def site_settings(deployment: Deployment, site: str) -> AuthoritySettings:
 
 @attrs.frozen(kw_only=True)
 class RunResult:
-    """One run: its summary, and the series that pictures are drawn from: ``leased`` units by guest, and by
-    guest and type; those that its mapper ``wanted`` where it follows a load. ``stem`` begins the names of its files.
+    """One run: its summary, and what pictures are drawn from, step functions over time; another process can be handed
+    it. ``stem`` begins the names of its files.
+
+    ``leased_by_type`` are units by guest and type, ``usable`` by guest; ``signals`` and ``wanted`` are the loads of
+    those that follow any. ``in_use_by_type`` and ``out_by_type`` are by site and type, ``power`` by site.
     """
 
     spec: RunSpec
     stem: str
     deployment: Deployment
     summary: Mapping[str, Any]
-    recorder: Recorder
-    leased: Mapping[str, Series]
-    leased_by_type: Mapping[str, Mapping[str, Series]]
-    wanted: Mapping[str, Signal]
     window: Term
-    actors: Mapping[str, BuiltActor]
+    leased_by_type: Mapping[str, Mapping[str, Series]]
+    usable: Mapping[str, Series]
+    in_use_by_type: Mapping[str, Mapping[str, Series]]
+    out_by_type: Mapping[str, Mapping[str, Series]]
+    power: Mapping[str, Mapping[str, Series]]
+    signals: Mapping[str, Signal]
+    wanted: Mapping[str, Signal]
+
+    @property
+    def leased(self) -> dict[str, Series]:
+        """Units by guest, of all types. Made anew."""
+        return {name: total(types) for name, types in self.leased_by_type.items()}
 
     def in_use(self, site: str) -> dict[str, Series]:
         """Units in use of each of a site's types: of all that it has, and of what it has had."""
         inventory = site_settings(self.deployment, site).inventory
-        return {group.type: Series() for group in inventory} | self.recorder.in_use_by_type[site]
+        return {group.type: Series() for group in inventory} | dict(self.in_use_by_type[site])
 
     def in_service(self, site: str, kind: str, bought: int) -> Series:
         """Of the units of a type that were bought, those that were not out of service."""
         made = Series()
         made.append(emulation_of(self.deployment).start, bought)
-        outage = self.recorder.outages[site].get(kind)
-        for at, out in outage.out if outage is not None else ():
+        for at, out in self.out_by_type[site].get(kind, ()):
             made.append(at, bought - out)
         return made
 
@@ -79,7 +87,7 @@ def draw(deployment: Deployment, results: Sequence[RunResult], out: Path) -> lis
 def _loads(plot: PlotSpec, results: Sequence[RunResult], guest: str) -> list[plots.Load]:
     loads = []
     for result in results:
-        signal = result.actors[guest].signal
+        signal = result.signals.get(guest)
         if signal is not None:
             wanted = result.wanted.get(guest)
             filtered = wanted is not None and metrics.rmse(signal, wanted, result.window) > 0

@@ -56,8 +56,9 @@ def with_one_run(text: str) -> str:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files by name but what a clock measured."""
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != MEASURED}
+    """All files by name but what a clock measured, which those of the folder of kept runs have as well."""
+    files = (path for path in sorted(folder.iterdir()) if path.is_file())
+    return {path.name: path.read_bytes() for path in files if path.name != MEASURED}
 
 
 # -- the same again ------------------------------------------------------------------------------------------------

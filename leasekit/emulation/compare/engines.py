@@ -22,6 +22,7 @@ from leasekit.emulation.compare.measures import Measured, measure
 from leasekit.emulation.compare.pool import Pool
 from leasekit.emulation.compare.targets import Target
 from leasekit.emulation.compare.works import Work
+from leasekit.emulation.spread import dask_client
 
 Report = Callable[[str, float], None]
 """Told a mapper's label and the share of its run that is done, from 0 to 1."""
@@ -162,21 +163,12 @@ def run_dask(
 
     The workers need leasekit and the mappers installed. Raises ``LeasekitError`` where the cluster can't be had.
     """
-    try:
-        dask = importlib.import_module("distributed")
-    except ImportError as error:
-        raise LeasekitError(
-            f"--engine dask: {error.name} is not installed; install the extra: pip install 'leasekit[dask]'"
-        ) from error
-    try:
-        client = dask.Client(scheduler, timeout="10s")
-    except (OSError, ValueError) as error:
-        raise LeasekitError(f"--scheduler: found {scheduler!r}, where no Dask scheduler answers: {error}") from error
+    client = dask_client(scheduler, "--scheduler")
     found: dict[str, Result] = {}
     with client:
         (spread,) = client.scatter([list(works)], broadcast=True)
         tasks = {client.submit(_task, target, spread, pool, pure=False): target for target in targets}
-        for task in dask.as_completed(tasks):
+        for task in importlib.import_module("distributed").as_completed(tasks):
             label = tasks[task].label
             raised = task.exception()
             value = task.result() if raised is None else f"{type(raised).__name__}: {raised}"

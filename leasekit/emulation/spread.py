@@ -1,0 +1,78 @@
+"""Work spread over processes of this machine, or over a Dask cluster, with results as they come."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+from leasekit.core.errors import LeasekitError
+
+W = TypeVar("W")
+R = TypeVar("R")
+
+
+def spread(job: Callable[[W], R], work: Sequence[W], *, jobs: int = 1, dask: str = "") -> Iterator[tuple[int, R]]:
+    """What ``job`` makes of each piece of work, with its place, as each is done: on so many processes, or on the Dask
+    cluster whose scheduler is at the address ``dask``. What is not done when the iterator is closed is ended.
+
+    Raises what ``job`` raises, and ``LeasekitError`` for a process that ends by itself and a cluster that can't be had.
+    """
+    if dask:
+        yield from _on_cluster(job, work, dask)
+    elif jobs <= 1:
+        yield from enumerate(map(job, work))
+    else:
+        yield from _in_processes(job, work, jobs)
+
+
+def _in_processes(job: Callable[[W], R], work: Sequence[W], jobs: int) -> Iterator[tuple[int, R]]:
+    others = set(multiprocessing.active_children())
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(work)) or 1, context, initializer=_leave_interrupts) as pool:
+        places = {pool.submit(job, one): place for place, one in enumerate(work)}
+        try:
+            for done in as_completed(places):
+                yield places[done], done.result()
+        except BaseException as error:
+            for task in places:
+                task.cancel()
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
+            if isinstance(error, BrokenProcessPool):
+                raise LeasekitError(
+                    "jobs: a process ended by itself, for want of memory perhaps; a script that uses several must do "
+                    "so below if __name__ == '__main__':"
+                ) from None
+            raise
+
+
+def _leave_interrupts() -> None:
+    """A terminal's Ctrl-C reaches all processes: who started these ends them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def dask_client(address: str, option: str) -> Any:
+    """A client of the cluster, which an ``option`` names. Raises ``LeasekitError``."""
+    try:
+        dask = importlib.import_module("distributed")
+    except ImportError as error:
+        raise LeasekitError(
+            f"{option}: {error.name} is not installed; install the extra: pip install 'leasekit[dask]'"
+        ) from error
+    try:
+        return dask.Client(address, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise LeasekitError(f"{option}: found {address!r}, where no Dask scheduler answers: {error}") from error
+
+
+def _on_cluster(job: Callable[[W], R], work: Sequence[W], address: str) -> Iterator[tuple[int, R]]:
+    client = dask_client(address, "--dask")
+    with client:
+        places = {client.submit(job, one, pure=False): place for place, one in enumerate(work)}
+        for task in importlib.import_module("distributed").as_completed(places):
+            yield places[task], task.result()
