@@ -13,7 +13,9 @@ from itertools import groupby, pairwise
 from typing import Any, Final, NamedTuple
 
 import attrs
+from msgspec import UNSET
 
+from leasekit.core.answers import AccountDetails
 from leasekit.core.leases.authority import CHANGE, UP
 from leasekit.core.reasons import Code, Reason, read
 from leasekit.core.schema import LogRow
@@ -63,20 +65,16 @@ class Account:
         self.refused += other.refused
         self.leads += other.leads
 
-    def shown(self) -> dict[str, Any]:
-        """As plain data, with the median and the 90th percentile of the leads (null where there are none)."""
+    def shown(self, keys: Mapping[str, str]) -> AccountDetails:
+        """With what it was added up by, and the median and the 90th percentile of the leads."""
         leads = sorted(self.leads)
-        return {
-            "leases": self.leases,
-            "requests": self.requests,
-            "granted": self.granted,
-            "refused": dict(sorted(self.refused.items())),
-            "granted_unit_ms": self.granted_time,
-            "used_unit_ms": self.used_time,
-            "billed": self.billed,
-            "lead_median_ms": _percentile(leads, 50),
-            "lead_p90_ms": _percentile(leads, 90),
-        }
+        return AccountDetails(
+            holder=keys.get("holder", UNSET), type=keys.get("type", UNSET), site=keys.get("site", UNSET),
+            leases=self.leases, requests=self.requests, granted=self.granted,
+            refused=dict(sorted(self.refused.items())), granted_unit_ms=self.granted_time,
+            used_unit_ms=self.used_time, billed=self.billed, lead_median_ms=_percentile(leads, 50),
+            lead_p90_ms=_percentile(leads, 90),
+        )  # fmt: skip
 
 
 def _percentile(ordered: Sequence[Duration], percent: int) -> Duration | None:
@@ -153,11 +151,10 @@ class Accounts:
         values = {"holder": holder, "type": type_, "site": site}
         return self._of.setdefault(tuple(values[key] for key in self._keys), Account())
 
-    def shown(self) -> list[dict[str, Any]]:
-        """The accounts as plain data, in order of their keys."""
+    def shown(self) -> list[AccountDetails]:
+        """The accounts, in order of their keys."""
         return [
-            {**dict(zip(self._keys, values, strict=True)), **account.shown()}
-            for values, account in sorted(self._of.items())
+            account.shown(dict(zip(self._keys, values, strict=True))) for values, account in sorted(self._of.items())
         ]
 
 

@@ -1,4 +1,4 @@
-"""What actors answer operators: a class for each kind of thing that they are shown.
+"""What actors and their daemons answer operators: one list, with a few lines for each kind of thing that is shown.
 
 A handler's return type says what its command or query answers. ``--json`` prints the fields in their order, under the
 names that they have here, and so does every other client of a control socket: clients get plain data (:func:`plain`).
@@ -12,9 +12,10 @@ from typing import Any, Self
 
 from msgspec import UNSET, Struct, UnsetType, field, msgpack
 
+from leasekit.core.drivers import Orphan
 from leasekit.core.properties import Counts, Properties
 from leasekit.core.reasons import Reason
-from leasekit.core.time import Instant, Term
+from leasekit.core.time import Duration, Instant, Term
 
 
 class Answer(Struct, frozen=True):
@@ -42,6 +43,183 @@ class ClassCount(Answer, frozen=True):
 def describe_counts(of: Counts) -> list[ClassCount]:
     """How many units of each class."""
     return [ClassCount(class_.hex(), units) for class_, units in of]
+
+
+# -- every daemon ------------------------------------------------------------------------------------------------------
+
+
+class ClockDetails(Answer, frozen=True):
+    """A daemon's clock: ``agrees``, or ``held`` (the system's was set, at the actor's time ``since``; else there is
+    none); the actor's time ``now``, and by how much the system's is ``ahead`` of it.
+    """
+
+    state: str
+    now: Instant
+    ahead: Duration
+    since: Instant | None
+
+
+class AcceptedClock(Answer, frozen=True):
+    """Whether the system's clock was taken over: the actor's time ``before`` and ``now``."""
+
+    accepted: bool
+    ahead: Duration
+    before: Instant
+    now: Instant
+
+
+class ShellDetails(Answer, frozen=True):
+    """How it goes in a daemon: the inputs that wait, the actions of drivers by their state, and from ``inputs`` on how
+    much was done since the start.
+    """
+
+    state: str
+    problem: str
+    clock: ClockDetails
+    inbox: int
+    actions: dict[str, int]
+    runaway_turns: int
+    unit_log_lines_dropped: int
+    inputs: int
+    commits: int
+    changes: int
+    messages: int
+    actions_started: int
+    turns: int
+    bugs: int
+
+
+class LinkDetails(Answer, frozen=True):
+    """How it stands with a peer. Counts are messages since the start, ``problem`` is why there is no connection.
+
+    For ``held_ms`` the peer was not read because it sent more than it may; ``flooding``: it does so for longer than
+    ``flood_after`` now. By ``clock_ahead`` its clock is ahead of the one here at least (negative: behind), as far as
+    what it sends tells.
+    """
+
+    peer: str
+    address: str
+    connected: bool
+    queued_bytes: int
+    sent: int
+    received: int
+    dropped: int
+    problem: str
+    encrypted: bool
+    held_ms: Duration
+    flooding: bool
+    clock_ahead: Duration
+
+
+class OrphanTrouble(Answer, frozen=True):
+    """Why a driver can't say what is left of old units, or can't remove what is left of one ``unit``."""
+
+    driver: str
+    unit: str
+    reason: str
+
+
+class OrphanReport(Answer, frozen=True):
+    """What is left of old units, or was removed, and what went wrong."""
+
+    orphans: list[Orphan]
+    troubles: list[OrphanTrouble]
+
+
+class ProbedUnit(Answer, frozen=True):
+    """What a driver's probe found, and measured."""
+
+    state: str
+    detail: str
+    measured: dict[str, float]
+
+
+class DaemonStatus(Answer, frozen=True, kw_only=True):
+    """What a daemon adds to the status of its actor: ``needs_restart`` are the keys that its file gives other values
+    since, ``orphans`` how much is left of old units.
+    """
+
+    shell: ShellDetails | UnsetType = UNSET
+    pid: int | UnsetType = UNSET
+    listen: list[str] | UnsetType = UNSET
+    store: str | UnsetType = UNSET
+    peers: list[LinkDetails] | UnsetType = UNSET
+    orphans: int | UnsetType = UNSET
+    orphans_untold: list[OrphanTrouble] | UnsetType = UNSET
+    needs_restart: list[str] | UnsetType = UNSET
+
+
+class LoggedTransition(Answer, frozen=True):
+    """A line of an actor's log. One that is told as it comes has no number yet."""
+
+    seq: int | UnsetType
+    at: Instant
+    lease: str
+    event: str
+    from_state: str
+    to_state: str
+    why: str
+    because: Reason | None
+
+
+class LogEnd(Answer, frozen=True):
+    """The number of the log's last line."""
+
+    seq: int
+
+
+class PastPosition(Answer, frozen=True):
+    """After which lease a page ended."""
+
+    ended: Instant
+    id: str
+
+
+class PastPage(Answer, frozen=True):
+    """Leases that are over, as queries show them; where the next page begins (None: there is none)."""
+
+    leases: list[dict[str, Any]]
+    after: PastPosition | None
+
+
+class AccountDetails(Answer, frozen=True):
+    """What was asked for, granted, used and billed, of those keys that accounts are added up by. ``billed`` is in the
+    broker's own money; ``lead`` is how long before their starts leases were asked for (None: none was); ``refused``
+    counts refusals by their codes.
+    """
+
+    holder: str | UnsetType
+    type: str | UnsetType
+    site: str | UnsetType
+    leases: int
+    requests: int
+    granted: int
+    refused: dict[str, int]
+    granted_unit_ms: int
+    used_unit_ms: int
+    billed: int
+    lead_median_ms: Duration | None
+    lead_p90_ms: Duration | None
+
+
+class UsageDetails(Answer, frozen=True):
+    """The accounts of a broker or a site, how much a site had to use by type, and ``since`` when the log says it."""
+
+    accounts: list[AccountDetails]
+    offered_unit_ms: dict[str, int]
+    since: Instant
+
+
+class LastLines(Answer, frozen=True):
+    """The last lines of a unit's log, oldest first."""
+
+    lines: list[str]
+
+
+class Stopping(Answer, frozen=True):
+    """The daemon ends."""
+
+    stopping: bool = True
 
 
 # -- every actor -------------------------------------------------------------------------------------------------------
@@ -162,8 +340,8 @@ class ReportDetails(Answer, frozen=True):
     words: str
 
 
-class ActorStatus(Answer, frozen=True):
-    """Who an actor is, what time it has, and how many leases are in which state. A daemon adds how it is itself."""
+class ActorStatus(DaemonStatus, frozen=True):
+    """Who an actor is, what time it has, and how many leases are in which state."""
 
     name: str
     role: str

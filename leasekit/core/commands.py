@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
+from leasekit.core.accounts import KEYS
 from leasekit.core.errors import CommandError
 from leasekit.core.properties import is_text
 from leasekit.core.reasons import Code
@@ -18,6 +19,9 @@ from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 
 C = TypeVar("C")
+
+PAST_PAGE: Final = 500
+"""How many leases that are over are told at once."""
 
 
 def read_arguments(kind: type[C], arguments: Mapping[str, Any]) -> C:
@@ -420,3 +424,70 @@ class ListEvidence:
     """All evidence, or one with its file."""
 
     id: str = ""
+
+
+# -- what the daemon answers, from its actor's store -------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class ReadArchive:
+    """The newest rows of a table's past."""
+
+    limit: int = attrs.field(default=1_000, validator=[attrs.validators.ge(0), attrs.validators.le(10_000)])
+
+
+@attrs.frozen(kw_only=True)
+class ReadLog(ReadArchive):
+    """Lines of the log with a number above ``after``, in order."""
+
+    after: int = attrs.field(default=0, validator=[attrs.validators.ge(0), attrs.validators.le(2**63 - 1)])
+
+
+@attrs.frozen(kw_only=True)
+class ReadUnitLog:
+    """The last lines of a unit's log, and with ``follow`` those to come."""
+
+    lines: int = attrs.field(default=200, validator=[attrs.validators.ge(0), attrs.validators.le(10_000)])
+    follow: bool = False
+
+
+def _after_since(period: Any, _: attrs.Attribute[Any], until: Instant) -> None:
+    if until <= period.since:
+        raise ValueError(f"expected an instant after since, {period.since}")
+
+
+@attrs.frozen(kw_only=True)
+class OverPeriod:
+    """What went on at ``since`` or later, and before ``until``."""
+
+    since: Instant = attrs.field(default=0, validator=_instant)
+    until: Instant = attrs.field(default=INSTANT_MAX, validator=[_instant, _after_since])
+
+    @property
+    def period(self) -> Term:
+        """The period."""
+        return Term(self.since, self.until)
+
+
+@attrs.frozen(kw_only=True)
+class ReadPast(OverPeriod):
+    """Leases of a period that are over, with a ``state`` if one is given: those that ended after the lease ``id``,
+    which ended at ``ended``.
+    """
+
+    ended: Instant = attrs.field(default=0, validator=_instant)
+    id: str = ""
+    state: str = ""
+    limit: int = attrs.field(default=PAST_PAGE, validator=[attrs.validators.ge(1), attrs.validators.le(PAST_PAGE)])
+
+
+def _some_keys(_: object, __: attrs.Attribute[Any], by: tuple[str, ...]) -> None:
+    if not set(by) <= set(KEYS) or len(set(by)) < len(by):
+        raise ValueError(f"expected some of {', '.join(KEYS)}")
+
+
+@attrs.frozen(kw_only=True)
+class ReadUsage(OverPeriod):
+    """The accounts of a period, added up by these keys."""
+
+    by: tuple[str, ...] = attrs.field(default=KEYS, validator=_some_keys)

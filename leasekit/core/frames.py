@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
 
@@ -22,10 +23,12 @@ class FrameError(LeasekitError):
     """Bytes that are no frame of a control socket."""
 
 
-def pack(value: Any) -> bytes:
-    """A frame that holds ``value``. Raises ``FrameError`` if msgpack can't say it."""
+def pack(value: Any, plain: Callable[[Any], Any] | None = None) -> bytes:
+    """A frame that holds ``value``, of which ``plain`` makes data what msgpack doesn't know. Raises ``FrameError`` if
+    it can't be said.
+    """
     try:
-        body: bytes = msgpack.packb(value)
+        body: bytes = msgpack.packb(value, default=plain)
     except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:
         raise FrameError(f"can't be sent: {error}") from error
     return LENGTH.pack(len(body)) + body

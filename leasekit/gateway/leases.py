@@ -24,6 +24,7 @@ from leasekit.client.shapes import (
     TransitionPage,
 )
 from leasekit.config.instants import dated
+from leasekit.core.commands import PAST_PAGE
 from leasekit.core.requests import KEEPALIVE, WantedLease
 from leasekit.core.time import format_duration
 from leasekit.core.vectors import read_amount
@@ -37,8 +38,6 @@ from leasekit.gateway.routing import Call, route, unprocessable
 
 PAGE: Final = 100
 PAGE_MAX: Final = 1_000
-PAST_PAGE: Final = 500
-"""How many leases that are over a guest tells of at once."""
 ANSWER_WITHIN: Final = GuestSettings().request_timeout
 Page = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
 

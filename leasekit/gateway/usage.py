@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, convert
 
 from leasekit.client.shapes import At, UnitLog
+from leasekit.core.answers import AccountDetails, UsageDetails
 from leasekit.core.time import DAY, Duration, Instant
 from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.callers import AUDITOR, USER, VIEWER
@@ -37,7 +38,7 @@ class ActorUsage(Struct, kw_only=True):
     actor: str
     role: str
     since: At
-    accounts: list[dict[str, Any]]
+    accounts: list[AccountDetails]
     offered_unit_ms: dict[str, int]
 
 
@@ -67,12 +68,11 @@ async def usage(call: Call, params: UsageOf) -> UsageReport:
 
 async def _of_actor(call: Call, name: str, holder: str, since: Instant, until: Instant) -> ActorUsage:
     actor = call.door.actors[name]
-    answer = await actor.request("usage", "", {"since": since, "until": until})
-    accounts = [one for one in answer["accounts"] if holder in ("", one["holder"])]
+    found = convert(await actor.request("usage", "", {"since": since, "until": until}), UsageDetails)
+    accounts = [one for one in found.accounts if holder in ("", one.holder)]
     return ActorUsage(
-        actor=name, role=actor.role, since=moment(answer["since"]), accounts=accounts,
-        offered_unit_ms=answer["offered_unit_ms"],
-    )  # fmt: skip
+        actor=name, role=actor.role, since=moment(found.since), accounts=accounts, offered_unit_ms=found.offered_unit_ms
+    )
 
 
 class UnitLines(OfSite, kw_only=True):

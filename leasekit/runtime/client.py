@@ -139,8 +139,8 @@ class ControlClient:
         """The leases that ended at ``since`` or later, and began before ``until``, as queries show them, in order of
         when they ended.
         """
-        after: dict[str, Any] = {"ended": 0, "id": ""}
-        while after:
+        after: Mapping[str, Any] | None = {}
+        while after is not None:
             page = self.request("past", "", {"since": since, "until": until, **after})
             yield from page["leases"]
             after = page["after"]

@@ -20,8 +20,9 @@ import time
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from leasekit.core.answers import ClockDetails
 from leasekit.core.errors import CommandError
 from leasekit.core.reasons import mark
 from leasekit.core.time import SECOND, Duration, Instant, format_duration
@@ -151,12 +152,10 @@ class RealClock:
         self.now()
         return ahead
 
-    def describe(self) -> dict[str, Any]:
-        """How the clock is, as plain data: ``agrees`` or ``held`` (the system's was set, at the actor's time
-        ``since``); the actor's time ``now``, and by how much the system's is ahead of it, milliseconds.
-        """
+    def describe(self) -> ClockDetails:
+        """How the clock is."""
         now, since = self.now(), self._held_since
-        return {"state": AGREES if since is None else HELD, "now": now, "ahead": self._ahead, "since": since}
+        return ClockDetails(AGREES if since is None else HELD, now, self._ahead, since)
 
     def trouble(self) -> str:
         """What an operator has to know, in words; empty if there is nothing."""

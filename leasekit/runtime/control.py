@@ -17,15 +17,24 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import attrs
 import trio
+from msgspec import UNSET
 
-from leasekit.core.accounts import KEYS
-from leasekit.core.answers import plain
+from leasekit.core.answers import (
+    DaemonStatus,
+    LastLines,
+    LogEnd,
+    LoggedTransition,
+    PastPage,
+    PastPosition,
+    Stopping,
+    UsageDetails,
+    plain,
+)
+from leasekit.core.commands import ReadArchive, ReadLog, ReadPast, ReadUnitLog, ReadUsage, read_arguments
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.frames import LENGTH, REQUEST_MAX, FrameError, length, pack, unpack
 from leasekit.core.reasons import Reason, read, words
 from leasekit.core.schema import TABLES, LogRow
-from leasekit.core.time import INSTANT_MAX, Term
-from leasekit.runtime.logs import TAIL_MAX
 from leasekit.runtime.queues import WATCH_MAX, Feed, Watcher
 from leasekit.runtime.shell import ActorShell
 
@@ -35,9 +44,6 @@ IN_FLIGHT_MAX: Final = 1_000
 """How many requests of one connection are worked on at once; then it is not read."""
 SEND_TIMEOUT: Final = 30.0
 """How long a client may take to take its answer, in seconds, before it is hung up on."""
-LOG_LIMIT_MAX: Final = 10_000
-PAST_PAGE: Final = 500
-"""How many leases that are over are told at once."""
 READ_MAX: Final = 65_536
 CONTROL: Final = "control socket"
 """The way of a command that names none."""
@@ -161,7 +167,7 @@ class ActorDoor:
     """
 
     _shell: ActorShell
-    _describe: Callable[[], Mapping[str, Any]] = attrs.field(default=dict, kw_only=True)
+    _describe: Callable[[], DaemonStatus] = attrs.field(default=DaemonStatus, kw_only=True)
     _stop: Callable[[], None] = attrs.field(kw_only=True)
     _more: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[Any]]] = attrs.field(factory=dict, kw_only=True)
 
@@ -193,61 +199,49 @@ class ActorDoor:
 
     async def _query(self, asked: ControlRequest) -> Any:
         result = await self._shell.query(asked.name, asked.arguments)
-        return {**result, **self._describe()} if asked.name == "status" else result
+        return {**result, **plain(self._describe())} if asked.name == "status" else result
 
-    async def _history(self, asked: ControlRequest) -> list[dict[str, Any]]:
+    async def _history(self, asked: ControlRequest) -> list[LoggedTransition]:
         return [_transition(row) for row in await self._shell.history(asked.name)]
 
-    async def _log(self, asked: ControlRequest) -> list[dict[str, Any]]:
-        after = _whole(asked.arguments, "after", 0, 2**63 - 1)
-        limit = _whole(asked.arguments, "limit", 1_000, LOG_LIMIT_MAX)
-        return [_transition(row) for row in await self._shell.log(after, limit, asked.name)]
+    async def _log(self, asked: ControlRequest) -> list[LoggedTransition]:
+        wanted = read_arguments(ReadLog, asked.arguments)
+        return [_transition(row) for row in await self._shell.log(wanted.after, wanted.limit, asked.name)]
 
-    async def _log_end(self, asked: ControlRequest) -> dict[str, Any]:
-        return {"seq": await self._shell.log_end()}
+    async def _log_end(self, asked: ControlRequest) -> LogEnd:
+        return LogEnd(await self._shell.log_end())
 
     async def _archived(self, asked: ControlRequest) -> list[dict[str, Any]]:
+        """Rows as their table has them."""
         table = asked.name
         columns = list(TABLES[table].columns) if table in TABLES else []
-        rows = await self._shell.archived(table, _whole(asked.arguments, "limit", 1_000, LOG_LIMIT_MAX))
+        rows = await self._shell.archived(table, read_arguments(ReadArchive, asked.arguments).limit)
         return [dict(item for item in zip(columns, row, strict=True) if item[0] != "body") for row in rows]
 
-    async def _past(self, asked: ControlRequest) -> dict[str, Any]:
-        arguments = asked.arguments
-        ended, id_, state = (
-            _whole(arguments, "ended", 0, INSTANT_MAX),
-            arguments.get("id", ""),
-            arguments.get("state", ""),
-        )
-        for name, text in (("id", id_), ("state", state)):
-            if not isinstance(text, str):
-                raise CommandError(f"{name}: found {text!r:.60}, expected text")
-        limit = max(1, _whole(arguments, "limit", PAST_PAGE, PAST_PAGE))
-        found = await self._shell.past(_period(arguments), (ended, id_), limit, state)
-        last = found[-1] if found else None
-        after = {} if last is None else {"ended": last[0], "id": last[1]["id"]}
-        return {"leases": [lease for _, lease in found], "after": after}
+    async def _past(self, asked: ControlRequest) -> PastPage:
+        wanted = read_arguments(ReadPast, asked.arguments)
+        found = await self._shell.past(wanted.period, (wanted.ended, wanted.id), wanted.limit, wanted.state)
+        after = PastPosition(found[-1][0], found[-1][1]["id"]) if found else None
+        return PastPage([lease for _, lease in found], after)
 
-    async def _usage(self, asked: ControlRequest) -> dict[str, Any]:
-        keys = asked.arguments.get("by", list(KEYS))
-        if not isinstance(keys, list) or not all(key in KEYS for key in keys) or len(set(keys)) < len(keys):
-            raise CommandError(f"by: found {keys!r:.60}, expected some of {', '.join(KEYS)}")
-        return await self._shell.usage(_period(asked.arguments), keys)
+    async def _usage(self, asked: ControlRequest) -> UsageDetails:
+        wanted = read_arguments(ReadUsage, asked.arguments)
+        return await self._shell.usage(wanted.period, wanted.by)
 
-    async def _end(self, asked: ControlRequest) -> dict[str, Any]:
+    async def _end(self, asked: ControlRequest) -> Stopping:
         logger.info("stop: asked for on the control socket by %s", asked.caller)
         self._stop()
-        return {"stopping": True}
+        return Stopping()
 
     async def _watch(self, connection: Connection, asked: ControlRequest) -> None:
         with self._shell.transitions.watch(lambda row: not asked.name or row.lease == asked.name) as watcher:
             await connection.answer(asked.id, None)
-            await connection.stream(asked.id, watcher, _transitions)
+            await connection.stream(asked.id, watcher, lambda rows: plain([_transition(row) for row in rows]))
 
-    async def _unit_log(self, asked: ControlRequest) -> dict[str, Any]:
-        lines = _whole(asked.arguments, "lines", 200, TAIL_MAX)
+    async def _unit_log(self, asked: ControlRequest) -> LastLines:
+        lines = read_arguments(ReadUnitLog, asked.arguments).lines
         try:
-            return {"lines": self._shell.unit_logs.tail(asked.name, lines)}
+            return LastLines(self._shell.unit_logs.tail(asked.name, lines))
         except OSError as error:
             raise CommandError(f"the log of {asked.name!r:.80} can't be read: {error.strerror}") from error
 
@@ -258,7 +252,7 @@ class ActorDoor:
             try:
                 # The file is read on the loop's own thread: no line gets lost between its end and what follows.
                 await connection.answer(asked.id, await self._unit_log(asked))
-                await connection.stream(asked.id, watcher, lambda items: [{"lines": items}])
+                await connection.stream(asked.id, watcher, lambda items: [plain(LastLines(items))])
             finally:
                 end()
 
@@ -293,7 +287,7 @@ class Connection:
 
     async def answer(self, id_: int, result: Any) -> None:
         """Send a result. Raises ``FrameError`` if it can't be packed."""
-        await self._send(pack({"id": id_, "ok": True, "result": result, **self._warned()}))
+        await self._send(pack({"id": id_, "ok": True, "result": result, **self._warned()}, plain))
 
     async def refuse(self, id_: int, error: str, reason: Reason | None = None) -> None:
         """Send an error, with the code and values of its reason where it has one."""
@@ -332,14 +326,10 @@ class Connection:
         scope.cancel()
 
 
-def _transition(row: LogRow) -> dict[str, Any]:
+def _transition(row: LogRow) -> LoggedTransition:
+    """Those that are told as they come have no number yet."""
     why = read(row.why)
-    return {**row._asdict(), "why": words(why), "because": plain(why)}
-
-
-def _transitions(rows: list[LogRow]) -> list[dict[str, Any]]:
-    """Transitions that are told as they come have no number yet."""
-    return [{key: value for key, value in _transition(row).items() if key != "seq"} for row in rows]
+    return LoggedTransition(row.seq or UNSET, *row[1:-1], why=words(why), because=why)
 
 
 def _check(request: Mapping[str, Any], user: str) -> ControlRequest:
@@ -354,21 +344,6 @@ def _check(request: Mapping[str, Any], user: str) -> ControlRequest:
     if not all(isinstance(one, str) for one in caller):
         raise FrameError("caller, way and key: expected text")
     return ControlRequest(id_, kind, name, arguments, *caller)
-
-
-def _whole(arguments: Mapping[str, Any], key: str, default: int, most: int) -> int:
-    value = arguments.get(key, default)
-    if type(value) is not int or not 0 <= value <= most:
-        raise CommandError(f"{key}: found {value!r:.60}, expected a whole number of 0 to {most}")
-    return value
-
-
-def _period(arguments: Mapping[str, Any]) -> Term:
-    since = _whole(arguments, "since", 0, INSTANT_MAX)
-    until = _whole(arguments, "until", INSTANT_MAX, INSTANT_MAX)
-    if until <= since:
-        raise CommandError(f"until: found {until}, which is not after since, {since}")
-    return Term(since, until)
 
 
 def _user(stream: trio.SocketStream) -> str | None:

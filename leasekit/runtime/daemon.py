@@ -36,6 +36,8 @@ from typing import Any, Final, Protocol, cast
 
 import attrs
 import trio
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from leasekit.config.build import BoundDriver, BuiltActor, build, make_drivers, open_store
 from leasekit.config.deployment import Deployment, out_of_reach
@@ -43,6 +45,7 @@ from leasekit.config.identities import KeySource, prepare
 from leasekit.config.instants import dated
 from leasekit.config.reload import ChangedKey, reread
 from leasekit.config.shell import ShellSettings, TransportSettings
+from leasekit.core.answers import DaemonStatus, Stopping
 from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.drivers import Closable
 from leasekit.core.errors import CommandError, LeasekitError
@@ -159,7 +162,7 @@ class Service:
         async def end(asked: ControlRequest) -> Any:
             logger.info("stop: asked for on the control socket by %s", asked.caller)
             stop()
-            return {"stopping": True}
+            return Stopping()
 
         return {"command": command, "query": query, "stop": end}
 
@@ -175,13 +178,10 @@ class Reloading:
     _transport: Transport
     _tending: Tending
     _lock: trio.Lock = attrs.field(init=False, factory=trio.Lock)
-    _waiting: list[str] = attrs.field(init=False, factory=list)
+    waiting: list[str] = attrs.field(init=False, factory=list)
+    """The keys that its file gives other values, which need a restart."""
 
-    def describe(self) -> dict[str, Any]:
-        """What it adds to an actor's status: the keys that its file gives other values, which need a restart."""
-        return {"needs_restart": self._waiting}
-
-    async def reload(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    async def reload(self, arguments: Mapping[str, Any]) -> list[ChangedKey]:
         """The command: what is otherwise, by key. Raises ``LeasekitError`` with nothing changed."""
         if self.job.reread is None:
             raise CommandError(f"{self.job.name}: found no deploy file to reload")
@@ -194,10 +194,10 @@ class Reloading:
                 for line in str(error).splitlines():
                     logger.error("nothing is reloaded: %s", line)
                 raise
-        self._waiting = [change.key for change in changes if change.restart]
+        self.waiting = [change.key for change in changes if change.restart]
         for line in map(str, changes) if changes else (NO_CHANGE,):
             logger.info("reload: %s", line)
-        return [attrs.asdict(change) for change in changes]
+        return list(changes)
 
     async def _take(self, job: Job, changes: Iterable[ChangedKey]) -> None:
         why = said("; ".join(map(str, changes)) or NO_CHANGE)
@@ -347,7 +347,7 @@ class Daemon:
         more = {**(tending.requests if job.role == "authority" else {}), "reload": reloading.reload}
         door = ActorDoor(
             shell, stop=self.stop, more=more,
-            describe=lambda: {**_describe(job, transport), **tending.describe(), **reloading.describe()},
+            describe=lambda: _describe(job, transport, tending, reloading),
         )  # fmt: skip
         control = Control(door.kinds, streams=door.streams, warnings=lambda: _warnings(job, shell, transport))
         metrics = ActorMetrics(job.name, job.role, shell, transport, job.store)
@@ -461,15 +461,15 @@ async def _listen_control(sockets: Sockets, job: Job | Service) -> trio.SocketLi
     return listener
 
 
-def _describe(job: Job, transport: Transport) -> dict[str, Any]:
-    """What the daemon adds to an actor's status."""
-    peers = []
-    for status in transport.status():
-        fields = attrs.asdict(status, recurse=False)
-        fields["clock_ahead"] = transport.clocks_off.get(status.name, 0)
-        peers.append({"peer": fields.pop("name"), **fields, "address": str(status.address or "")})
+def _describe(job: Job, transport: Transport, tending: Tending, reloading: Reloading) -> DaemonStatus:
+    peers = [replace(one, clock_ahead=transport.clocks_off.get(one.peer, 0)) for one in transport.status()]
     listen = [str(endpoint) for endpoint in transport.bound]
-    return {"pid": os.getpid(), "listen": listen, "store": str(job.store or ""), "peers": peers}
+    store, untold = str(job.store or ""), tending.describe()
+    return DaemonStatus(
+        pid=os.getpid(), listen=listen, store=store, peers=peers, needs_restart=reloading.waiting,
+        orphans=UNSET if untold is None else len(untold.orphans),
+        orphans_untold=UNSET if untold is None else untold.troubles,
+    )  # fmt: skip
 
 
 def _warnings(job: Job, shell: ActorShell, transport: Transport) -> list[str]:

@@ -24,6 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from leasekit.core.accounts import NOT_TAKEN
+from leasekit.core.answers import ShellDetails
 from leasekit.core.errors import LeasekitError
 from leasekit.core.measures import Histogram, Measuring
 from leasekit.core.reasons import Code, Reason, read
@@ -245,25 +246,23 @@ class ActorMetrics:
         labels = {"actor": self.name, "role": self.role}
         shell = self._shell.describe()
         into.gauge("leasekit_actor_running", "Whether the actor runs (1), or why not is told.", float(
-            shell["state"] == RUNNING), **labels)  # fmt: skip
+            shell.state == RUNNING), **labels)  # fmt: skip
         into.gauge("leasekit_clock_held", "Whether this machine's clock is not believed (1).", float(
-            shell["clock"]["state"] == HELD), **labels)  # fmt: skip
+            self._shell.clock.describe().state == HELD), **labels)  # fmt: skip
         self._measure_work(into, shell, labels)
         self._measure_requests(into, labels)
         self._measure_peers(into, labels)
         if self._store is not None:
             size = sum(map(_size, (self._store, Path(f"{self._store}-wal"))))
             into.gauge("leasekit_store_bytes", "The size of the actor's store, with its journal.", size, **labels)
-        if shell["state"] == RUNNING:
+        if shell.state == RUNNING:
             await self._measure_state(into, labels)
 
-    def _measure_work(self, into: Measuring, shell: Mapping[str, Any], labels: Mapping[str, str]) -> None:
-        into.gauge("leasekit_inbox_inputs", "Inputs that wait for the actor.", shell["inbox"], **labels)
-        for state, count in shell["actions"].items():
+    def _measure_work(self, into: Measuring, shell: ShellDetails, labels: Mapping[str, str]) -> None:
+        into.gauge("leasekit_inbox_inputs", "Inputs that wait for the actor.", shell.inbox, **labels)
+        for state, count in shell.actions.items():
             into.gauge("leasekit_actions", "Actions of drivers that run, or wait.", count, **labels, state=state)
-        into.gauge(
-            "leasekit_runaway_turns", "Turns that were given up and still run.", shell["runaway_turns"], **labels
-        )
+        into.gauge("leasekit_runaway_turns", "Turns that were given up and still run.", shell.runaway_turns, **labels)
         for key, name, words in (
             ("inputs", "inputs", "Inputs that the actor has taken."),
             ("commits", "commits", "Commits of the store."),
@@ -273,7 +272,7 @@ class ActorMetrics:
             ("bugs", "bugs", "Internal errors, after which the actor went on from its last commit."),
             ("unit_log_lines_dropped", "dropped_unit_log_lines", "Lines of drivers that were too many."),
         ):
-            into.counter(f"leasekit_{name}", words, shell[key], **labels)
+            into.counter(f"leasekit_{name}", words, getattr(shell, key), **labels)
         times = self._shell.times
         into.histogram("leasekit_commit_seconds", "How long a commit takes.", times.commits, **labels)
         into.histogram("leasekit_mapper_turn_seconds", "How long a turn of the mapper takes.", times.turns, **labels)
@@ -287,7 +286,7 @@ class ActorMetrics:
 
     def _measure_peers(self, into: Measuring, labels: Mapping[str, str]) -> None:
         for peer in self._transport.status():
-            of = {**labels, "peer": peer.name}
+            of = {**labels, "peer": peer.peer}
             into.gauge("leasekit_peer_connected", "Whether the peer is connected (1).", float(peer.connected), **of)
             into.gauge("leasekit_peer_queued_bytes", "What waits to be sent to the peer.", peer.queued_bytes, **of)
             ahead = peer.clock_ahead / SECOND

@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from leasekit.config.shell import TransportSettings
+from leasekit.core.answers import LinkDetails
 from leasekit.core.protocol.channel import Channel
 from leasekit.core.protocol.messages import BATCH_MAX
 from leasekit.core.time import Duration
@@ -26,29 +27,6 @@ class PeerAddress:
     name: str
     key: bytes
     address: Endpoint | None = None
-
-
-@attrs.frozen(slots=True)
-class PeerStatus:
-    """How it stands with one peer. Counts are messages since the start; ``problem`` is why there is no connection.
-
-    ``held_ms`` is for how long it was not read because it sent more than it may; ``flooding`` whether it does so for
-    longer than ``flood_after`` now.
-    """
-
-    name: str
-    address: Endpoint | None
-    connected: bool
-    queued_bytes: int
-    sent: int
-    received: int
-    dropped: int
-    problem: str
-    encrypted: bool
-    held_ms: int
-    flooding: bool
-    clock_ahead: Duration
-    """By how much its clock is ahead of the one here at least (negative: behind), as far as what it sends tells."""
 
 
 class RemotePeer:
@@ -109,12 +87,12 @@ class RemotePeer:
         self.queued_bytes = 0
         self.full = False
 
-    def status(self) -> PeerStatus:
+    def status(self) -> LinkDetails:
         """For people to see."""
         allowance = self._allowance
-        return PeerStatus(
-            name=self.name,
-            address=self.address,
+        return LinkDetails(
+            peer=self.name,
+            address=str(self.address or ""),
             connected=self.link is not None,
             queued_bytes=self.queued_bytes,
             sent=self.sent,

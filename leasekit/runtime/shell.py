@@ -27,6 +27,7 @@ import trio
 from leasekit.config.build import BoundDriver
 from leasekit.config.shell import ShellSettings
 from leasekit.core.accounts import INVENTORY, NOT_TAKEN, PRICE, Accounts, Prices, offered
+from leasekit.core.answers import AcceptedClock, ShellDetails, UsageDetails, plain
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.measures import Histogram
 from leasekit.core.protocol.messages import Message
@@ -216,7 +217,7 @@ class ActorShell:
         shell; ``units`` has for each what fails there and is tried again (``trouble``). Raises ``CommandError``.
         """
         if name == "clock":
-            return self.clock.describe()
+            return plain(self.clock.describe())
         if name != "status":
             self._must_run(stopping=True)
         while not self._settled.is_set() and self.state != STORE_TROUBLE:
@@ -229,7 +230,7 @@ class ActorShell:
             if name == "units":
                 return [{**unit, "trouble": self.executor.trouble(unit["unit"])} for unit in answer]
             return answer
-        return {**self.actor.query(name, arguments), "shell": self.describe()}
+        return {**self.actor.query(name, arguments), "shell": plain(self.describe())}
 
     async def _recall(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """The leases that the actor knows, and of those that it has forgotten the newest :data:`PAST_MAX`, which the
@@ -263,9 +264,9 @@ class ActorShell:
         rows = await self._read(lambda: self._store.past(period, after, limit, state))
         return [(row[_ENDED], self.actor.recall(row)) for row in rows]
 
-    async def usage(self, period: Term, keys: Sequence[str]) -> dict[str, Any]:
-        """Accounts over a period, added up by ``keys``; of a site also how much it had to use of each type, and since
-        when the log says it. They are read a part at a time: all else goes on meanwhile. Raises ``StoreError``.
+    async def usage(self, period: Term, keys: Sequence[str]) -> UsageDetails:
+        """Accounts over a period, added up by ``keys``. They are read a part at a time: all else goes on meanwhile.
+        Raises ``StoreError``.
         """
         prices = Prices(await self.history(PRICE))
         accounts = Accounts(period, keys, self.actor.name, prices)
@@ -280,11 +281,7 @@ class ActorShell:
             await self._count(accounts, [row[0] for row in rows if row[0] not in seen])
         accounts.count_refused(await self.history(NOT_TAKEN))
         notes, first = await self.history(INVENTORY), await self.log(0, 1)
-        return {
-            "accounts": accounts.shown(),
-            "offered_unit_ms": offered(notes, period),
-            "since": first[0].at if first else period.end,
-        }
+        return UsageDetails(accounts.shown(), offered(notes, period), first[0].at if first else period.end)
 
     async def _count(self, accounts: Accounts, leases: Sequence[str]) -> None:
         for rows in await self._read(lambda: [self._store.history(lease) for lease in leases]):
@@ -313,18 +310,12 @@ class ActorShell:
         async with self._store_lock:
             return await trio.to_thread.run_sync(read)
 
-    def describe(self) -> dict[str, Any]:
-        """How the shell is, as plain data."""
-        return {
-            "state": self.state,
-            "problem": self.problem,
-            "clock": self.clock.describe(),
-            "inbox": len(self._inbox),
-            "actions": self.executor.counts(),
-            "runaway_turns": len(self._turns.runaways),
-            "unit_log_lines_dropped": self.unit_logs.dropped,
-            **attrs.asdict(self.counts),
-        }
+    def describe(self) -> ShellDetails:
+        """How the shell is."""
+        return ShellDetails(
+            self.state, self.problem, self.clock.describe(), len(self._inbox), self.executor.counts(),
+            len(self._turns.runaways), self.unit_logs.dropped, **attrs.asdict(self.counts),
+        )  # fmt: skip
 
     def _must_run(self, *, stopping: bool = False) -> None:
         if self.state != RUNNING and not (stopping and self.state == STOPPING):
@@ -381,10 +372,10 @@ class ActorShell:
         tables = await self._read_tables()
         kept: dict[str, int] = dict(tables.get("meta", ()))
         ahead = self.clock.resume(kept)
-        if self._accept_clock and (step := self.clock.describe())["state"] == HELD:
+        if self._accept_clock and (step := self.clock.describe()).state == HELD:
             kept = {LAST_KEY: kept[LAST_KEY]}
             ahead = self.clock.resume(kept)
-            self._note_accepted("up --accept-clock", kept[LAST_KEY], step["ahead"])
+            self._note_accepted("up --accept-clock", kept[LAST_KEY], step.ahead)
         if ahead > self.clock.skew:
             at, span = kept[LAST_KEY], format_duration(ahead)
             raise ActorStoppedError(
@@ -415,7 +406,7 @@ class ActorShell:
             return Reply(command.id, error=str(error))
         if step:
             self._note_accepted(str(command.arguments.get("by", ""))[:80] or "the operator", before, step)
-        return Reply(command.id, {"accepted": bool(step), "ahead": step, "before": before, "now": self.clock.now()})
+        return Reply(command.id, plain(AcceptedClock(bool(step), step, before, self.clock.now())))
 
     def _note_accepted(self, by: str, at: Instant, step: Duration) -> None:
         how = f"{format_duration(abs(step))} {'ahead' if step > 0 else 'behind'}"

@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from leasekit.config.build import BoundDriver
+from leasekit.core.answers import OrphanReport, OrphanTrouble, ProbedUnit
 from leasekit.core.drivers import (
     UNIT_HOST,
     DriverError,
@@ -37,15 +38,6 @@ HELD: Final = frozenset({"setup", "active", "modify", "teardown"})
 logger = logging.getLogger(__name__)
 
 
-@attrs.frozen
-class Trouble:
-    """Why a driver can't say what is left of old units, or can't remove what is left of one ``unit``."""
-
-    driver: str
-    unit: str
-    reason: str
-
-
 @attrs.define(eq=False)
 class Tending:
     """Looks after the units of the site that ``shell`` runs, with its ``drivers`` (none: there is nothing to do).
@@ -57,7 +49,7 @@ class Tending:
     _drivers: Sequence[BoundDriver]
     _again_after: float = attrs.field(default=AGAIN_AFTER, kw_only=True)
     _orphans: list[Orphan] = attrs.field(init=False, factory=list)
-    _untold: list[Trouble] = attrs.field(init=False, factory=list)
+    _untold: list[OrphanTrouble] = attrs.field(init=False, factory=list)
     _changed: trio.Event = attrs.field(init=False, factory=trio.Event)
 
     @property
@@ -70,11 +62,9 @@ class Tending:
             "unit.probe": self._probe_now,
         }
 
-    def describe(self) -> dict[str, Any]:
-        """What it adds to an actor's status."""
-        if not self._drivers:
-            return {}
-        return {"orphans": len(self._orphans), "orphans_untold": [attrs.asdict(one) for one in self._untold]}
+    def describe(self) -> OrphanReport | None:
+        """What was left of old units when it was looked for last; None: there are no drivers that could say."""
+        return OrphanReport(self._orphans, self._untold) if self._drivers else None
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -190,14 +180,14 @@ class Tending:
         known = {unit["unit"] for unit in await self._shell.query("units", {}) if unit["state"] in HELD}
         finders = [bound for bound in self._drivers if hasattr(bound.driver, "orphans")]
         answers: list[list[Orphan]] = [[] for _ in finders]
-        troubles: list[Trouble | None] = [None for _ in finders]
+        troubles: list[OrphanTrouble | None] = [None for _ in finders]
 
         async def ask(number: int, bound: BoundDriver) -> None:
             try:
                 answers[number] = await self._orphans_of(bound, known)
             except DriverError as error:
                 answers[number] = list(error.found) if isinstance(error, PartlyToldError) else []
-                troubles[number] = Trouble(bound.spec.name, "", str(error))
+                troubles[number] = OrphanTrouble(bound.spec.name, "", str(error))
 
         async with trio.open_nursery() as nursery:
             for number, bound in enumerate(finders):
@@ -221,27 +211,27 @@ class Tending:
             raise explain(error, "orphans") from error
         raise DriverError(f"it took longer than {format_duration(bound.spec.timeout)}")
 
-    async def _list_orphans(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    async def _list_orphans(self, arguments: Mapping[str, Any]) -> OrphanReport:
         """What was found, of all units or of the one ``unit``, and which drivers could not look, and why."""
         wanted = str(arguments.get("unit") or "")
         found = [orphan for _, orphan in await self._find_orphans() if wanted in ("", orphan.unit)]
-        return _told(found, self._untold)
+        return OrphanReport(found, self._untold)
 
-    async def _remove_orphans(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    async def _remove_orphans(self, arguments: Mapping[str, Any]) -> OrphanReport:
         """Has drivers tear down the units of all orphans, or of those of the one ``unit``: what is gone, and what went
         wrong.
         """
         wanted = str(arguments.get("unit") or "")
         found = [(bound, one) for bound, one in await self._find_orphans() if wanted in ("", one.unit)]
-        troubles: dict[tuple[int, str], Trouble] = {}
+        troubles: dict[tuple[int, str], OrphanTrouble] = {}
         for bound, unit in {(id(bound), one.unit): (bound, one.unit) for bound, one in found}.values():
             try:
                 await self._remove(bound, unit)
             except (CommandError, DriverError) as error:
-                troubles[id(bound), unit] = Trouble(bound.spec.name, unit, str(error))
+                troubles[id(bound), unit] = OrphanTrouble(bound.spec.name, unit, str(error))
         gone = [one for bound, one in found if (id(bound), one.unit) not in troubles]
         await self._find_orphans()
-        return _told(gone, [*self._untold, *troubles.values()])
+        return OrphanReport(gone, [*self._untold, *troubles.values()])
 
     async def _remove(self, bound: BoundDriver, name: str) -> None:
         """Out of service meanwhile, so that no lease gets the unit while it is being torn down."""
@@ -277,13 +267,13 @@ class Tending:
         except DriverError as error:
             raise CommandError(str(error)) from error
 
-    async def _probe_now(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    async def _probe_now(self, arguments: Mapping[str, Any]) -> ProbedUnit:
         bound, unit = await self._find(arguments)
         try:
             found = await self._probe(bound, unit)
         except DriverError as error:
             raise CommandError(str(error)) from error
-        return {"state": found.state, "detail": found.detail, "measured": dict(found.measured)}
+        return ProbedUnit(found.state, found.detail, dict(found.measured))
 
     async def _find(self, arguments: Mapping[str, Any]) -> tuple[BoundDriver, Mapping[str, Any]]:
         name = str(arguments.get("unit", ""))
@@ -294,10 +284,6 @@ class Tending:
                     raise CommandError(f"unit {name} has no driver")
                 return bound, unit
         raise CommandError(f"no unit {name!r} is up here; `leasekit site units` shows those there are")
-
-
-def _told(found: Sequence[Orphan], troubles: Sequence[Trouble]) -> dict[str, Any]:
-    return {"orphans": [attrs.asdict(one) for one in found], "troubles": [attrs.asdict(one) for one in troubles]}
 
 
 def _checked(found: object) -> list[Orphan]:

@@ -26,6 +26,7 @@ from typing import Final
 import trio
 
 from leasekit.config.shell import TransportSettings
+from leasekit.core.answers import LinkDetails
 from leasekit.core.buckets import Bucket
 from leasekit.core.claims.signed import Scheme, Signer, fingerprint
 from leasekit.core.protocol import codec
@@ -35,7 +36,7 @@ from leasekit.core.time import SECOND, Duration, Instant
 from leasekit.runtime.limits import CERTIFIED, GREETED, SPEAKS, UnauthenticatedPeer, UnauthenticatedPeers
 from leasekit.runtime.links import LOG, READ_SOME, Traffic
 from leasekit.runtime.logs import Seldom
-from leasekit.runtime.peers import PeerAddress, PeerLink, PeerStatus, RemotePeer
+from leasekit.runtime.peers import PeerAddress, PeerLink, RemotePeer
 from leasekit.runtime.sockets import (
     Endpoint,
     PacedListener,
@@ -170,7 +171,7 @@ class Transport:
                 self._drop(known, f"its queue is full ({known.queued_bytes} bytes)", level)
         known.link.wake.set()
 
-    def status(self) -> list[PeerStatus]:
+    def status(self) -> list[LinkDetails]:
         """Every peer, in the order of the configuration."""
         return [peer.status() for peer in self._peers.values()]
 

@@ -11,6 +11,7 @@ import pytest
 from deployed_world import DeployedWorld
 
 from leasekit.core.accounts import INVENTORY, NOT_TAKEN, Accounts, offered
+from leasekit.core.answers import AccountDetails
 from leasekit.core.errors import CommandError
 from leasekit.core.reasons import Code, read
 from leasekit.core.schema import LogRow
@@ -52,12 +53,12 @@ def log_of(world: DeployedWorld, actor: str) -> list[LogRow]:
     return list(world.nodes[actor].store.log())
 
 
-def accounts(world: DeployedWorld, actor: str, period: Term, *keys: str) -> dict[tuple[str, ...], dict[str, Any]]:
+def accounts(world: DeployedWorld, actor: str, period: Term, *keys: str) -> dict[tuple[str, ...], AccountDetails]:
     made, store = Accounts(period, keys, actor), world.nodes[actor].store
     for lease in dict.fromkeys(row.lease for row in log_of(world, actor)):
         made.count(store.history(lease))
     made.count_refused(store.history(NOT_TAKEN))
-    return {tuple(row[key] for key in keys): row for row in made.shown()}
+    return {tuple(getattr(row, key) for key in keys): row for row in made.shown()}
 
 
 def run(world: DeployedWorld, seed: int) -> None:
@@ -132,17 +133,17 @@ def test_accounts_are_exact(tmp_path: Path, seed: int) -> None:
         recount = used_by_recount(world, period)
         for key in ((guest, type_) for guest in GUESTS for type_ in TYPES):
             held = sum(units * term.length for term, units in book.held(*key, period))
-            assert granted.get(key, {}).get("granted_unit_ms", 0) == held, (key, period)
-            assert used.get(key, {}).get("used_unit_ms", 0) == recount[key], (key, period)
+            assert (granted[key].granted_unit_ms if key in granted else 0) == held, (key, period)
+            assert (used[key].used_unit_ms if key in used else 0) == recount[key], (key, period)
     whole = Term(0, INSTANT_MAX)
     whys = [(row.event, read(row.why)) for row in log_of(world, "hub")]
     asked = sum(why is not None and why.code == Code.ASKED for _, why in whys)
     refused = sum(event in ("refuse", "expire") for event, _ in whys)
     away = sum(why.units for event, why in whys if event == NOT_TAKEN and why is not None)
     (total,) = accounts(world, "hub", whole).values()
-    assert total["requests"] == asked + away and sum(total["refused"].values()) == refused + away
+    assert total.requests == asked + away and sum(total.refused.values()) == refused + away
     by_site = accounts(world, "hub", whole, "site")
-    assert sum(row["granted_unit_ms"] for row in by_site.values()) == total["granted_unit_ms"] > 0
+    assert sum(row.granted_unit_ms for row in by_site.values()) == total.granted_unit_ms > 0
     assert set(by_site) <= {("site",), ("",)}
 
 
@@ -158,8 +159,8 @@ def test_requests_that_are_not_taken_at_all(tmp_path: Path) -> None:
     world.pass_time(MINUTE)
     assert len(world.nodes["hub"].store.history(NOT_TAKEN)) <= 4
     found = accounts(world, "hub", Term(0, HOUR), "holder", "type")
-    assert found["web", "vm"]["requests"] == 6 and found["web", "vm"]["refused"] == {"too_large": 6}
-    assert found["batch", ""]["requests"] == 1 and found["batch", ""]["granted_unit_ms"] == 0
+    assert found["web", "vm"].requests == 6 and found["web", "vm"].refused == {"too_large": 6}
+    assert found["batch", ""].requests == 1 and found["batch", ""].granted_unit_ms == 0
 
 
 def test_leads_and_what_there_was(tmp_path: Path) -> None:
@@ -171,8 +172,8 @@ def test_leads_and_what_there_was(tmp_path: Path) -> None:
         world.command("web", "lease.request", type="vm", units=1, term=[start, start + HOUR])
     world.pass_time(MINUTE)
     (row,) = accounts(world, "hub", Term(0, HOUR), "holder").values()
-    assert abs(row["lead_median_ms"] - 2 * MINUTE) <= SECOND and abs(row["lead_p90_ms"] - 50 * MINUTE) <= SECOND
-    assert row["granted"] == row["requests"] == row["leases"] == 4
+    assert abs(row.lead_median_ms - 2 * MINUTE) <= SECOND and abs(row.lead_p90_ms - 50 * MINUTE) <= SECOND
+    assert row.granted == row.requests == row.leases == 4
     period = Term(HOUR, 3 * HOUR)
     notes = world.nodes["site"].store.history(INVENTORY)
     assert offered(notes, period) == {"vm": 6 * 2 * HOUR, "gpu": 2 * 2 * HOUR}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deployed_world import CHAIN, DeployedWorld
@@ -144,8 +143,7 @@ def bill(*end: LogRow, period: Term = LIFE) -> int:
     accounts = Accounts(period, ("holder",), "upper", Prices(costs))
     accounts.count([*lines, *end])
     (found,) = accounts.shown()
-    billed: Any = found["billed"]
-    return int(billed)
+    return found.billed
 
 
 def test_periods_that_have_begun_are_billed() -> None:

@@ -14,6 +14,7 @@ import trio
 from runtime_world import make_shell, running, until
 
 from leasekit.config.instants import dated
+from leasekit.core.answers import ClockDetails
 from leasekit.core.errors import CommandError
 from leasekit.core.reasons import mark, read, words
 from leasekit.core.schema import Change
@@ -87,11 +88,11 @@ def test_a_jump_is_not_followed(machine: Machine, step: Duration, caplog: pytest
     for passed in range(0, 30 * DAY, 7 * HOUR):
         machine.up = 5_000 + passed
         assert clock.now() == began + passed
-    assert clock.describe() == {"state": "held", "now": clock.now(), "ahead": step, "since": began}
+    assert clock.describe() == ClockDetails("held", clock.now(), step, began)
     assert len(caplog.records) == 1 and caplog.records[0].levelno == logging.ERROR
     machine.ahead = 0
     assert clock.now() == machine.system
-    assert clock.describe()["state"] == "agrees" and clock.trouble() == ""
+    assert clock.describe().state == "agrees" and clock.trouble() == ""
     assert "right again" in caplog.records[-1].message
 
 
@@ -115,16 +116,16 @@ def test_small_steps_do_not_hide_a_jump(machine: Machine) -> None:
         machine.ahead += SKEW - 100
         clock.now()
     assert clock.now() == before + 10 * SECOND + SKEW - 100
-    assert clock.describe()["state"] == "held"
+    assert clock.describe().state == "held"
 
 
 def test_from_one_end_of_the_skew_to_the_other_is_a_jump(machine: Machine) -> None:
     """Though each end is within the skew of where the clock was, the step between them is not."""
     clock = machine.clock()
     machine.ahead = 1_500
-    assert clock.describe()["state"] == "agrees"
+    assert clock.describe().state == "agrees"
     machine.ahead = -1_500
-    assert clock.describe()["state"] == "held"
+    assert clock.describe().state == "held"
 
 
 def test_small_steps_of_months_are_no_jump(machine: Machine) -> None:
@@ -135,7 +136,7 @@ def test_small_steps_of_months_are_no_jump(machine: Machine) -> None:
             machine.up += MINUTE
             clock.now()
         machine.ahead += 500
-        assert clock.describe()["state"] == "agrees"
+        assert clock.describe().state == "agrees"
     assert clock.now() == machine.system
 
 
@@ -152,9 +153,9 @@ def test_no_skew_at_all(machine: Machine, skew: Duration) -> None:
     """Where no difference is allowed a tenth of a second still is: two clocks can't be read at once."""
     clock = machine.clock(skew)
     machine.ahead = 100
-    assert clock.describe()["state"] == "agrees"
+    assert clock.describe().state == "agrees"
     machine.ahead = 201
-    assert clock.describe()["state"] == "held"
+    assert clock.describe().state == "held"
 
 
 def test_a_process_that_is_stopped_between_two_readings(machine: Machine) -> None:
@@ -191,7 +192,7 @@ def test_what_is_behind_is_not_accepted(machine: Machine) -> None:
     with pytest.raises(CommandError, match=r"stop the daemon, .* `leasekit up FILE --accept-clock`"):
         clock.accept()
     machine.up += MINUTE
-    assert clock.now() == before + MINUTE and clock.describe()["state"] == "held"
+    assert clock.now() == before + MINUTE and clock.describe().state == "held"
 
 
 @pytest.mark.parametrize("step", [2 * HOUR, -2 * HOUR])
@@ -203,7 +204,7 @@ def test_a_restart_is_no_way_around(machine: Machine, step: Duration) -> None:
     clock = machine.clock()
     assert clock.resume(store) == 0
     assert clock.now() == store[LAST_KEY] + MINUTE
-    assert clock.describe()["state"] == "held" and clock.describe()["ahead"] == step
+    assert clock.describe().state == "held" and clock.describe().ahead == step
     assert clock.unkept() == {}
     machine.ahead = 0
     assert clock.now() == machine.system and clock.trouble() == ""
@@ -220,7 +221,7 @@ def test_a_restart_after_it_was_accepted(machine: Machine) -> None:
     machine.up += MINUTE
     again = machine.clock()
     assert again.resume(store) == 0
-    assert again.describe()["state"] == "agrees"
+    assert again.describe().state == "agrees"
     assert again.now() == machine.system
     assert again.unkept() == {}
 
@@ -263,7 +264,7 @@ def test_steps_while_the_daemon_was_down(machine: Machine) -> None:
     machine.up -= 30 * DAY - HOUR
     clock = machine.clock()
     clock.resume(store)
-    assert clock.describe()["state"] == "held"
+    assert clock.describe().state == "held"
 
 
 def test_where_the_boot_is_not_known(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -394,12 +395,12 @@ async def test_a_clock_that_is_behind_is_accepted_at_a_start(
         await shell_on(virtual, tmp_path, store, accept_clock=True).run()
     virtual.up += 2 * HOUR
     async with running(shell := shell_on(virtual, tmp_path, store, accept_clock=True)):
-        assert shell.clock.describe()["state"] == "agrees"
+        assert shell.clock.describe().state == "agrees"
         assert shell.clock.now() == virtual.system
     (row,) = [row for row in store.history("") if row.event == "clock_accepted"]
     assert words(read(row.why)) == "this machine's clock, which was 2h behind, is accepted by up --accept-clock"
     async with running(shell := shell_on(virtual, tmp_path, store)):
-        assert shell.clock.describe()["state"] == "agrees"
+        assert shell.clock.describe().state == "agrees"
 
 
 @pytest.mark.parametrize("ahead", [1, SKEW])

@@ -105,7 +105,7 @@ async def test_the_past_is_in_the_archive(tmp_path: Path) -> None:
         (lambda c: c.query("fly"), "a guest has no query 'fly'"),
         (lambda c: c.query("lease", lease="x"), "no lease 'x' here"),
         (lambda c: c.request("fly", ""), "kind: found 'fly', allowed are command, query, history"),
-        (lambda c: c.log(after=-1), "after: found -1, expected a whole number"),
+        (lambda c: c.log(after=-1), "after: found -1, expected >= 0"),
         (lambda c: c.log(limit=10**9), "limit: found 1000000000"),
         (lambda c: c.archived("units"), "table 'units' keeps no past rows"),
         (lambda c: list(c.unit_log("vm-0", lines=10**9)), "lines: found 1000000000"),
@@ -296,7 +296,7 @@ async def test_garbage_is_answered_or_hung_up_on(tmp_path: Path) -> None:
         assert any("found a frame of 1195725856 bytes" in error for error in errors)
         assert any("allowed are at most" in error for error in errors)
         assert len(errors) == len(GARBAGE) - 2
-        assert shell.describe()["bugs"] == 0
+        assert shell.describe().bugs == 0
 
 
 @given(st.binary(max_size=200))

@@ -14,6 +14,7 @@ from polling import PATIENCE, poll
 from runtime_world import GrantAll, delegated, make_actor, make_shell, request, running, until
 
 from leasekit.actors.base import Actor
+from leasekit.core.answers import ShellDetails
 from leasekit.core.drivers import DriverError, UnitContext
 from leasekit.core.errors import CommandError
 from leasekit.core.mappers import BrokerCycle, Grant, Reject, Wake
@@ -202,13 +203,13 @@ async def test_readers_wait_while_the_inbox_is_full(tmp_path: Path) -> None:
         nursery.start_soon(reader)
         await trio.testing.wait_all_tasks_blocked()
         assert done == [1, 2]
-        assert (await shell_status_is(shell))["inbox"] == 2
+        assert (await shell_status_is(shell)).inbox == 2
         hold.set()
         await poll(lambda: len([one for one in actor.seen if hasattr(one, "message")]) >= 5)
     assert done == [1, 2, 3, 4, 5]
 
 
-async def shell_status_is(shell: ActorShell) -> dict[str, Any]:
+async def shell_status_is(shell: ActorShell) -> ShellDetails:
     """What the shell says of itself, without asking the actor."""
     await trio.lowlevel.checkpoint()
     return shell.describe()
@@ -454,7 +455,7 @@ async def test_a_mapper_that_never_ends_loses_its_turn(tmp_path: Path) -> None:
         assert "took longer than 100ms" in (await broker.query("status", {}))["mapper_errors"][0]
         second = (await guest.command("lease.request", request(1, properties={"deferrable": "true"})))["id"]
         await until(guest, lambda: guest.actor.leases[second].join == "joined")
-        await poll(lambda: not broker.describe()["runaway_turns"])
+        await poll(lambda: not broker.describe().runaway_turns)
 
 
 async def test_a_mapper_that_calls_exit_loses_its_turn(tmp_path: Path) -> None:
@@ -582,7 +583,7 @@ async def test_a_bug_costs_only_what_was_not_committed(tmp_path: Path) -> None:
             await shell.command("slice.create", {"name": "s"})
         assert (await shell.query("lease", {"lease": lease}))["pending"] == "ticketing"
         assert (await shell.command("slice.create", {"name": "s"}))["slice"] == "s"
-        assert shell.describe()["bugs"] == 1
+        assert shell.describe().bugs == 1
     assert len(made) == 2
 
 
@@ -701,5 +702,5 @@ async def test_usage_counts_what_was_refused_of_later_terms(tmp_path: Path) -> N
     async with running(again):
         await poll(lambda: lease not in again.actor.leases)
         now = int(time.time() * 1000)
-        (account,) = (await again.usage(Term(now - HOUR, now + 1), ["holder"]))["accounts"]
-    assert (account["holder"], account["requests"], sum(account["refused"].values())) == ("guest", 1, 1)
+        (account,) = (await again.usage(Term(now - HOUR, now + 1), ["holder"])).accounts
+    assert (account.holder, account.requests, sum(account.refused.values())) == ("guest", 1, 1)

@@ -14,6 +14,7 @@ from limited_drivers import limited
 from polling import PATIENCE
 from runtime.runtime_world import delegated, make_shell, request, running, until
 
+from leasekit.core.answers import OrphanReport, OrphanTrouble, ProbedUnit
 from leasekit.core.drivers import DriverError, Orphan, PartlyToldError, ProbeResult, UnitContext
 from leasekit.core.errors import CommandError
 from leasekit.drivers.null import NullDriver, NullSettings
@@ -189,17 +190,17 @@ async def test_what_is_left_of_old_units(tmp_path):
     async with leased(tmp_path, every=0) as place:
         place.driver.left |= {"vm-0", "vm-3", "old-9"}
         listed = await place.tending.requests["orphans.list"]({})
-        assert [one["unit"] for one in listed["orphans"]] == ["old-9", "vm-3"]
-        assert place.tending.describe() == {"orphans": 2, "orphans_untold": []}
-        (only,) = (await place.tending.requests["orphans.list"]({"unit": "old-9"}))["orphans"]
-        assert await place.tending.requests["orphans.remove"]({"unit": "old-9"}) == {"orphans": [only], "troubles": []}
+        assert [one.unit for one in listed.orphans] == ["old-9", "vm-3"]
+        assert place.tending.describe() == listed
+        (only,) = (await place.tending.requests["orphans.list"]({"unit": "old-9"})).orphans
+        assert await place.tending.requests["orphans.remove"]({"unit": "old-9"}) == OrphanReport([only], [])
         assert place.driver.left == {"vm-0", "vm-3"}
         await place.tending.requests["orphans.remove"]({})
         assert place.driver.left == {"vm-0"}
         assert place.driver.torn == ["old-9", "vm-3"]
         states = {unit["unit"]: unit["state"] for unit in place.site.actor.query("units", {})}
         assert (states["vm-0"], states["vm-3"]) == ("active", "free")
-        assert place.tending.describe() == {"orphans": 0, "orphans_untold": []}
+        assert place.tending.describe() == OrphanReport([], [])
 
 
 class Broken(Frail):
@@ -255,8 +256,8 @@ async def test_what_one_host_cannot_tell_of_keeps_no_other_from_it(tmp_path):
         tending = Tending(site, [bound])
         listed = await tending.requests["orphans.list"]({})
         await tending.requests["orphans.remove"]({})
-    assert [one["unit"] for one in listed["orphans"]] == ["old-9"]
-    assert listed["troubles"] == [{"driver": "vms", "unit": "", "reason": "host far: is down"}]
+    assert [one.unit for one in listed.orphans] == ["old-9"]
+    assert listed.troubles == [OrphanTrouble("vms", "", "host far: is down")]
     assert driver.torn == ["old-9"]
 
 
@@ -277,10 +278,10 @@ async def test_a_driver_that_cannot_say_what_is_left_harms_nobody(tmp_path, capl
         listed = await tending.requests["orphans.list"]({})
         removed = await tending.requests["orphans.remove"]({})
     assert "folder /units/old-9 on here is of unit old-9" in caplog.text
-    assert [one["unit"] for one in listed["orphans"]] == [one["unit"] for one in removed["orphans"]] == ["old-9"]
+    assert [one.unit for one in listed.orphans] == [one.unit for one in removed.orphans] == ["old-9"]
     assert sound.torn == ["old-9"]
-    assert tending.describe() == {"orphans": 0, "orphans_untold": removed["troubles"]}
-    told = {one["driver"]: one["reason"] for one in listed["troubles"]}
+    assert tending.describe() == OrphanReport([], removed.troubles)
+    told = {one.driver: one.reason for one in listed.troubles}
     assert told.pop("slow") == "it took longer than 50ms"
     for number, (_, reason) in enumerate(UNTOLD):
         assert reason in told[f"d{number}"]
@@ -304,9 +305,9 @@ async def test_what_cannot_be_removed_keeps_nothing_else(tmp_path):
     async with running(site):
         tending = Tending(site, [bound])
         removed = await tending.requests["orphans.remove"]({})
-    assert [one["unit"] for one in removed["orphans"]] == ["old-2"]
+    assert [one.unit for one in removed.orphans] == ["old-2"]
     reason = "the driver failed in teardown: ZeroDivisionError: a plug-in's own mistake"
-    assert removed["troubles"] == [{"driver": "stuck", "unit": "old-1", "reason": reason}]
+    assert removed.troubles == [OrphanTrouble("stuck", "old-1", reason)]
     assert driver.left == {"old-1"}
 
 
@@ -316,7 +317,7 @@ async def test_a_broker_has_no_units(tmp_path, caplog):
     async with running(broker):
         tending = Tending(broker, ())
         await tending.tend()
-        assert tending.describe() == {}
+        assert tending.describe() is None
     assert [r.message for r in caplog.records if r.name == "leasekit.runtime.tending"] == []
 
 
@@ -327,7 +328,7 @@ async def test_an_operators_actions(tmp_path):
         told = await do({"unit": "vm-1", "operation": "restart", "arguments": {"hard": "yes"}})
         assert told == {"did": f"restart vm-1 {place.lease} {{'hard': 'yes'}}"}
         looked = await place.tending.requests["unit.probe"]({"unit": "vm-1"})
-        assert looked == {"state": "up", "detail": "", "measured": {"load": 0.5}}
+        assert looked == ProbedUnit("up", "", {"load": 0.5})
         for wrong, reason in (
             ({"unit": "vm-1", "operation": "explode"}, "found 'explode'"),
             ({"unit": "vm-1", "operation": "stumble"}, "the driver failed in stumble: ZeroDivisionError: one too few"),

@@ -14,6 +14,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
+from leasekit.core.commands import PAST_PAGE
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.service_manager import NASCENT, OVER, REDEEMING, RUNNING, TICKETED
 from leasekit.core.reasons import Code
@@ -35,7 +36,6 @@ from leasekit.gateway.blazar.wire import (
     unknown,
 )
 from leasekit.gateway.callers import USER, VIEWER
-from leasekit.gateway.leases import PAST_PAGE
 from leasekit.gateway.policies import admit
 from leasekit.gateway.routing import Call
 
