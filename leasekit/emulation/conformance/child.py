@@ -24,7 +24,7 @@ from leasekit.config.traces import synthetic
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import DAY
 from leasekit.emulation.conformance.cases import Case, case_from_json, case_to_json, draw, shrink
-from leasekit.emulation.conformance.loads import costs, survives_nothing
+from leasekit.emulation.conformance.loads import SIZES, costs, survives_nothing
 from leasekit.emulation.conformance.stage import play
 from leasekit.emulation.conformance.watched import TIME, Fault, FaultFound
 from leasekit.policies.registry import find_mapper, make_mapper
@@ -41,7 +41,9 @@ SHRINK_SLOW: Final = 12
 
 @attrs.frozen(kw_only=True)
 class Subject:
-    """What is checked, and how. ``limit`` is how many seconds a turn of a small case may take."""
+    """What is checked, and how. ``limit`` is how many seconds a turn of a small case may take; at ``sizes`` requests a
+    turn's cost is measured.
+    """
 
     target: str
     role: str
@@ -51,6 +53,7 @@ class Subject:
     cases: int = 100
     limit: float = 5.0
     turn_max: float = TURN_MAX
+    sizes: Sequence[int] = SIZES
 
 
 @attrs.frozen(kw_only=True)
@@ -113,9 +116,10 @@ class _MapperChild:
             if not costly:
                 return []
             self._say(case="large")
-            return [attrs.asdict(cost) for cost in costs(subject.role, self._make, subject.types, subject.turn_max)]
-        except FaultFound as found:
-            self._say(fault={"check": found.fault.check, "text": found.fault.text, "case": None})
+            found = costs(subject.role, self._make, subject.types, subject.turn_max, subject.sizes)
+            return [attrs.asdict(cost) for cost in found]
+        except FaultFound as fault:
+            self._say(fault={"check": fault.fault.check, "text": fault.fault.text, "case": None})
             return []
 
     def _replay(self, case: Case) -> None:

@@ -11,6 +11,7 @@ from leasekit.core.errors import LeasekitError
 from leasekit.emulation.conformance import watched
 from leasekit.emulation.conformance.cases import read_case
 from leasekit.emulation.conformance.kit import Subject, check, replay, role_of, write_case
+from leasekit.emulation.conformance.loads import SIZES
 from leasekit.policies.registry import BUILT_IN
 
 TESTS = Path(__file__).resolve().parents[2]
@@ -21,6 +22,8 @@ SETTINGS = {
     "static": {"demands": [{"type": "vm", "units": 2, "term": "1h"}]},
     "energy": {"types": ["vm", "host"], "suspend_below": "20m"},
 }
+FEW = {"replay": 2, "load_following": 5, "energy": 6}
+"""How many cases of those that take ten times as long as others."""
 MISFITS = [
     ("Overbooks", "broker", watched.OVERBOOKS, "it would overbook"),
     ("Twice", "broker", watched.VALID, "twice in one turn"),
@@ -53,14 +56,22 @@ def misfits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    ("cases", "sizes"), [(25, SIZES[:1]), pytest.param(100, SIZES, marks=pytest.mark.soak)], ids=["few", "many"]
+)
+@pytest.mark.parametrize(
     ("name", "role"), [(name, role) for role, mappers in BUILT_IN.items() for name in mappers], ids=str
 )
-def test_built_in_mappers_pass(name: str, role: str) -> None:
+def test_built_in_mappers_pass(name: str, role: str, cases: int, sizes: tuple[int, ...]) -> None:
     """Every mapper that comes with leasekit does what every mapper must."""
-    checked = check(Subject(target=name, role=role, settings=SETTINGS.get(name, {}), cases=25, turn_max=300))
+    if sizes != SIZES:
+        cases = FEW.get(name, cases)
+    subject = Subject(
+        target=name, role=role, settings=SETTINGS.get(name, {}), cases=cases, turn_max=300, sizes=sizes
+    )  # fmt: skip
+    checked = check(subject)
     assert not checked.faults, checked.faults
-    assert [cost.size for cost in checked.costs] == [10, 1_000, 10_000]
-    assert checked.cases == 25
+    assert [cost.size for cost in checked.costs] == list(sizes)
+    assert checked.cases == cases
 
 
 @pytest.mark.parametrize(("name", "role", "what", "text"), MISFITS, ids=[row[0] for row in MISFITS])
