@@ -12,16 +12,10 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 import trio
-from hypercorn.config import Config
-from hypercorn.trio import serve as serve_http
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from leasekit.core.accounts import NOT_TAKEN
 from leasekit.core.answers import ShellDetails
@@ -34,6 +28,10 @@ from leasekit.runtime.clock import HELD
 from leasekit.runtime.shell import RUNNING, ActorShell
 from leasekit.runtime.sockets import Endpoint, Sockets
 from leasekit.runtime.transport import Transport
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
 
 LAG_EVERY: Final = 0.25
 """How often it is measured how late the loop is, in seconds."""
@@ -82,6 +80,12 @@ class PageOfMetrics:
 
     async def serve(self, listeners: Sequence[trio.SocketListener]) -> None:
         """Serve until cancelled."""
+        # Most daemons serve no page, and start a fifth sooner without these.
+        from hypercorn.config import Config
+        from hypercorn.trio import serve as serve_http
+        from starlette.applications import Starlette
+        from starlette.routing import Route
+
         config = Config()
         # Hypercorn closes what it is given; the listeners are somebody else's.
         config.bind = [f"fd://{os.dup(listener.socket.fileno())}" for listener in listeners]
@@ -99,6 +103,8 @@ class PageOfMetrics:
             self._lag.note(trio.current_time() - due)
 
     async def _show(self, request: Request) -> Response:
+        from starlette.responses import Response
+
         families = Families(self._client)
         for process in self._client.ProcessCollector(registry=None).collect():
             families.add(process)

@@ -29,11 +29,18 @@ from leasekit.emulation.coallocation.experiment import (
 from leasekit.emulation.coallocation.experiment import Testbed as Paper
 
 SMALL = CoallocationSetup(load=0.2)
+TINY = CoallocationSetup(load=0.05)
 
 
 def run_once(testbed: Paper, scenario: str, seed: int, setup: CoallocationSetup) -> CoallocationTally:
     """One run, of which only its tally is looked at."""
     return actors.run_once(testbed, scenario, seed, setup)[0]
+
+
+@pytest.fixture(scope="module")
+def tallies(testbed: Paper) -> list[CoallocationTally]:
+    """Small runs of one scenario with three seeds."""
+    return [run_once(testbed, "normal", seed, SMALL) for seed in (1, 2, 3)]
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +71,9 @@ def test_requests_repeat_for_a_seed_and_lie_in_their_days(testbed: Paper) -> Non
 
 def test_a_run_repeats_and_counts_every_request(testbed: Paper) -> None:
     """All but planning times is the same again; nothing is granted that wasn't asked for."""
-    one, two = (run_once(testbed, "load_balancing", 1, SMALL) for _ in range(2))
+    one, two = (run_once(testbed, "load_balancing", 1, TINY) for _ in range(2))
     assert one[:5] == two[:5]
-    assert sum(one.asked.values()) == len(draw_requests(testbed, 1, SMALL.load))
+    assert sum(one.asked.values()) == len(draw_requests(testbed, 1, TINY.load))
     assert all(one.granted[key] <= asked for key, asked in one.asked.items())
     assert sum(map(len, one.planning_ms)) == sum(one.asked.values())
 
@@ -74,11 +81,10 @@ def test_a_run_repeats_and_counts_every_request(testbed: Paper) -> None:
 def test_runs_on_several_processes_are_the_same(testbed: Paper) -> None:
     """Spreading runs changes nothing but how long it takes, and progress is told for each."""
     told: list[float] = []
-    setup = CoallocationSetup(load=0.05)
-    spread = actors.run_all(
-        testbed, SCENARIOS[:2], (1, 2), setup, jobs=2, progress=lambda _, share: told.append(share)
-    )[0]
-    alone = actors.run_all(testbed, SCENARIOS[:2], (1, 2), setup)[0]
+    spread = actors.run_all(testbed, SCENARIOS[:2], (1, 2), TINY, jobs=2, progress=lambda _, share: told.append(share))[
+        0
+    ]
+    alone = actors.run_all(testbed, SCENARIOS[:2], (1, 2), TINY)[0]
     assert [tally[:5] for tally in spread] == [tally[:5] for tally in alone]
     assert told == [0.25, 0.5, 0.75, 1.0]
 
@@ -96,18 +102,16 @@ def test_a_full_day_comes_out_as_the_paper_says(testbed: Paper) -> None:
     assert used["N2"][3] > used["N1"][3] + 0.2 and used["N0"][3] == 0.0
 
 
-def test_only_the_papers_settings_are_held_against_the_paper(testbed: Paper) -> None:
+def test_only_the_papers_settings_are_held_against_the_paper(testbed: Paper, tallies: list[CoallocationTally]) -> None:
     """With others nothing is compared, and the summary says which are others; the solver is none of the paper's."""
-    tallies = [run_once(testbed, "normal", 1, SMALL)]
-    summary = summarize(testbed, tallies, attrs.evolve(SMALL, frames=4))
+    summary = summarize(testbed, tallies[:1], attrs.evolve(SMALL, frames=4))
     assert summary["comparison"] == []
     assert summary["not_the_papers"] == ["frames 4 (not 10)", "load 0.2 (not 1.0)"]
-    assert summarize(testbed, tallies, CoallocationSetup(solver="search"))["comparison"]
+    assert summarize(testbed, tallies[:1], CoallocationSetup(solver="search"))["comparison"]
 
 
-def test_a_scenario_without_its_comparison_is_left_out(testbed: Paper) -> None:
+def test_a_scenario_without_its_comparison_is_left_out(testbed: Paper, tallies: list[CoallocationTally]) -> None:
     """Only what was run is compared, and a figure outside its range is said to differ, with the seeds' range."""
-    tallies = [run_once(testbed, "normal", seed, SMALL) for seed in (1, 2, 3)]
     summary = summarize(testbed, tallies, CoallocationSetup())
     rows = {row["what"]: row for row in summary["comparison"]}
     assert not any("balancing" in what for what in rows)
@@ -124,11 +128,10 @@ def _ratio_of(tally: CoallocationTally, interval: int) -> float:
     return granted / asked
 
 
-def test_few_seeds_are_noise(testbed: Paper) -> None:
+def test_few_seeds_are_noise(testbed: Paper, tallies: list[CoallocationTally]) -> None:
     """With one or two seeds no figure is said to be as in the paper, nor to differ."""
-    for seeds in ((1,), (1, 2)):
-        tallies = [run_once(testbed, "normal", seed, SMALL) for seed in seeds]
-        verdicts = {row["verdict"] for row in summarize(testbed, tallies, CoallocationSetup())["comparison"]}
+    for seeds in (1, 2):
+        verdicts = {row["verdict"] for row in summarize(testbed, tallies[:seeds], CoallocationSetup())["comparison"]}
         assert verdicts == {"noise"}
 
 
@@ -136,8 +139,8 @@ def test_what_is_written_can_be_read_again(testbed: Paper, tmp_path: Path) -> No
     """JSON, CSV with a row for each figure, and pictures; what repeats is the same file, byte for byte."""
     contents = []
     for name in ("a", "b"):
-        tallies = [run_once(testbed, scenario, 1, SMALL) for scenario in ("normal", "service_levels")]
-        summary = summarize(testbed, tallies, SMALL)
+        tallies = [run_once(testbed, scenario, 1, TINY) for scenario in ("normal", "service_levels")]
+        summary = summarize(testbed, tallies, TINY)
         pictures = write(tmp_path / name, summary, measured(tallies), tallies)
         assert sorted(path.name for path in pictures) == sorted(
             f"{stem}.{suffix}" for stem in ("success", "utilisation", "planning") for suffix in ("png", "svg")

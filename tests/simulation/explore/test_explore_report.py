@@ -22,6 +22,12 @@ def calm() -> Report:
     return explore("plain", 0, audit=5)
 
 
+@pytest.fixture(scope="module")
+def one_fault() -> Report:
+    """The plain flow with one fault."""
+    return explore("plain", 1)
+
+
 def test_plain_flow_without_faults(calm: Report) -> None:
     """Without faults the plain lease goes one way, from its request to its end, through few states."""
     assert calm.fine, calm.text()
@@ -32,9 +38,9 @@ def test_plain_flow_without_faults(calm: Report) -> None:
     assert "nothing wrong" in calm.text()
 
 
-def test_same_exploration_twice_is_the_same() -> None:
+def test_same_exploration_twice_is_the_same(one_fault: Report) -> None:
     """An exploration has no chance in it: twice the same, to the last path."""
-    assert explore("plain", 1) == explore("plain", 1)
+    assert explore("plain", 1) == one_fault
 
 
 def test_more_faults_find_more() -> None:
@@ -48,9 +54,9 @@ def test_more_faults_find_more() -> None:
     assert met <= one.moves.keys()
 
 
-def test_messages_one_by_one_lead_to_the_same_states() -> None:
+def test_messages_one_by_one_lead_to_the_same_states(one_fault: Report) -> None:
     """Whether messages of one step travel together or not, a lease gets to the same states."""
-    assert explore("plain", 1, together=False).levels.keys() == explore("plain", 1).levels.keys()
+    assert explore("plain", 1, together=False).levels.keys() == one_fault.levels.keys()
 
 
 def test_paths_are_shortest() -> None:
