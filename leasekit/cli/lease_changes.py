@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from leasekit.actors.settings import GuestSettings
-from leasekit.cli.lease_looks import last_end, show_lease
+from leasekit.cli.lease_looks import show_lease
 from leasekit.cli.options import FILE_OR_INPUT, Shown, argument, command, gathered, option
 from leasekit.cli.output import listing, note, print_lines
 from leasekit.cli.places import GUEST, DeployPlace
@@ -471,7 +471,7 @@ def extend(
         raise click.UsageError("give either --for or --until, or --undo")
 
     def arguments(query: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        end = until if until is not None else last_end(query()) + (span or 0)
+        end = until if until is not None else query()["last_end"] + (span or 0)
         return {
             "lease": name,
             "end": end,

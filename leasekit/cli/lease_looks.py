@@ -93,12 +93,6 @@ def _goes_on(extension: Mapping[str, Any] | None, name: str) -> str:
     return f"{_holding(extension)}{how}"
 
 
-def last_end(lease: Mapping[str, Any]) -> int:
-    """When it ends after all that it was extended by."""
-    extensions = [one for one in (lease["renewal"], *lease["continuations"]) if one]
-    return int(extensions[-1]["term"][1] if extensions else lease["end"])
-
-
 def _term(term: Sequence[int]) -> str:
     return f"{to_second(term[0])} .. {to_second(term[1])}"
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from leasekit.cli.lease_looks import last_end
 from leasekit.cli.output import console
 from leasekit.config.instants import dated
 from leasekit.core.leases import membership
@@ -64,7 +63,7 @@ class Following:
         with _spinner(lease) as show:
             for event in self._concerning(lease, show):
                 outcome = self._judge(lease, event, closing=False)
-                if event.get("event") in _UNDONE and last_end(self._client.query("lease", lease=lease)) < end:
+                if event.get("event") in _UNDONE and self._client.query("lease", lease=lease)["last_end"] < end:
                     return WatchOutcome(False, "the extension was taken back")
                 if outcome is not None and not outcome.ok:
                     return outcome
@@ -96,7 +95,7 @@ class Following:
         now = self._client.query("lease", lease=lease)
         if now["state"] in (*_OVER, sm.NASCENT) or now["pending"] == sm.EXTENDING_TICKET:
             return WatchOutcome(False, now["reason"]) if now["state"] in _OVER else None
-        return WatchOutcome(last_end(now) >= end, now["reason"])
+        return WatchOutcome(now["last_end"] >= end, now["reason"])
 
     def until_closed(self, lease: str) -> WatchOutcome:
         """Wait until the lease is closed."""

@@ -443,7 +443,9 @@ class ResumedDetails(Answer, frozen=True):
 
 
 class GuestLeaseDetails(Answer, frozen=True):
-    """All of a guest's lease: what it has asked for, the tickets that it holds, and what its site has given."""
+    """All of a guest's lease: what it has asked for, the tickets that it holds, and what its site has given. At
+    ``last_end`` it ends after all that it was extended by.
+    """
 
     id: str
     name: str
@@ -464,6 +466,7 @@ class GuestLeaseDetails(Answer, frozen=True):
     granted: GrantDetails | None
     start: Instant
     end: Instant
+    last_end: Instant
     configuration: Properties
     resource: Properties
     units: list[GuestUnitDetails]

@@ -34,7 +34,7 @@ def pack(value: Any, plain: Callable[[Any], Any] | None = None) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
-def length(head: bytes, limit: int) -> int:
+def length(head: bytes | bytearray, limit: int) -> int:
     """The length that a frame's head gives. Raises ``FrameError`` if it is more than ``limit``."""
     (size,) = LENGTH.unpack(head)
     if size > limit:
@@ -51,3 +51,35 @@ def unpack(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise FrameError(f"found a frame that holds {type(value).__name__}, expected a map")
     return value
+
+
+class FrameBuffer:
+    """What has come of a stream of frames, each of at most ``limit`` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """More has come."""
+        self._bytes += data
+
+    def take(self) -> dict[str, Any] | None:
+        """The map in the next frame; None if it has yet to come. Raises ``FrameError``."""
+        body = self._body()
+        return None if body is None else unpack(body)
+
+    def skip(self) -> None:
+        """Leave out the frames that are whole. Raises ``FrameError``."""
+        while self._body() is not None:
+            pass
+
+    def _body(self) -> bytes | None:
+        if len(self._bytes) < LENGTH.size:
+            return None
+        end = LENGTH.size + length(self._bytes[: LENGTH.size], self._limit)
+        if len(self._bytes) < end:
+            return None
+        body = bytes(self._bytes[LENGTH.size : end])
+        del self._bytes[:end]
+        return body

@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from leasekit.core.errors import LeasekitError
-from leasekit.core.frames import ANSWER_MAX, LENGTH, FrameError, length, pack, unpack
+from leasekit.core.frames import ANSWER_MAX, FrameBuffer, FrameError, pack
 
 TIMEOUT: Final = 30.0
 """How long an answer is waited for, in seconds."""
@@ -51,33 +51,16 @@ class FrameReader:
     """The frames that come on a stream."""
 
     _stream: trio.SocketStream
-    _buffer: bytearray = attrs.field(init=False, factory=bytearray)
+    come: FrameBuffer = attrs.field(init=False, factory=lambda: FrameBuffer(ANSWER_MAX))
 
     async def read(self) -> dict[str, Any] | None:
         """The next frame's map; None at the end. Raises ``FrameError``."""
-        head = await self._exactly(LENGTH.size)
-        body = None if head is None else await self._exactly(length(head, ANSWER_MAX))
-        return None if body is None else unpack(body)
-
-    def skip(self) -> None:
-        """Leave out the frames that have come already. Raises ``FrameError``."""
-        begin = 0
-        while len(self._buffer) >= begin + LENGTH.size:
-            end = begin + LENGTH.size + length(bytes(self._buffer[begin : begin + LENGTH.size]), ANSWER_MAX)
-            if len(self._buffer) < end:
-                break
-            begin = end
-        del self._buffer[:begin]
-
-    async def _exactly(self, count: int) -> bytes | None:
-        while len(self._buffer) < count:
+        while (found := self.come.take()) is None:
             data = await self._stream.receive_some(READ_MAX)
             if not data:
                 return None
-            self._buffer += data
-        taken = bytes(self._buffer[:count])
-        del self._buffer[:count]
-        return taken
+            self.come.feed(data)
+        return found
 
 
 @attrs.define(eq=False)
@@ -214,7 +197,7 @@ class ActorConnection:
             async def changes() -> AsyncIterator[None]:
                 while True:
                     await self._heard(frames)
-                    frames.skip()
+                    frames.come.skip()
                     yield
 
             yield changes()

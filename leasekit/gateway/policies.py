@@ -145,11 +145,9 @@ async def wished(actor: ActorConnection, command: str, arguments: Mapping[str, A
         return Wish(new=True, type="topology", units=units, start=asked.est, end=asked.est + asked.duration)
     if command in CHANGES:
         shown = await actor.query("lease", lease=str(arguments.get("lease", "")))
-        following = [one for one in (shown["renewal"], *shown["continuations"]) if one]
-        last = following[-1]["term"][1] if following else shown["end"]
         start = arguments.get("start") or shown["start"]
         # A start that moves takes the end with it, if that is not said.
-        end = arguments.get("end") or last + (arguments.get("length") or start - shown["start"])
+        end = arguments.get("end") or shown["last_end"] + (arguments.get("length") or start - shown["start"])
         current = shown["granted"] or shown["approved"] or shown["requested"]
         units, moves = arguments.get("units") or current["units"], start != shown["start"]
         return Wish(new=False, type=shown["type"], units=units, start=start, end=end, moves=moves, shown=shown)

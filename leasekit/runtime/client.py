@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from leasekit.config.instants import dated
 from leasekit.core.errors import LeasekitError
-from leasekit.core.frames import ANSWER_MAX, LENGTH, FrameError, length, pack, unpack
+from leasekit.core.frames import ANSWER_MAX, FrameBuffer, FrameError, pack
 from leasekit.core.time import Instant
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class ControlClient:
         self.timeout = timeout
         self._warn = warn
         self._next_id = 0
-        self._buffer = bytearray()
+        self._come = FrameBuffer(ANSWER_MAX)
         self._early: dict[int, Any] = {}
         self._socket = self._connect() if isinstance(self.path, Path) else self._tunnel(self.path)
 
@@ -244,19 +244,12 @@ class ControlClient:
 
     def _read(self, timeout: float | None) -> dict[str, Any]:
         with self._explained(timeout):
-            size = length(self._exactly(LENGTH.size), ANSWER_MAX)
-            return unpack(self._exactly(size))
-
-    def _exactly(self, count: int) -> bytes:
-        buffer = self._buffer
-        while len(buffer) < count:
-            data = self._socket.recv(262_144)
-            if not data:
-                raise ControlError(f"{self.path}: the daemon hung up; it is stopping, or has stopped")
-            buffer += data
-        taken = bytes(buffer[:count])
-        del buffer[:count]
-        return taken
+            while (found := self._come.take()) is None:
+                data = self._socket.recv(262_144)
+                if not data:
+                    raise ControlError(f"{self.path}: the daemon hung up; it is stopping, or has stopped")
+                self._come.feed(data)
+            return found
 
     @contextmanager
     def _explained(self, timeout: float | None) -> Iterator[None]:

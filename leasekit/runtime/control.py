@@ -32,7 +32,7 @@ from leasekit.core.answers import (
 )
 from leasekit.core.commands import ReadArchive, ReadLog, ReadPast, ReadUnitLog, ReadUsage, read_arguments
 from leasekit.core.errors import CommandError, LeasekitError
-from leasekit.core.frames import LENGTH, REQUEST_MAX, FrameError, length, pack, unpack
+from leasekit.core.frames import REQUEST_MAX, FrameBuffer, FrameError, pack
 from leasekit.core.reasons import Reason, read, words
 from leasekit.core.schema import TABLES, LogRow
 from leasekit.runtime.queues import WATCH_MAX, Feed, Watcher
@@ -263,27 +263,18 @@ class Connection:
 
     _stream: trio.SocketStream
     _warnings: Callable[[], list[str]]
-    _buffer: bytearray = attrs.field(init=False, factory=bytearray)
+    _come: FrameBuffer = attrs.field(init=False, factory=lambda: FrameBuffer(REQUEST_MAX))
     _sending: trio.Lock = attrs.field(init=False, factory=trio.Lock)
     _outgoing: bytearray = attrs.field(init=False, factory=bytearray)
 
     async def receive(self) -> dict[str, Any] | None:
         """The next request, None at the end. Raises ``FrameError``."""
-        head = await self._exactly(LENGTH.size)
-        if head is None:
-            return None
-        body = await self._exactly(length(head, REQUEST_MAX))
-        return None if body is None else unpack(body)
-
-    async def _exactly(self, count: int) -> bytes | None:
-        while len(self._buffer) < count:
+        while (found := self._come.take()) is None:
             data = await self._stream.receive_some(READ_MAX)
             if not data:
                 return None
-            self._buffer += data
-        taken = bytes(self._buffer[:count])
-        del self._buffer[:count]
-        return taken
+            self._come.feed(data)
+        return found
 
     async def answer(self, id_: int, result: Any) -> None:
         """Send a result. Raises ``FrameError`` if it can't be packed."""

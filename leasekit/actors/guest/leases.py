@@ -239,6 +239,7 @@ class Leases:
             granted=lease.granted and GrantDetails(lease.granted, len(lease.units)),
             start=lease.runs.start,
             end=_end(lease),
+            last_end=lease.last_end if following else _end(lease),
             closing=lease.ending.closing,
             suspends=lease.ending.suspends,
             resource=lease.tickets.resource,

@@ -257,11 +257,7 @@ class LeaseChanges:
             raise CommandError(f"length: found {length!r:.80}, expected milliseconds")
         lease = self._records.find(str(arguments.get("lease", "")))
         rest = {name: value for name, value in arguments.items() if name != "length"}
-        return {**rest, "end": self._last_end(lease) + length}
-
-    @staticmethod
-    def _last_end(lease: GuestLease) -> Instant:
-        return lease.following[-1].term.end if lease.following else lease.end
+        return {**rest, "end": lease.last_end + length}
 
     def extend(self, request: ExtendLease) -> GuestLease:
         """Renew a lease, growing or shrinking it. Raises ``CommandError``."""
@@ -274,7 +270,7 @@ class LeaseChanges:
         lease = self._records.find(request.lease)
         self._must_allow(lease, "extend")
         units = _new_units(lease, request.units, request.victims, further=True)
-        end = self._last_end(lease)
+        end = lease.last_end
         if request.end <= end:
             raise CommandError(f"end: found {mark(request.end)}, it must be later than the lease's end, {mark(end)}")
         give_up = self._limits.leaves_before(end)

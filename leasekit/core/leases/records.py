@@ -441,6 +441,11 @@ class GuestLease(KeptRecord):
         return self.continuations if redeemed is None else (redeemed, *self.continuations)
 
     @property
+    def last_end(self) -> Instant:
+        """When the lease ends after all that it was extended by."""
+        return self.following[-1].term.end if self.following else self.end
+
+    @property
     def is_promised(self) -> bool:
         """Whether its site goes on by the first of the following tickets, whatever else it is asked before."""
         first = self.following[0] if self.following else None

@@ -210,7 +210,7 @@ class Workload:
         lease = self._lease(guest, rng)
         if lease is not None:
             units = rng.randint(1, 6)
-            end = lease.following[-1].term.end if lease.following else lease.end
+            end = lease.last_end
             self._command(
                 guest, "lease.extend", None, lease=lease.id, end=end + rng.choice((5000, MINUTE, 200_000)),
                 units=units, victims=self._victims(lease, units, rng),
@@ -229,7 +229,7 @@ class Workload:
     def _change_late(self, guest: str, lease: Any, rng: Random) -> None:
         """Modify a lease, or extend it further, when its site goes on by the extension already."""
         world = self.world
-        end, more = lease.following[-1].term.end if lease.following else lease.end, rng.choice((5000, MINUTE))
+        end, more = lease.last_end, rng.choice((5000, MINUTE))
         command, change = rng.choice(
             (
                 ("modify", {"units": rng.randint(1, 6), "configuration": {"size": str(rng.randint(1, 9))}}),
@@ -344,7 +344,7 @@ class Workload:
         """Extend a lease as it is: its operator says no number of units."""
         lease = self._lease(operation.who, rng)
         if lease is not None:
-            end = lease.following[-1].term.end if lease.following else lease.end
+            end = lease.last_end
             units = (lease.following[-1] if lease.following else lease.approved or lease.asked).units
             made = self._command(operation.who, "lease.extend", None, lease=lease.id, end=end + MINUTE)
             if made is not None:
