@@ -182,11 +182,11 @@ NODES = f'{RACKS}[[actor.site.delegation]]\nbroker = "broker"\ntype = "node"\n'
 
 
 @contextmanager
-def booked(bookings: int) -> Iterator[tuple[Path, str, random.Random]]:
-    """A deployment with so many bookings over 30 days: its file, and its gateway's socket and token."""
+def booked(bookings: int, gateway: str = GATEWAY) -> Iterator[tuple[Path, str, random.Random]]:
+    """A deployment with so many bookings over 30 days: its ``gateway``'s socket and token."""
     rng = random.Random(1)
     with (
-        daemons(10, NODES + GATEWAY + "[actor.broker.settings]\nbooked_hours = 0\n") as file,
+        daemons(10, NODES + gateway + "[actor.broker.settings]\nbooked_hours = 0\n") as file,
         door(file) as (web, token),
     ):
         guest = control(file, "guest")

@@ -50,8 +50,13 @@ async def open_session(call: Call, body: SessionRequest) -> Token:
             HTTPStatus.UNAUTHORIZED, "name, password: there is no user of that name with that password",
             code="unauthenticated",
         )  # fmt: skip
-    who, now = Caller(record.name, "session", record.projects, frozenset(record.offices)), door.clock()
-    ended = door.tokens.end_sessions(record.name, now)
+    return await begin_session(door, Caller(record.name, "session", record.projects, frozenset(record.offices)))
+
+
+async def begin_session(door: GatewayDoor, who: Caller) -> Token:
+    """A session of somebody who has shown who they are. Raises ``TokenError``."""
+    now = door.clock()
+    ended = door.tokens.end_sessions(who.name, now)
     kept, secret, change = door.tokens.create("", who, now, now + SESSION)
     await door.commit(*ended, change)
     made = shown(kept)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any, Final, cast
 
@@ -70,20 +71,31 @@ class OpenIdKeys:
     async def _fetch(self, now: Instant) -> None:
         """Have the keys that the provider has now. Raises :class:`ProblemError`."""
         self._not_before = now + AGAIN_AFTER
+        async with self.asking() as client:
+            keys = (await client.get((await self.document(client))["jwks_uri"])).json()
+            self._keys = KeySet.import_key_set(keys)
+        self._not_before = now + FETCHED_EVERY
+
+    async def document(self, client: httpx.AsyncClient) -> dict[str, Any]:
+        """What the provider says of itself: where its keys are, and where one logs in."""
         issuer = self.table.issuer
+        found: dict[str, Any] = (await client.get(f"{issuer.rstrip('/')}/.well-known/openid-configuration")).json()
+        if found["issuer"] != issuer:
+            raise ValueError(f"its document is of {found['issuer']!r:.200}")
+        return found
+
+    @asynccontextmanager
+    async def asking(self) -> AsyncIterator[httpx.AsyncClient]:
+        """Questions to the provider. Raises :class:`ProblemError` for one that does not answer as it should."""
         try:
             async with httpx.AsyncClient(timeout=WITHIN) as client:
-                found = (await client.get(f"{issuer.rstrip('/')}/.well-known/openid-configuration")).json()
-                if found["issuer"] != issuer:
-                    raise ValueError(f"its document is of {found['issuer']!r:.200}")
-                keys = (await client.get(found["jwks_uri"])).json()
-                self._keys = KeySet.import_key_set(keys)
+                yield client
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError, JoseError) as error:
             raise ProblemError(
-                HTTPStatus.SERVICE_UNAVAILABLE, f"{issuer}: no OpenID Connect provider answers there: {error!s:.200}",
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"{self.table.issuer}: no OpenID Connect provider answers there: {error!s:.200}",
                 code="away",
-            ) from None  # fmt: skip
-        self._not_before = now + FETCHED_EVERY
+            ) from None
 
     def _vouched(self, claims: dict[str, Any]) -> Caller | None:
         """Who that is, with what their groups may do."""

@@ -219,9 +219,8 @@ def test_what_somebody_else_does_shows_at_once(person: Callable[..., Person], la
     table = page.get_by_role("region", name="What is free")
     expect(table).to_contain_text("6 of 6")
     with lab.client("olga") as olga:
-        made = olga.post(
-            "/leases", params={"project": "beta"}, json={"type": "vm", "units": 4, "length": "2h", "name": "secret"}
-        )
+        wish = {"type": "vm", "units": 4, "start": text(full_hour(2)), "end": text(full_hour(4)), "name": "secret"}
+        made = olga.post("/leases", params={"project": "beta"}, json=wish)
         id_ = made.json()["id"]
         begun = time.monotonic()
         expect(table).to_contain_text("2 of 6")

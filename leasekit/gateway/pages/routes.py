@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import attrs
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -20,11 +20,13 @@ from starlette.routing import Route
 from leasekit.client.shapes import SessionRequest
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import SECOND
-from leasekit.gateway.accounts import SESSION, close_session, open_session
+from leasekit.gateway.accounts import SESSION, begin_session, close_session, open_session
 from leasekit.gateway.callers import NOBODY
 from leasekit.gateway.cookies import is_foreign, session_of, set_session, word_of
 from leasekit.gateway.incoming import caller_of, read_body
+from leasekit.gateway.pages.openid import COOKIE, BegunLogin, way_to, who_came_back
 from leasekit.gateway.problems import ProblemError
+from leasekit.gateway.rates import network
 from leasekit.gateway.routing import BASE, Call
 
 if TYPE_CHECKING:
@@ -83,6 +85,8 @@ def page_routes(door: GatewayDoor, base: str) -> list[Route]:
         Route(f"{base}/", pages.home, methods=["GET"]),
         Route(f"{base}/login", pages.login, methods=["GET"]),
         Route(f"{base}/login", pages.log_in, methods=["POST"]),
+        Route(f"{base}/login/openid", pages.begin_login, methods=["GET"]),
+        Route(f"{base}/callback", pages.come_back, methods=["GET"]),
         Route(f"{base}/logout", pages.log_out, methods=["POST"]),
         Route(f"{base}/static/{{version}}/{{file}}", _static, methods=["GET"]),
     ]
@@ -156,9 +160,44 @@ class _Pages:
         except ProblemError as problem:
             words = "Name or password is wrong." if problem.status == HTTPStatus.UNAUTHORIZED else problem.detail
             return self._login_form(request, words, problem.status, name=name, to=to)
+        return self._logged_in(request, made.secret, to)
+
+    async def begin_login(self, request: Request) -> Response:
+        """Send somebody to the provider."""
+        if self.door.oidc is None:
+            return self._login_form(request, "This gateway has no OpenID Connect provider.", HTTPStatus.NOT_FOUND)
+        begun = BegunLogin(to=_here(request.query_params.get("to", "")))
+        try:
+            place = await way_to(self.door.oidc, begun, self._callback(request))
+        except ProblemError as problem:
+            return self._login_form(request, problem.detail, problem.status)
+        answer = RedirectResponse(place, 303, headers=SAFE)
+        answer.headers["set-cookie"] = begun.cookie(secure=request.url.scheme == "https")
+        return answer
+
+    async def come_back(self, request: Request) -> Response:
+        """Who comes back from the provider has a session, if it says who they are."""
+        if self.door.oidc is None:
+            return self._login_form(request, "This gateway has no OpenID Connect provider.", HTTPStatus.NOT_FOUND)
+        begun = BegunLogin.of_cookie(request.cookies.get(COOKIE, ""))
+        query = dict(request.query_params)
+        try:
+            self.door.sources.take(network(request.client.host if request.client else ""), self.door.clock())
+            caller = await who_came_back(self.door.oidc, begun, query, self._callback(request), self.door.clock())
+            made = await begin_session(self.door, caller)
+        except ProblemError as problem:
+            return self._login_form(request, problem.detail, problem.status)
+        answer = self._logged_in(request, made.secret, _here(begun.to if begun else ""))
+        answer.headers.append("set-cookie", f"{COOKIE}=; Path=/; Max-Age=0")
+        return answer
+
+    def _callback(self, request: Request) -> str:
+        return f"{request.url.scheme}://{request.url.netloc}{self.base}/callback"
+
+    def _logged_in(self, request: Request, secret: str, to: str) -> Response:
         answer = RedirectResponse(to or f"{self.base}/", 303, headers=SAFE)
         secure = request.url.scheme == "https"
-        answer.headers["set-cookie"] = set_session(made.secret, SESSION // SECOND, secure=secure)
+        answer.headers["set-cookie"] = set_session(secret, SESSION // SECOND, secure=secure)
         return answer
 
     async def log_out(self, request: Request) -> Response:
@@ -184,7 +223,7 @@ class _Pages:
         text = self._templates.get_template(template).render(
             base=self.base, api=f"{self.base}{BASE}", static=f"{self.base}/static/{VERSION}",
             word=word_of(session) if session else "", look=look if look in ("light", "dark") else "",
-            deployment=self.door.name, **values,
+            issuer="" if self.door.oidc is None else urlsplit(self.door.oidc.table.issuer).netloc, **values,
         )  # fmt: skip
         return Response(text, status_code=status, media_type="text/html", headers=SAFE)
 

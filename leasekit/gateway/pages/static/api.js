@@ -1,5 +1,7 @@
 // The public API, as a page asks it: the session's cookie goes with each request, and the session's word with each change.
 
+import { dated } from "./time.js";
+
 const meta = document.querySelector('meta[name="leasekit"]').dataset;
 
 /** Who looks at the page, and where things are. */
@@ -16,7 +18,7 @@ export const here = {
 /** What the API says of a request that came to nothing. */
 export class Problem extends Error {
   constructor(status, told) {
-    super(told.detail || told.title || "no answer");
+    super(dated(told.detail || told.title || "no answer"));
     this.status = status;
     this.code = told.code || "";
     this.values = told.values || {};
@@ -102,6 +104,25 @@ export function listen(query, heard, again) {
     if (document.hidden) hidden = setTimeout(() => { source.close(); lost = true; }, HIDDEN);
     else if (source.readyState === EventSource.CLOSED && lost) connect();
   });
+}
+
+/** Calls `load` soon after it is asked to, once however often: one at a time, and again if it was asked meanwhile. */
+export function gently(load, wait = 80) {
+  let timer = 0, runs = false, again = false;
+  const soon = () => {
+    if (runs) again = true;
+    else timer ||= setTimeout(run, wait);
+  };
+  const run = async () => {
+    [timer, runs, again] = [0, true, false];
+    try {
+      await load();
+    } finally {
+      runs = false;
+      if (again) soon();
+    }
+  };
+  return soon;
 }
 
 function live(state, words) {

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { packed } from "./chart.js";
 import * as time from "./time.js";
 
-const BINS = 1000, BARS_MAX = 10_000, LANES_MAX = 60;
+const BINS = 1000, BARS_MAX = 10_000, LANES_FOLDED = 6, LANES_MAX = 60;
 const ASKED = ["nascent"], OVER = ["closed", "failed"];
 
 /** The calendar of a window, as `project` sees it: {sources, bookings, more, away}. */
@@ -116,10 +116,12 @@ function below(source, classes, all, open) {
   const key = `${source.site}/${source.type}`, units = sum(classes.map((one) => one.most)), several = classes.length > 1;
   const opened = open.has(key), own = all.filter((one) => one.mine);
   const rest = all.filter((one) => one.kind !== "other" || one.project);
+  const lanes = packed(merged(rest)), folded = opened ? LANES_MAX : LANES_FOLDED;
+  const more = lanes.slice(folded).reduce((count, lane) => count + lane.length, 0);
   const rows = [{
-    key, kind: "type", depth: 1, label: source.type, sub: counts(units) + (several ? `, ${classes.length} classes` : ""), site: source.site, type: source.type,
-    units, free: true, opens: several || classes.some((one) => one.units.length > 0), open: opened, filter: "",
-    steps: levels(classes, own.filter((one) => one.kind === "mine"), units), lanes: packed(merged(rest)).slice(0, LANES_MAX),
+    key, kind: "type", depth: 1, label: source.type, sub: counts(units) + (several ? `, ${classes.length} classes` : "") + (more ? `, ${more} more bookings` : ""), site: source.site, type: source.type,
+    units, free: true, opens: several || more > 0 || classes.some((one) => one.units.length > 0), open: opened, filter: "",
+    steps: levels(classes, own.filter((one) => one.kind === "mine"), units), lanes: lanes.slice(0, folded),
   }];
   if (!opened) return rows;
   for (const one of classes) {
@@ -133,7 +135,7 @@ function below(source, classes, all, open) {
       if (!open.has(inside)) continue;
     }
     const lanes = one.units.map(() => []);
-    for (const booked of theirs) for (const at of booked.on) lanes[at]?.push(booked);
+    for (const booked of theirs.sort((a, b) => a.start - b.start)) for (const at of booked.on) lanes[at]?.push(booked);
     one.units.forEach((unit) => rows.push({
       key: `unit ${source.site}/${unit.name}`, kind: "unit", depth: 3, label: unit.name, sub: ["free", "active"].includes(unit.state) ? "" : unit.reason || unit.state,
       site: source.site, type: source.type, units: 1, lanes: [lanes[unit.on]],

@@ -1,6 +1,6 @@
 // The calendar: what is free, taken and withheld over time; one reserves by dragging over it, or by its table and forms.
 
-import { Problem, get, here, listen, path } from "./api.js";
+import { Problem, gently, get, here, listen, path } from "./api.js";
 import { Chart, SPAN_MAX, SPAN_MIN, freeOver } from "./chart.js";
 import { readCalendar, rowsOf } from "./calendar-data.js";
 import { h, fill, button, choice, chip, empty, field, table } from "./dom.js";
@@ -10,7 +10,7 @@ import { Reserving } from "./reserve.js";
 import * as time from "./time.js";
 
 const { HOUR, DAY } = time;
-const AGAIN_MS = 120, MOVED_MS = 250, ROWS_MAX = 1000;
+const MOVED_MS = 250, ROWS_MAX = 1000;
 const SPANS = [["Day", DAY], ["Week", 7 * DAY], ["Month", 31 * DAY], ["Year", 365 * DAY]];
 
 /** The page: its tools, the chart or the table, and what is beside it. */
@@ -114,15 +114,11 @@ class Calendar {
   }
 
   #abort = null;
-  #later = 0;
 
-  soon(wait = AGAIN_MS) {
-    clearTimeout(this.#later);
-    this.#later = setTimeout(() => this.load(), wait);
-  }
+  soon = gently(() => this.load());
 
   listen() {
-    listen(here.seesAll ? { all: true } : { calendar: true }, () => this.soon(), () => this.soon(0));
+    listen(here.seesAll ? { all: true } : { calendar: true }, this.soon, this.soon);
     setInterval(() => this.chart.draw(), 15_000);
   }
 
@@ -134,7 +130,7 @@ class Calendar {
     clearTimeout(this.movedTimer);
     this.movedTimer = setTimeout(() => setView({ from: time.iso(from), to: time.iso(to) }), MOVED_MS);
     const [first, last] = this.loaded ?? [0, 0], span = to - from;
-    if (from < first || to > last || last - first > 40 * span) this.soon(MOVED_MS);
+    if (from < first || to > last || last - first > 40 * span) this.soon();
     if (view().view === "table") this.showTable();
   }
 
@@ -218,7 +214,7 @@ class Calendar {
       const reserving = new Reserving(wish, {
         changed: (wanted) => this.chart.select({ key: row.key, start: wanted.start, end: wanted.end }),
         answered: (granted) => this.chart.select({ key: row.key, start: reserving.wish.start, end: reserving.wish.end, refused: !granted }),
-        done: () => { this.away(); this.soon(0); },
+        done: () => { this.away(); this.soon(); },
         away: () => this.away(),
       });
       this.beside(`Reserve ${row.type}`, h("p", { class: "dim" }, row.site, row.filter && [" · ", h("code", {}, row.filter)]), reserving.place);
@@ -280,7 +276,7 @@ class Calendar {
     const more = path(`leases/${encodeURIComponent(lease.id)}`, { project: lease.project });
     this.beside(title(lease),
       h("p", {}, chip(lease.state), " ", lease.pending),
-      lease.reason && h("p", { class: "why" }, lease.reason),
+      lease.reason && h("p", { class: "why" }, time.dated(lease.reason)),
       h("dl", {}, h("dt", {}, "Units"), h("dd", {}, `${lease.units} × ${lease.type}${lease.site ? ` at ${lease.site}` : ""}`),
         h("dt", {}, "Term"), h("dd", {}, time.term(start, end)),
         goesOn(lease) && [h("dt", {}, start > now ? "Starts" : "Ends"), h("dd", {}, time.until(start > now ? start : end, now))]),

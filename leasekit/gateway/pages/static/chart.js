@@ -10,6 +10,7 @@ import * as time from "./time.js";
 const { SECOND, MINUTE, HOUR, DAY } = time;
 const STEPS = [MINUTE, 5 * MINUTE, 15 * MINUTE, 30 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 7 * DAY];
 const SNAP_PX = 7, TICK_PX = 58, EDGE_PX = 6, DRAG_PX = 4;
+const SMALL_PX = 14;
 const PROFILE = 40, HEAD = 26, LANE = 20, UNIT = 22, AXIS = 40;
 const NARROW = 720;
 export const SPAN_MIN = 10 * MINUTE, SPAN_MAX = 400 * DAY;
@@ -55,8 +56,8 @@ export class Chart {
     this.said = h("div", { class: "hidden", role: "status", "aria-live": "polite" });
     this.tip = h("div", { class: "tip", hidden: true });
     place.append(this.axis, this.scroll, this.said, this.tip);
-    this.#context = this.canvas.getContext("2d");
-    this.#axis = this.axis.getContext("2d");
+    this.#context = this.canvas.getContext("2d", { alpha: false });
+    this.#axis = this.axis.getContext("2d", { alpha: false });
     new ResizeObserver(() => this.#resize()).observe(this.scroll);
     this.scroll.addEventListener("scroll", () => this.draw());
     this.#listen();
@@ -220,7 +221,8 @@ export class Chart {
     this.#ticks = this.#makeTicks();
     this.#paintAxis();
     const context = this.#context, top = this.scroll.scrollTop;
-    context.clearRect(0, 0, this.#width, this.#height);
+    context.fillStyle = this.#colors.bg;
+    context.fillRect(0, 0, this.#width, this.#height);
     context.save();
     context.beginPath();
     context.rect(this.#labels, 0, this.#plot, this.#height);
@@ -271,7 +273,8 @@ export class Chart {
 
   #paintAxis() {
     const context = this.#axis, colors = this.#colors;
-    context.clearRect(0, 0, this.#width, AXIS);
+    context.fillStyle = colors.bg;
+    context.fillRect(0, 0, this.#width, AXIS);
     context.font = "12px system-ui, sans-serif";
     context.textBaseline = "middle";
     context.save();
@@ -345,8 +348,8 @@ export class Chart {
     if (row.steps) this.#paintProfile(context, row);
     const size = row.kind === "unit" ? UNIT : LANE;
     row.lanes?.forEach((lane, index) => {
-      for (const bar of lane) {
-        if (bar.end > this.#from && bar.start < this.#to) this.#paintBar(context, bar, y + row.top + index * size + 1, size - 3);
+      for (let at = firstBar(lane, this.#from); at < lane.length && lane[at].start < this.#to; at++) {
+        this.#paintBar(context, lane[at], y + row.top + index * size + 1, size - 3);
       }
     });
     context.strokeStyle = this.#colors.line;
@@ -424,9 +427,13 @@ export class Chart {
   #paintBar(context, bar, y, height) {
     const left = Math.max(this.#x(bar.start), this.#labels - 4), right = Math.min(Math.max(this.#x(bar.end), left + 3), this.#width + 4);
     const colors = this.#colors, width = right - left;
-    context.beginPath();
-    context.roundRect(left + 0.5, y + 0.5, Math.max(2, width - 1), height, 4);
     context.fillStyle = bar.kind === "mine" ? colors.mine : this.#patterns[bar.kind] ?? this.#patterns.other;
+    if (width < SMALL_PX) {
+      context.fillRect(left + 0.5, y + 0.5, Math.max(1.5, width - 1), height);
+      return;
+    }
+    context.beginPath();
+    context.roundRect(left + 0.5, y + 0.5, width - 1, height, 4);
     context.fill();
     context.lineWidth = bar === this.#hover?.bar ? 2 : 1;
     context.setLineDash(bar.waits ? [4, 3] : []);
@@ -768,6 +775,16 @@ function line(context, x0, y0, x1, y1) {
   context.moveTo(x0, y0);
   context.lineTo(x1, y1);
   context.stroke();
+}
+
+/** The index of the first bar of a lane that ends after an instant. */
+function firstBar(lane, at) {
+  let low = 0, high = lane.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (lane[middle].end <= at) low = middle + 1; else high = middle;
+  }
+  return low;
 }
 
 /** Bars in as few lanes as they fit in without one over another, in order of their start. */

@@ -20,9 +20,9 @@ export function verdict(place, tried) {
   place.dataset.kind = tried.status;
   const term = tried.start && tried.end ? time.term(Date.parse(tried.start), Date.parse(tried.end)) : "";
   fill(place,
-    h("p", {}, chip(tried.status), tried.status === "granted" ? ` ${tried.units} ${tried.units === 1 ? "unit" : "units"} at ${tried.site}` : ` ${tried.reason}`),
+    h("p", {}, chip(tried.status), tried.status === "granted" ? ` ${tried.units} ${tried.units === 1 ? "unit" : "units"} at ${tried.site}` : ` ${time.dated(tried.reason)}`),
     term && h("p", { class: "dim" }, term),
-    tried.earliest && h("p", {}, `It would fit at ${time.moment(Date.parse(tried.earliest))}.`));
+    tried.earliest && !tried.reason.includes("earliest") && h("p", {}, `It would fit at ${time.moment(Date.parse(tried.earliest))}.`));
 }
 
 /** Asks again and again what would be answered: only the last question counts, and each has a moment to be overtaken. */

@@ -1,12 +1,11 @@
 // One lease: what it is, why it is so, its units and how they are reached, what happened to it, and what one does to it.
 
-import { get, here, listen, path } from "./api.js";
+import { gently, get, here, listen, path } from "./api.js";
 import { h, fill, button, chip, table } from "./dom.js";
 import { note, page, view } from "./frame.js";
 import { changeForm, closeForm, extendForm, goesOn, sshLine, title } from "./lease-actions.js";
 import * as time from "./time.js";
 
-const AGAIN_MS = 150;
 const id = here.given.lease, query = { project: view().project };
 const at = `/leases/${encodeURIComponent(id)}`;
 let lease, history = [];
@@ -35,7 +34,7 @@ await page(async (place) => {
     document.title = `${title(lease)} · leasekit`;
     const start = Date.parse(lease.start), end = Date.parse(lease.end);
     fill(head,
-      h("p", {}, chip(lease.state), " ", lease.pending && h("span", {}, `${lease.pending} `), lease.reason && h("span", { class: "why" }, lease.reason)),
+      h("p", {}, chip(lease.state), " ", lease.pending && h("span", {}, `${lease.pending} `), lease.reason && h("span", { class: "why" }, time.dated(lease.reason))),
       bar(start, end),
       h("dl", {},
         h("dt", {}, "Units"), h("dd", {}, `${lease.units} × ${lease.type}`),
@@ -84,7 +83,7 @@ await page(async (place) => {
   const state = (pair) => pair.replace(/\/-$/, "").replace("/", ", ");
   const timeline = () => h("ol", { class: "timeline" }, [...history].reverse().map((one) => h("li", { data: { kind: state(one.after) } },
     h("time", { datetime: one.at }, time.moment(Date.parse(one.at), true)),
-    h("span", {}, one.before !== one.after ? [h("strong", {}, state(one.after) || one.event), " "] : [h("span", {}, one.event), " "], h("span", { class: "dim" }, one.reason)))));
+    h("span", {}, one.before !== one.after ? [h("strong", {}, state(one.after) || one.event), " "] : [h("span", {}, one.event), " "], h("span", { class: "dim" }, time.dated(one.reason))))));
 
   function count() {
     const left = document.getElementById("left"), now = Date.now(), start = Date.parse(lease.start), end = Date.parse(lease.end);
@@ -93,8 +92,7 @@ await page(async (place) => {
     if (progress) progress.value = Math.max(0, Math.min(1, (now - start) / (end - start)));
   }
 
-  let timer = 0;
-  const soon = () => { clearTimeout(timer); timer = setTimeout(load, AGAIN_MS); };
+  const soon = gently(load);
   await load();
   listen({ project: lease.project }, (event) => { if (event.lease === lease.id) soon(); }, soon);
   setInterval(count, 1000);

@@ -1,12 +1,11 @@
 // The leases of a project: their states, why, when they end; many are extended or closed at once.
 
-import { all, get, listen, path } from "./api.js";
+import { all, gently, get, listen, path } from "./api.js";
 import { h, fill, button, choice, chip, empty, table, field } from "./dom.js";
 import { note, page, setView, view } from "./frame.js";
 import { OVER, closeForm, extendMany, extendForm, goesOn, title } from "./lease-actions.js";
 import * as time from "./time.js";
 
-const AGAIN_MS = 150;
 const STATES = [["", "going on"], ["all", "all, also over"], ["active", "active"], ["ticketed", "ticketed"], ["nascent", "asked for"], ["failed", "failed"], ["closed", "closed"]];
 const chosen = new Set();
 let leases = [], place, list, dialog;
@@ -32,7 +31,6 @@ await page(async (into) => {
     button("Close…", () => open(closeForm(marked(), close)), { id: "close-many", disabled: true, class: "danger" }),
     h("a", { class: "button do", href: path("request", { project: projects.length > 1 ? project : "" }) }, "Request")), list, dialog);
 
-  let timer = 0;
   async function load() {
     const state = view().state ?? "", over = state === "all" || OVER.includes(state);
     try {
@@ -45,7 +43,7 @@ await page(async (into) => {
     leases.sort((a, b) => OVER.includes(a.state) - OVER.includes(b.state) || Date.parse(a.end) - Date.parse(b.end));
     show();
   }
-  const soon = () => { clearTimeout(timer); timer = setTimeout(load, AGAIN_MS); };
+  const soon = gently(load);
   await load();
   listen({ project }, soon, soon);
   setInterval(count, 1000);
@@ -88,10 +86,10 @@ function row(lease) {
   return h("tr", { data: { lease: lease.id } },
     h("td", {}, box),
     h("td", {}, h("a", { href: link }, title(lease)), lease.slice !== "default" && lease.slice !== lease.name && h("div", { class: "dim" }, lease.slice)),
-    h("td", {}, chip(lease.state), lease.pending && [" ", h("span", { class: "dim" }, lease.pending)], lease.reason && h("div", { class: "dim why" }, lease.reason)),
+    h("td", {}, chip(lease.state), lease.pending && [" ", h("span", { class: "dim" }, lease.pending)], lease.reason && h("div", { class: "dim why" }, time.dated(lease.reason))),
     h("td", { class: "number" }, String(lease.units)),
     h("td", {}, lease.type), h("td", {}, lease.site || h("span", { class: "dim" }, "–")),
-    h("td", {}, time.term(start, end)),
+    h("td", {}, end > start ? time.term(start, end) : `${time.moment(start)}, never begun`),
     h("td", { data: OVER.includes(lease.state) ? {} : { start: String(start), end: String(end) } }, OVER.includes(lease.state) ? h("span", { class: "dim" }, "over") : ""),
     h("td", {}, goesOn(lease) && button("Extend", () => open(extendForm(lease, close)), { id: `extend-${lease.id}`, "aria-label": `Extend ${title(lease)}` })));
 }

@@ -1,11 +1,10 @@
 // Sites, for those who operate them: units and what ails them, maintenance, delegations, peers; and what one does about it.
 
-import { Problem, ask, get, here, listen, post } from "./api.js";
+import { Problem, ask, gently, get, here, listen, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, table } from "./dom.js";
 import { note, page, setView, view } from "./frame.js";
 import * as time from "./time.js";
 
-const AGAIN_MS = 200;
 const at = (text) => (text ? time.moment(Date.parse(text)) : "–");
 const FAR = Date.parse("2200-01-01");
 let site, dialog;
@@ -65,7 +64,7 @@ await page(async (place) => {
   function unitRow(one) {
     const words = Object.entries(one.attributes ?? {}).map(([name, value]) => `${name}=${value}`).join(", ");
     return h("tr", {}, h("td", {}, one.unit, one.differs && h("div", { class: "dim" }, `${one.differs}, unlike the file`)), h("td", {}, one.type),
-      h("td", {}, chip(one.state, one.state === "active" ? "leased" : one.state === "out" ? "disabled" : one.state), (one.trouble || one.reason) && h("div", { class: "dim why" }, one.trouble || one.reason)),
+      h("td", {}, chip(one.state, one.state === "active" ? "leased" : one.state === "out" ? "disabled" : one.state), (one.trouble || one.reason) && h("div", { class: "dim why" }, time.dated(one.trouble || one.reason))),
       h("td", { class: "code" }, one.lease || one.promised || ""), h("td", {}, words || h("span", { class: "dim" }, "–")), h("td", {}, one.power), h("td", { class: "number" }, String(one.failures)),
       h("td", {}, h("span", { class: "group" }, button("Log", () => log(one.unit), { "aria-label": `Log of ${one.unit}` }),
         here.operates && [one.state === "out" || one.state === "disabled"
@@ -130,8 +129,7 @@ await page(async (place) => {
       h("div", { class: "buttons" }, h("button", { class: "do", type: "submit" }, "Withhold"), button("Cancel", () => dialog.close())));
   }
 
-  let timer = 0;
-  const soon = () => { clearTimeout(timer); timer = setTimeout(load, AGAIN_MS); };
+  const soon = gently(load);
   await load();
   listen({ all: true }, (event) => { if (!event || event.actor === site) soon(); }, soon);
   window.addEventListener("zone", load);

@@ -88,3 +88,11 @@ export function toSpan(text) {
   if (!found.length || text.replace(/(\d+)\s*([wdhms])/g, "").trim()) return NaN;
   return found.reduce((sum, one) => sum + one[1] * sizes[one[2]], 0);
 }
+
+const INSTANT = /\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z/;
+const TERM = new RegExp(`\\[(${INSTANT.source}), (${INSTANT.source})\\)`, "g");
+
+/** A sentence of the API, with its instants and terms as people read them. */
+export const dated = (words) => words
+  .replace(TERM, (_, start, end) => term(Date.parse(start), Date.parse(end)))
+  .replace(new RegExp(INSTANT.source, "g"), (at) => moment(Date.parse(at)));
