@@ -92,7 +92,7 @@ soak: setup  ## what takes hours: 20,000 seeds, 1,000 kills of real daemons, all
 	LEASEKIT_KILLS=$${LEASEKIT_KILLS:-1000} $(BIN)/python -m pytest -q tests/system/test_kill.py tests/system/test_chaos.py
 	LEASEKIT_CYCLES=$${LEASEKIT_CYCLES:-20} LEASEKIT_VM_KILLS=$${LEASEKIT_VM_KILLS:-20} \
 		$(BIN)/python -m pytest -q tests/system/test_libvirt_leases.py
-	$(BIN)/leasekit simulate --explore --faults 2
+	$(BIN)/python -m leasekit_simulation.explore --faults 2
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	for target in frames batches tickets statements evidence; do \
 		$(BIN)/python tests/fuzz/run.py --target $$target --runs $${LEASEKIT_FUZZ:-1000000}; done

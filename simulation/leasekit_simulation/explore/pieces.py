@@ -61,7 +61,7 @@ _IGNORED: Final[Mapping[str, frozenset[str]]] = {
     "SiteLease": frozenset({
         "holder", "slice", "type", "reason", "tries", "resource", "root", "origin", "notice", "ended",
     }),
-    "SiteUnit": frozenset({"type", "reason", "index", "pending", "setup"}),
+    "SiteUnit": frozenset({"type", "reason", "pending", "setup"}),
     "SiteClaim": frozenset({"parent", "issuer", "holder", "type", "body", "signature"}),
     "ClaimReport": frozenset({"reason"}),
     "TicketUpdate": frozenset({"reason", "site", "properties", "earliest"}),
@@ -70,7 +70,6 @@ _IGNORED: Final[Mapping[str, frozenset[str]]] = {
     "RequestTicket": frozenset({"slice", "type"}),
     "Redeem": frozenset({"slice", "resource"}),
     "Relinquished": frozenset({"reason"}),
-    "ErrorReply": frozenset({"text"}),
     "Asked": frozenset({"site"}),
     "Held": frozenset({"ticket"}),
     "Action": frozenset({"properties", "type"}),

@@ -82,7 +82,7 @@ def _told(what: str, path: Sequence[str]) -> list[str]:
 
 
 def explore(
-    flow: Flow | str, faults: int = 1, progress: Progress | None = None, *, audit: int = 0, together: bool = True
+    flow: Flow | str, faults: int = 1, progress: Progress | None = None, *, audit: int = 1000, together: bool = True
 ) -> Report:
     """Explore a flow (one of :data:`~.flows.FLOWS` by name) with at most ``faults`` faults outstanding.
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 
 from leasekit.actors import kernel
 from leasekit.actors.kernel import KeptAttributes, kept_by
 from leasekit.actors.site.units import Units
+from leasekit.core.leases import records
+from leasekit.core.protocol import messages
 from leasekit.core.schema import TABLES
 from leasekit.core.steps import Tick
 from leasekit.core.time import SECOND
@@ -31,7 +34,7 @@ from leasekit_simulation.explore.moves import (
     Move,
     Mover,
 )
-from leasekit_simulation.explore.pieces import Scope, _number, _plain
+from leasekit_simulation.explore.pieces import _IGNORED, _SPECIAL, Scope, _fields, _number, _plain
 from leasekit_simulation.explore.rig import BEGIN, NAMES, RETRY, SITE, Rig
 from leasekit_simulation.parts import parts_of, wiring
 
@@ -254,3 +257,34 @@ def test_book_of_units_finds_what_is_wrong() -> None:
         holder.start(setup._replace(op="teardown"))
     down = setup._replace(op="teardown", number=setup.number + 1)
     assert holder.start(down).end(down.number).lease == ""
+
+
+def described() -> dict[str, set[str]]:
+    """Every record and message, and what is in them, with all its fields: those of the classes above, too."""
+    found = {}
+    for module in (records, messages):
+        for name, kind in vars(module).items():
+            if not isinstance(kind, type):
+                continue
+            if attrs.has(kind):
+                found[name] = {field.name for field in attrs.fields(kind)}
+            elif issubclass(kind, msgspec.Struct):
+                found[name] = set(kind.__struct_fields__)
+            elif hasattr(kind, "_fields"):
+                found[name] = set(kind._fields)
+    return found
+
+
+@pytest.mark.parametrize("name", described())
+def test_no_field_is_left_out_unless_by_name(name: str) -> None:
+    """What a message has of the classes above it (which request it answers) tells joint states apart as well."""
+    kind = getattr(records, name, None) or getattr(messages, name)
+    read = {field for field, _ in _fields(kind)}
+    assert read | _IGNORED.get(name, frozenset()) == described()[name]
+
+
+def test_what_is_said_of_fields_is_said_of_fields_that_are_there() -> None:
+    """A field that has another name by now is not left out, or read specially, by its old one."""
+    there = described()
+    assert [(name, field) for name, field in _SPECIAL if field not in there.get(name, {field})] == []
+    assert {name for name, _ in _SPECIAL} | _IGNORED.keys() <= there.keys() | {"Action"}
