@@ -37,7 +37,7 @@ from leasekit.core.claims.signed import reclaim
 from leasekit.core.commands import GiveDelegation, ReclaimDelegation
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.records import Delegation, DelegationOverride
+from leasekit.core.leases.records import Delegation, DelegationOverride, TakenBack
 from leasekit.core.properties import Counts, Properties, count_of
 from leasekit.core.protocol.messages import (
     ID_MAX,
@@ -167,7 +167,7 @@ def _why(
     lost = next((one.reason for one in periods if one.is_held and one.reason is not None), None)
     if lost is not None:
         return NOT_KNOWN, lost, -1
-    if not held and last is not None and last.statement and override is None:
+    if not held and last is not None and last.taken_back.statement and override is None:
         return RECLAIMED, last.reason, -1
     over = 0 <= spec.until <= now
     if held != spec.units and not over:
@@ -355,7 +355,7 @@ class Issued:
         if not spec.units or 0 <= spec.until <= self._kernel.now:
             return False
         last = max(periods, key=_order, default=None)
-        return last is None or chain in self.overrides or not last.statement
+        return last is None or chain in self.overrides or not last.taken_back.statement
 
     @staticmethod
     def _is_other(record: Delegation, spec: DelegationSpec, is_last: bool) -> bool:
@@ -429,7 +429,7 @@ class Issued:
         """Those before a new one that are over, so that they don't add up; what was taken back stays to be seen."""
         for record in [one for one in self.given.values() if one.base == fresh.base]:
             free = record.has_ended or (record.is_refused and record.freed >= 0)
-            if free and record.reclaimed < 0:
+            if free and record.taken_back.at < 0:
                 del self.given[record.id]
                 self._kernel.forget(record)
                 if record.id != fresh.id:
@@ -442,7 +442,7 @@ class Issued:
                 record.id, record.number, record.ticket, record.properties, site, record.renewal_of, record.classes
             )
         else:
-            message = Reclaim(record.id, record.number, record.ticket, record.statement)
+            message = Reclaim(record.id, record.number, record.ticket, record.taken_back.statement)
         self._kernel.send_owed(record, record.peer, message)
 
     @takes(OfferAnswer)
@@ -462,7 +462,8 @@ class Issued:
             self._renew(record)
         elif was == deleg.RECLAIMING:
             self._kernel.fire(record, "let_go")
-            self._issuer.let_go(record, message.until if record.deadline < 0 else min(message.until, record.deadline))
+            deadline = record.taken_back.deadline
+            self._issuer.let_go(record, message.until if deadline < 0 else min(message.until, deadline))
             if record.can_grant(self._kernel.now):  # it may have had no answer to its offer
                 self._issuer.offer_taken(record)
             self._renew(record)
@@ -518,7 +519,7 @@ class Issued:
             record.replaced = record.freed = max(held.at, leaf.term.start)
             self._kernel.fire(record, "replace", Reason(Code.HOLDER_SAYS, offered.peer))
         elif held.state == deleg.RECLAIMED:
-            record.reclaimed = max(held.at, leaf.term.start)
+            record.taken_back = TakenBack(max(held.at, leaf.term.start))
             self._kernel.fire(record, "let_go", Reason(Code.LET_GO, offered.peer))
         self._kernel.touch(record)
 
@@ -542,8 +543,8 @@ class Issued:
             if record.is_offered:  # its answer was lost
                 self._kernel.fire(record, "taken")
             if record.can("let_go"):
-                if record.reclaimed < 0:
-                    record.reclaimed, record.reason = self._kernel.now, Reason(Code.LET_GO, peer)
+                if record.taken_back.at < 0:
+                    record.taken_back, record.reason = TakenBack(self._kernel.now), Reason(Code.LET_GO, peer)
                 self._kernel.fire(record, "let_go", Reason(Code.LET_GO, peer))
                 self._issuer.let_go(record, message.until)
                 self._kernel.owe_no_more(record, peer)
@@ -569,7 +570,8 @@ class Issued:
             self._kernel.owe_no_more(record, peer)
         elif record.is_unanswered:
             self._kernel.fire(record, "let_go", Reason(Code.NOT_HEARD_OF, peer).because(message.reason))
-            self._issuer.let_go(record, record.term.end if record.deadline < 0 else record.deadline)
+            deadline = record.taken_back.deadline
+            self._issuer.let_go(record, record.term.end if deadline < 0 else deadline)
             self._renew(record)
             self._kernel.owe_no_more(record, peer)
         return True
@@ -683,15 +685,15 @@ class Issued:
             )
         self._forget_override(record.base)
         self.take_back(record, at, -1 if deadline is None else deadline, Reason(Code.OPERATOR_TAKES_BACK))
-        return ReclaimedDelegation(record.id, at, record.deadline, record.state)
+        return ReclaimedDelegation(record.id, at, record.taken_back.deadline, record.state)
 
     def take_back(self, record: Delegation, at: Instant, deadline: Instant, why: Reason) -> None:
         """Nothing new goes on under ``record`` from ``at`` on; leases that exist are over by ``deadline`` (-1: they
         run out).
         """
-        record.reclaimed, record.deadline, record.reason = at, deadline, why
         signer = self._keyring.signer_of(decode_ticket(record.ticket).leaf.issuer)
-        record.statement = reclaim(signer, record.digest, at, deadline if deadline >= 0 else None).encode()
+        statement = reclaim(signer, record.digest, at, deadline if deadline >= 0 else None).encode()
+        record.taken_back, record.reason = TakenBack(at, deadline, statement), why
         record.number, record.tries = self._kernel.next("serial"), 0
         self._kernel.fire(record, "reclaim", why)
         self._send_given(record)
@@ -774,6 +776,7 @@ class Issued:
         return [
             DelegationDetails.of(
                 one, delegation=one.id, broker=one.peer, chain=one.base,
+                reclaimed=one.taken_back.at, deadline=one.taken_back.deadline,
                 classes=describe_counts(decode_ticket(one.ticket).leaf.classes), **view(one.reason),
             )
             for one in self.given.values()

@@ -547,6 +547,7 @@ class Book:
             rows.append(
                 SourceDetails.of(
                     source, source=source.id, issuer=source.peer, chain=source.base,
+                    reclaimed=source.taken_back.at, deadline=source.taken_back.deadline,
                     free_now=table.free_at(now) if begun else 0,
                     free_for_a_day=table.available(day) if begun else 0,
                     reservations=len(self._tables[source.id]),

@@ -271,9 +271,9 @@ class Broker(Server[BrokerLease]):
     def _until(self, claim: Granted) -> Instant:
         """When a claim ends: by its issuer's deadline at the latest, if that takes back what it was cut from."""
         source = self.book.get(claim.source)
-        if source is None or source.deadline < 0:
+        if source is None or source.taken_back.deadline < 0:
             return claim.until
-        return max(claim.term.start, min(claim.until, source.deadline))
+        return max(claim.term.start, min(claim.until, source.taken_back.deadline))
 
     @query("leases")
     def _query_leases(self, asked: ListLeases) -> list[BrokerLeaseDetails]:

@@ -25,7 +25,7 @@ from leasekit.core.claims.signed import RECLAIM, TRUNCATION, check_statement, re
 from leasekit.core.commands import ReleaseSource
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.records import Delegation, Notice, Withheld
+from leasekit.core.leases.records import Delegation, Notice, TakenBack, Withheld
 from leasekit.core.mappers import Grant
 from leasekit.core.profile import Profile
 from leasekit.core.properties import NO_UNITS, Counts, check_named, chosen, count_of, counts
@@ -175,7 +175,7 @@ class Subdelegation:
 
     def let_go(self, record: Delegation, until: Instant) -> None:
         """What the holder granted before may go on until then."""
-        self._end_claim(record, max(record.reclaimed, record.replaced, min(until, record.term.end)))
+        self._end_claim(record, max(record.taken_back.at, record.replaced, min(until, record.term.end)))
 
     def _end_claim(self, record: Delegation, at: Instant) -> None:
         if at >= record.term.end:
@@ -263,18 +263,18 @@ class SourceDependents:
     def busy_until(self, source: Delegation) -> Instant:
         """When the last thing ends that was cut from ``source`` and may go on, or may be cut yet: 0 if nothing is."""
         claims = [c for lease in self._granted.leases.values() for c in lease.claims if c.source == source.id]
-        ends = [c.booked_until for c in claims if source.reclaimed < 0 or c.term.start < source.reclaimed]
+        ends = [c.booked_until for c in claims if source.taken_back.at < 0 or c.term.start < source.taken_back.at]
         ends += [d.term.end for d in self._issued if d.source == source.id and not d.has_ended]
         last = max((end for end in (*ends, source.grants_until) if end > self._kernel.now), default=0)
-        return min(last, source.deadline) if source.deadline >= 0 else last
+        deadline = source.taken_back.deadline
+        return min(last, deadline) if deadline >= 0 else last
 
     def let_go(self, source: Delegation, at: Instant, deadline: Instant, why: Reason) -> None:
         """Nothing new goes on under ``source`` from ``at`` on; what was cut from it is over by ``deadline`` (-1: it
         runs out).
         """
         with self._book.changing(source, self._kernel.now):
-            source.reclaimed = at
-        source.deadline = deadline
+            source.taken_back = TakenBack(at, deadline)
         self._kernel.fire(source, "let_go", why)
         self._stop_granting(source)
 
@@ -283,12 +283,11 @@ class SourceDependents:
         for record in list(self._issued):
             if record.source == source.id and record.can("reclaim"):
                 self._issued.give_again(record)
-                self._issued.take_back(
-                    record, source.reclaimed, source.deadline, Reason(Code.TOOK_BACK, source.peer, source.id)
-                )
+                at, deadline, _ = source.taken_back
+                self._issued.take_back(record, at, deadline, Reason(Code.TOOK_BACK, source.peer, source.id))
         for lease in list(self._granted.leases.values()):
             for claim in lease.claims if lease.is_ticketed else ():
-                if claim.source == source.id and claim.term.start >= source.reclaimed:
+                if claim.source == source.id and claim.term.start >= source.taken_back.at:
                     self._granted.notice(lease, claim, claim.term.start, taken_back(source.peer, self._keyring.name))
                     break
 
@@ -351,7 +350,7 @@ class TakenDelegations:
     def _held_of(self, offer: Offer) -> tuple[HeldClaim, ...]:
         """What is held of the chain that ``offer`` begins: its issuer may have lost its store."""
         return tuple(
-            HeldClaim(one.id, one.ticket, one.state, one.replaced if one.is_replaced else one.reclaimed)
+            HeldClaim(one.id, one.ticket, one.state, one.replaced if one.is_replaced else one.taken_back.at)
             for one in self._book.chain(offer.delegation)[-HELD_MAX:]
         )
 
@@ -486,7 +485,7 @@ class TakenDelegations:
             self._dependents.let_go(
                 source, at, -1 if deadline is None else deadline, Reason(Code.TAKES_BACK_AS_OF, peer, at=note.at)
             )
-            source.statement = message.statement
+            source.taken_back = source.taken_back._replace(statement=message.statement)
         until = self._dependents.busy_until(source)
         self._kernel.send(peer, OfferAnswer(message.delegation, message.number, None, until))
 

@@ -690,9 +690,11 @@ class DelegationLimits:
         """Raises ``TicketError`` if its delegation was taken back as of its start."""
         root = ticket.root.digest
         for record in self._issued:
-            if record.digest == root and record.statement and 0 <= record.reclaimed <= ticket.leaf.term.start:
-                at = in_words(record.reclaimed)
-                raise TicketError(Code.RECLAIMED, f"{self._keyring.name} took this delegation back as of {at}")
+            at, _, statement = record.taken_back
+            if record.digest == root and statement and 0 <= at <= ticket.leaf.term.start:
+                raise TicketError(
+                    Code.RECLAIMED, f"{self._keyring.name} took this delegation back as of {in_words(at)}"
+                )
 
     def check_chain(self, ticket: Ticket) -> None:
         """Of what was given in the place of something else its holder gives no more than the most that it ever had:
@@ -722,7 +724,7 @@ class DelegationLimits:
     def deadline(self, ticket: Ticket) -> Instant:
         """When leases from a ticket's delegation are over at the latest, if it was taken back."""
         root = ticket.root
-        given = [record.deadline for record in self._issued if record.digest == root.digest]
+        given = [record.taken_back.deadline for record in self._issued if record.digest == root.digest]
         return min((deadline for deadline in given if deadline >= 0), default=root.term.end)
 
 

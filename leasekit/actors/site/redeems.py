@@ -680,13 +680,14 @@ class EarlyEnds:
         by the deadline.
         """
         why = taken_back(self._keyring.name, record.peer)
+        at, deadline, _ = record.taken_back
         for lease in list(self._leases.by_id.values()):
             if lease.ended >= 0:
                 continue
-            if lease.origin == record.digest and lease.term.start >= record.reclaimed:
+            if lease.origin == record.digest and lease.term.start >= at:
                 self._leases.notice(lease, lease.term.start, why)
-            elif record.deadline >= 0 and (at := self._claims.end_under(lease, record.digest, record.deadline)) >= 0:
-                self._leases.notice(lease, at, why)
+            elif deadline >= 0 and (end := self._claims.end_under(lease, record.digest, deadline)) >= 0:
+                self._leases.notice(lease, end, why)
 
     @takes(Truncated, DELEGATE)
     def _on_truncated(self, peer: str, message: Truncated) -> None:

@@ -875,19 +875,31 @@ class Withheld(NamedTuple):
         return counts(zip(names, self.by_class or (self.units,), strict=False))
 
 
+class TakenBack(NamedTuple):
+    """That an issuer took a delegation back, by its signed ``statement``: what is granted of it from then on ends by
+    ``at``; leases that existed before are over by ``deadline``. Both are -1 where there is none.
+    """
+
+    at: Instant = -1
+    deadline: Instant = -1
+    statement: bytes = b""
+
+
+NOT_TAKEN_BACK: Final = TakenBack()
+
+
 @attrs.define(slots=True, eq=False)
 class Delegation(SentRecord):
     """A delegation as its issuer or its holder keeps it (:mod:`.delegation`). ``peer`` is the other side.
 
     ``site`` names the site whose units they are, ``digest`` the claim (its leaf). A broker that gives has cut it from
-    its own delegation ``source``; ``given`` tells the issuer's record from the holder's. What is granted of one that
-    was reclaimed ends by ``reclaimed``; leases that existed before are over by ``deadline``. From ``freed`` on its
-    issuer can grant the units anew: the site counts the claim as ended then. All three are -1 where there is none.
-    ``properties`` is what all its units have, and ``classes`` what each class of them has beside that, where there
-    are several. ``withheld`` is what a holder had better not grant. A delegation that is renewed is several records,
-    one for each period: ``renewal_of`` is the name of the first, empty in that one itself. From ``replaced`` on
-    another claim of the chain stands in its place (-1: none does); until ``beyond`` more of the chain is in use than
-    this has.
+    its own delegation ``source``; ``given`` tells the issuer's record from the holder's. ``taken_back`` says as of when
+    it was reclaimed. From ``freed`` on (-1: there is no such instant) its issuer can grant the units anew: the site
+    counts the claim as ended then. ``properties`` is what all its units have, and ``classes`` what each class of them
+    has beside that, where there are several. ``withheld`` is what a holder had better not grant. A delegation that is
+    renewed is several records, one for each period: ``renewal_of`` is the name of the first, empty in that one itself.
+    From ``replaced`` on another claim of the chain stands in its place (-1: none does); until ``beyond`` more of the
+    chain is in use than this has.
     """
 
     id: str
@@ -904,9 +916,7 @@ class Delegation(SentRecord):
     reason: Reason | None = None
     given: bool = False
     source: str = ""
-    reclaimed: Instant = -1
-    deadline: Instant = -1
-    statement: bytes = b""
+    taken_back: TakenBack = NOT_TAKEN_BACK
     withheld: tuple[Withheld, ...] = ()
     freed: Instant = -1
     renewal_of: str = ""
@@ -945,7 +955,7 @@ class Delegation(SentRecord):
     def grants_until(self) -> Instant:
         """Until when new terms may go: to its end, or to the instant from which on it is taken back, or replaced."""
         start, until = self.term
-        for at in (self.reclaimed, self.replaced):
+        for at in (self.taken_back.at, self.replaced):
             if 0 <= at < until:
                 until = at
         return max(start, until)
