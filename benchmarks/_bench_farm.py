@@ -22,7 +22,7 @@ from leasekit.core.claims.claim import EarlyTerms
 from leasekit.core.claims.signed import UNSIGNED, Signer, UnsignedIdentity
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.records import SiteLease, SiteUnit
+from leasekit.core.leases.records import SiteClaim, SiteLease, SiteUnit
 from leasekit.core.mappers import AuthorityCycle, AuthorityDecision
 from leasekit.core.schema import Change
 from leasekit.core.steps import Command, Input, Turn, TurnDone
@@ -37,6 +37,8 @@ from leasekit.stores.memory import MemoryStore
 TYPE = "node"
 CAPACITY = {"capacity.cpu": "8500", "capacity.memory": "16000"}
 SPARE = 500
+OTHERS = "00"
+"""Who has given, and holds, the claims of what is there: nobody that is known."""
 
 
 def spent_since(begin: float) -> float:
@@ -151,6 +153,10 @@ def kept(site: Authority, names: Sequence[str], cores: Sequence[int], most: int)
                 early=EarlyTerms(notice=0),
             )  # fmt: skip
             yield Change("leases", name, lease.row())
+            claim = SiteClaim(
+                name.encode().hex(), name, OTHERS, OTHERS, OTHERS, TYPE, 1, lease.term, au.REDEEMED, 0, b"", b""
+            )
+            yield Change("claims", claim.id, claim.row())
 
 
 def ask(world: World, number: int, cores: int) -> None:

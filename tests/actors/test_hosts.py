@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -288,3 +289,68 @@ def test_a_broker_can_not_make_machines_look_small(
     assert any(word in one for one in words_), words_
     assert ask(world, 1, now + SECOND, now + HOUR, properties=SMALL)["state"] != sm.FAILED
     assert lease not in world.site().leases
+
+
+def test_equal_hosts_of_two_types(tmp_path: Path) -> None:
+    """What is asked for of one type has its place on no host of the other, whose hosts are as large."""
+    group = '[[actor.site.inventory]]\ntype = "TYPE"\nnames = NAMES\ncapacity = { cpu = 4, memory = "8GiB" }\n'
+    text = HOSTS.replace("MAPPER", "fcfs")
+    a, b = text.index("[[actor.site.inventory]]"), text.index("[[actor.site.delegation]]")
+    two = group.replace("TYPE", "other").replace("NAMES", '["x", "y"]') + group.replace("TYPE", "node").replace(
+        "NAMES", '["a", "b"]'
+    )
+    world = DeployedWorld(text[:a] + two + text[b:], tmp_path)
+    site, term = world.site(), Term(world.now, world.now + HOUR)
+    assert site.units["a"].classes == site.units["x"].classes
+    size = (("cpu", 1000), ("memory", 2048))
+    assert site.calendars.places._best("node", site.units["a"].classes[0], size, term) == "a"
+    first = ask(world, 2, world.now, world.now + HOUR, properties=SMALL)["id"]
+    assert ask(world, 7, world.now, world.now + HOUR, properties=SMALL)["state"] == sm.FAILED
+    rest = ask(world, 6, world.now, world.now + HOUR, properties=SMALL)["id"]
+    world.pass_time(MINUTE)
+    assert hosts(world, first) + hosts(world, rest) == Counter(a=4, b=4)
+    check_room(world)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_places_are_found_as_by_a_look_at_all_hosts(tmp_path: Path, seed: int) -> None:
+    """The host with room that has the least left, as leases begin, end, are closed, and hosts go out of service."""
+    rng, world = Random(seed), world_of(tmp_path)
+    places, compared = world.site().calendars.places, 0
+    for _ in range(80):
+        start = world.now + rng.choice((0, 0, rng.randrange(HOUR)))
+        term = Term(start, start + rng.randrange(MINUTE, 2 * HOUR))
+        size = (("cpu", 500 * rng.randrange(1, 9)), ("memory", 1024 * rng.randrange(1, 8)))
+        for class_, one in world.site().inventory.hosts("node").items():
+            there = [
+                unit for unit in world.site().units if unit.classes[0] == class_ and places.room(unit.id, size, term)
+            ]
+            best = min(there, key=lambda unit: (places._free(unit.id, term), unit.number), default=None)
+            found = places._best("node", class_, size, term)
+            assert found == (best and best.id), (size, term, one)
+            compared += best is not None
+        needs = {f"needs.{name}": str(much) for name, much in size}
+        lease = ask(world, rng.randrange(1, 3), *term, properties=needs)["id"]
+        if rng.random() < 0.3:
+            world.command("web", "lease.close", lease=lease)
+        host = rng.choice("abc")
+        if rng.random() < 0.1:
+            world.command("site", "unit.disable", unit=host)
+            world.pass_time(SECOND)
+            assert places.room(host, size, term) == 0
+            world.command("site", "unit.enable", unit=host)
+        world.pass_time(rng.randrange(10 * MINUTE))
+        capacity = dict(places.largest("node"))
+        assert all(
+            max(max(0, amount_free(world, name, unit)) for unit in world.site().units) == capacity.get(name, 0)
+            for name in ("cpu", "memory")
+        )
+    assert compared > 40
+
+
+def amount_free(world: DeployedWorld, resource: str, host: Any) -> int:
+    """How much of a host's resource its calendar has free now: none, if it is out of service."""
+    site = world.site()
+    table = site.calendars.places._tables.get(host.id, {}).get(resource)
+    has = dict(site.inventory.hosts("node")[host.classes[0]].capacity)[resource]
+    return 0 if host.is_out or host.retire else has if table is None else int(table.free_at(world.now))

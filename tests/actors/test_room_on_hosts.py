@@ -171,9 +171,10 @@ def test_several_machines_name_each_victim_once(tmp_path: Path) -> None:
     assert leaving(world) <= set(left)
 
 
-def test_a_budget_bounds_who_leaves_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["preemption", "retry"])
+def test_a_budget_bounds_who_leaves_at_once(tmp_path: Path, name: str) -> None:
     """A holder that has as many leases on their way out as it may loses no more: others leave, however dear."""
-    world = world_of(tmp_path, "budget = 1")
+    world = world_of(tmp_path, "budget = 1", name)
     left = pieces(world, filled(world, notice="10m"))
     wanted = ask(world, 2)
     assert leaving(world) == {left[-1]} and state(world, wanted) != sm.ACTIVE

@@ -189,7 +189,7 @@ class Authority(Server[SiteLease]):
 
     def _largest(self) -> dict[str, str]:
         types = [type_ for type_ in self.inventory.types if self.inventory.known_hosts(type_)]
-        return {type_: written(self.calendars.places.largest(type_, self.kernel.now)) for type_ in types}
+        return {type_: written(self.calendars.places.largest(type_)) for type_ in types}
 
     @query("status")
     def _query_status(self) -> SiteStatus:

@@ -26,7 +26,7 @@ from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Shortfall, Timetable
 
 
-@keeps(rows="windows", volatile="_tables", derived="_dips _endings _stand_ins")
+@keeps(rows="windows", volatile="_tables", derived="_dips _endings _stand_ins _moved")
 @attrs.define(eq=False, slots=False)
 class Calendars:
     """A calendar for each type of units, by class, and the windows over whose time units are missing in it. Units that
@@ -46,10 +46,12 @@ class Calendars:
     _dips: dict[tuple[str, str, bytes], int] = attrs.field(factory=dict, init=False)
     _endings: int = attrs.field(default=0, init=False)
     _stand_ins: set[str] = attrs.field(factory=set, init=False)
+    _moved: set[str] = attrs.field(factory=set, init=False)
+    """Types of units to which something has happened since they were counted."""
 
     def __attrs_post_init__(self) -> None:
         self._kernel.register(Window, due_at=_due_at, on_due=self._due)
-        self.places = Places(self.units.inventory, self.units, self._is_out)
+        self.places = Places(self._kernel, self.units, self._is_out)
         self.reset()
 
     def reset(self) -> None:
@@ -100,7 +102,7 @@ class Calendars:
         self, leaf: Claim, term: Term, near: Sequence[str], leaving: Callable[[], Container[bytes]] | None = None
     ) -> None:
         try:
-            self.places.book(leaf.digest, leaf.classes, leaf.sizes, term, near, leaving)
+            self.places.book(leaf, term, near, leaving)
         except Shortfall:
             self.of(leaf.type).release(leaf.digest)
             raise
@@ -151,6 +153,8 @@ class Calendars:
 
     def unit_moved(self, unit: SiteUnit, *_: object) -> None:
         """A unit that has left its lease stands in for none."""
+        if not unit.host:
+            self._moved.add(unit.type)
         if unit.id in self._stand_ins and not unit.promised and not unit.is_in_use:
             self._stand_ins.remove(unit.id)
             self.of(unit.type).end(f"for {unit.id}", self._kernel.now)
@@ -198,6 +202,7 @@ class Calendars:
         """Make the calendar's capacity, from now on, the number of units of each class that are in service. Over the
         time of a window its units are missing: those that would be there without it.
         """
+        self._moved.discard(type_)
         for window in self.windows.values():
             self._dip(window, type_, self._weigh(type_, self._taken_by(window, type_)))
         self.places.note_changed()
@@ -208,6 +213,11 @@ class Calendars:
             more = there[class_] - of_class.capacity_at(self._kernel.now)
             if more:
                 of_class.add_capacity(self.from_now_on, more)
+
+    def count_moved(self, type_: str) -> None:
+        """As :meth:`count`, if anything has happened to a unit of the inventory."""
+        if type_ in self._moved:
+            self.count(type_)
 
     def count_all(self, window: Window) -> None:
         """As :meth:`count`, of all types that a window has units of."""
@@ -249,7 +259,7 @@ class Calendars:
         that are out of service come back at the end of a window, until which they are missing in the calendar.
         """
         windows = {retired_for(window) for window in self.windows.values() if window.begun}
-        out = _classes(unit for unit in self.units if unit.type == type_ and unit.retire in windows)
+        out = _classes(one for one in (self.units if windows else ()) if one.type == type_ and one.retire in windows)
         found = self._weigh(type_, out)
         for window in self.windows.values():
             if window.start <= self._kernel.now < window.end:

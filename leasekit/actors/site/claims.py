@@ -10,7 +10,7 @@ is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -76,6 +76,25 @@ from leasekit.core.vectors import Sizes
 """What is known of a claim: ``heard`` is one of which only its early end was told, never shown by who holds it."""
 UNUSED_MAX: Final = 20_000
 """How many claims of one issuer are remembered that no lease used: given back, or ended early."""
+
+
+@attrs.frozen
+class LooseClaims:
+    """The claims of preemptible leases that are not over: of all of them, or of those of a type up to a class. Each is
+    looked up when it is asked for.
+    """
+
+    claims: Mapping[bytes, SiteClaim]
+    leases: Mapping[str, SiteLease]
+    type: str = ""
+    class_: int = -1
+
+    def __contains__(self, claim: object) -> bool:
+        known = self.claims.get(claim) if isinstance(claim, bytes) else None
+        lease = self.leases.get(known.lease) if known is not None else None
+        if lease is None or lease.ended >= 0 or not lease.preemptible or claim not in lease.claims:
+            return False
+        return not self.type or (lease.type == self.type and lease.early.priority <= self.class_)
 
 
 @keeps(rows="by_digest", volatile="tree _unused", derived="_counted")
@@ -171,19 +190,17 @@ class SiteClaims:
         """The leases that are not over."""
         return [lease for lease in self._leases.values() if lease.ended < 0]
 
-    def loose(self) -> set[bytes]:
+    def loose(self) -> LooseClaims:
         """The claims of leases that may be ended early for others."""
-        return {claim for lease in self.going_on() if lease.preemptible for claim in lease.claims}
+        return LooseClaims(self.by_digest, self._leases)
 
-    def below(self, leaf: Claim) -> set[bytes]:
+    def below(self, leaf: Claim) -> Container[bytes]:
         """The claims of leases that make room for one with this claim: preemptible ones of its own class or lower. For
         one that is preemptible nobody does.
         """
         if leaf.constraints.get("preemptible") == "true":
-            return set()
-        class_ = early_terms(leaf.constraints).priority
-        loose = (lease for lease in self.going_on() if lease.preemptible and lease.type == leaf.type)
-        return {claim for lease in loose if lease.early.priority <= class_ for claim in lease.claims}
+            return frozenset[bytes]()
+        return LooseClaims(self.by_digest, self._leases, leaf.type, early_terms(leaf.constraints).priority)
 
     def leases_of(self, claim: bytes) -> list[SiteLease]:
         """The leases that use a claim, or one below it, now or in a renewal."""

@@ -269,7 +269,7 @@ class UnitFailures:
 
     def out(self, unit: SiteUnit) -> None:
         """A unit is out of service: a lease that was to get it gets another."""
-        self.count(unit)
+        self._calendars.count(unit.type)
         host = unit.host or unit.id
         for waiting in (*self._units.machines_on(host), *([self._units[host]] if unit.host else ())):
             lease = self._leases.by_id.get(waiting.promised)
@@ -282,9 +282,9 @@ class UnitFailures:
             if promised is not None and unit.id in promised.units:
                 self._replacements.replace(promised, unit)
 
-    def count(self, unit: SiteUnit) -> None:
-        """Units of the type of this one are in service, or out, that were not."""
-        self._calendars.count(unit.type)
+    def left(self, machine: SiteUnit) -> None:
+        """A machine was torn down: its host may be in service again."""
+        self._calendars.count_moved(machine.type)
 
     @command("unit.fail")
     def _fail_unit(self, asked: FailUnit) -> ServiceOfUnit:
@@ -413,7 +413,7 @@ class UnitEnds:
         if unit.is_out:
             self._failures.out(unit)
         elif unit.host:
-            self._failures.count(unit)  # its host may be in service again
+            self._failures.left(unit)
         elif unit.is_free and self._demands.ops:
             self._demands.mark_dirty()
         if lease is not None:

@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import attrs
 
-from leasekit.actors.kernel import keeps
-from leasekit.actors.site.inventory import Inventory
+from leasekit.actors.kernel import Kernel, keeps
 from leasekit.actors.site.units import Units
+from leasekit.actors.site.vacancies import Alike, Ranked, Vacancies
+from leasekit.core.claims.claim import Claim
 from leasekit.core.divided import SizedTimetable
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.properties import Counts
@@ -45,12 +46,12 @@ class FragmentedError(Shortfall):
     """There is as much as was wanted, but not on single hosts."""
 
 
-@keeps(volatile="_tables _booked", derived="_bookings counts")
+@keeps(volatile="_tables _booked", derived="_bookings counts _vacancies _loose")
 @attrs.define(eq=False, slots=False)
 class Places:
     """The calendars of single hosts. ``is_out`` says whether a host is out of service at some time of a term."""
 
-    _inventory: Inventory
+    _kernel: Kernel
     _units: Units
     _is_out: Callable[[SiteUnit, Term], bool]
     _tables: dict[str, dict[str, Timetable]] = attrs.field(factory=dict, init=False)
@@ -60,10 +61,16 @@ class Places:
     """How many claims of machines, or whole hosts, were planned since the start, and how many had no place."""
     changed: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     """Who is told that hosts may have more, or less, left."""
+    _vacancies: Vacancies = attrs.field(init=False)
+    _loose: dict[tuple[str, str], tuple[int, Instant]] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.reset()
 
     def reset(self) -> None:
         """Begin with empty hosts."""
-        self._tables, self._booked = {}, {}
+        self._tables, self._booked, self._loose = {}, {}, {}
+        self._vacancies = Vacancies(self._kernel, self._units, self._tables)
 
     def of(self, claim: bytes) -> tuple[str, ...]:
         """The hosts of a claim's units."""
@@ -81,17 +88,19 @@ class Places:
 
     def _without(self, host: str, size: Vector, term: Term, leaving: Container[bytes]) -> int:
         """How many units of a size would have their place on a host without some claims."""
+        keys = dict.fromkeys(key for name, _ in size for key in self._tables[host][name])
+        gone = [key for key in keys if isinstance(key, tuple) and key[0] in leaving]
         found = []
         for name, much in size:
             table = self._tables[host][name]
-            gone = [key for key in table if isinstance(key, tuple) and key[0] in leaving]
             held = [one for key in gone if (one := table.get(key)) is not None and one[1].overlaps(term)]
             if all(over.start <= term.start and over.end >= term.end for _, over in held):
-                found.append((table.available(term) + sum(units for units, _ in held)) // much)
+                found.append((table.available(term) + sum([units for units, _ in held])) // much)
                 continue
             table = table.overlay()  # what leaves is there for a part of the term only
             for key in gone:
-                table.release(key)
+                if key in table:
+                    table.release(key)
             found.append(table.available(term) // much)
         return min(found)
 
@@ -100,105 +109,108 @@ class Places:
         tables = self._tables.get(host)
         if tables is None:
             unit = self._units[host]
-            has = self._inventory.capacity(unit.type, unit.classes[0])
+            has = self._units.inventory.capacity(unit.type, unit.classes[0])
             tables = self._tables[host] = {name: Timetable(much) for name, much in has}
-        return SizedTimetable([(tables.setdefault(name, Timetable()), much) for name, much in size])
+        for name, _ in size:
+            if name not in tables:
+                tables[name] = Timetable()
+        return SizedTimetable([(tables[name], much) for name, much in size])
 
     # -- planning ----------------------------------------------------------------------------------------------
 
     def book(
-        self, claim: bytes, units: Counts, sizes: Sizes, term: Term, near: Sequence[str] = (),
-        leaving: Callable[[], Container[bytes]] | None = None,
-    ) -> None:  # fmt: skip
-        """Plan places for so many units of each class: on the hosts ``near``, as often as these are named, as far as
-        they do, then where the least is left beside them, then beside all but claims that are ``leaving``. Raises
+        self, leaf: Claim, term: Term, near: Sequence[str] = (), leaving: Callable[[], Container[bytes]] | None = None
+    ) -> None:
+        """Plan a place for each unit of a claim: on the hosts ``near``, as often as these are named, as far as they do,
+        then where the least is left beside them, then beside all but claims that are ``leaving``. Raises
         :class:`FragmentedError`, with nothing changed.
         """
-        left = list(near)
+        claim, left = leaf.digest, list(near)
         try:
-            for (class_, count), size in zip(units, sizes, strict=False):  # no sizes: units that are not divided
+            for (class_, count), size in zip(leaf.classes, leaf.sizes, strict=False):  # none: of no divided type
                 for _ in range(count):
                     host = next((one for one in left if self._takes(one, class_, size, term)), None)
                     if host is not None:
                         left.remove(host)
                     else:
-                        host = self._best(class_, size, term)
+                        host = self._best(leaf.type, class_, size, term)
                     if host is None and leaving is not None:
-                        host = self._made(class_, size, term, leaving())
+                        host = self._made(leaf.type, class_, size, term, leaving())
                     if host is None:
                         self.counts[FRAGMENTED] += 1
-                        raise FragmentedError(term, len(self._booked.get(claim, ())), sum(n for _, n in units))
+                        raise FragmentedError(term, len(self._booked.get(claim, ())), leaf.units)
                     self._put(claim, host, class_, size, term, force=leaving is not None)
         except FragmentedError:
             self.release(claim)
             raise
-        self.counts[PLANNED] += bool(sizes)
+        self.counts[PLANNED] += bool(leaf.sizes)
 
-    def largest(self, type_: str, now: Instant) -> Vector:
+    def largest(self, type_: str) -> Vector:
         """The most of each resource that is free now on one host of a type that is in service."""
-        hosts = [unit for unit in self._units if unit.type == type_]
-        names = {name for unit in hosts for name, _ in self._inventory.capacity(type_, unit.classes[0])}
-        found = ((name, max(map(self._left(name, now), hosts))) for name in sorted(names))
-        return tuple((name, much) for name, much in found if much)
+        self._follow()
+        most = Counter[str]()
+        for alike in self._vacancies.left(type_):
+            if alike.serves:
+                most |= Counter(dict(alike.left))
+        return tuple(sorted((name, much) for name, much in most.items() if much > 0))
 
-    def _left(self, resource: str, at: Instant) -> Callable[[SiteUnit], int]:
-        """How much of a resource hosts have left at an instant: none, if they are out of service."""
+    def _follow(self) -> None:
+        """What is known of each host is as it is now."""
+        for host in self._vacancies.follow():
+            for name in self._tables.get(host, ()):
+                self._loose.pop((host, name), None)
 
-        def left(host: SiteUnit) -> int:
-            if host.retire or host.is_out:
-                return 0
-            table = self._tables.get(host.id, {}).get(resource)
-            has = amount(self._inventory.capacity(host.type, host.classes[0]), resource)
-            return has if table is None else max(0, table.free_at(at))
-
-        return left
-
-    def pieces(self, type_: str, now: Instant, loose: Container[bytes] = ()) -> tuple[LargestPiece, ...]:
+    def pieces(self, type_: str, loose: Container[bytes] = ()) -> tuple[LargestPiece, ...]:
         """Of each class of a type, what no host that counts as one has left beside all but ``loose`` claims, and until
         when no more, as far as nobody leaves early: where that is less than hosts of the class have.
         """
-        of: dict[bytes, list[SiteUnit]] = {}
-        for unit in self._units:
-            for class_ in unit.classes if unit.type == type_ else ():
-                of.setdefault(class_, []).append(unit)
+        self._follow()
+        of: dict[bytes, list[Alike]] = {}
+        for alike in self._vacancies.left(type_):
+            for class_ in alike.classes:
+                of.setdefault(class_, []).append(alike)
         found = []
-        for class_, hosts in of.items():
-            for name, much in self._inventory.capacity(type_, class_):
-                if loose:
-                    without = [self._left_without(host, name, now, loose) for host in hosts]
-                    if (most := max(left for left, _ in without)) < much:
-                        found.append(LargestPiece(class_, name, most, min(until for _, until in without)))
-                    continue
-                most = max(map(self._left(name, now), hosts))
+        for class_, several in sorted(of.items()):
+            for name, much in self._units.inventory.capacity(type_, class_):
+                most, until = self._most_without(several, name, loose) if loose else self._most(several, name, much)
                 if most < much:
-                    ends = [self._has_more(host, name, most, now) for host in hosts]
-                    found.append(LargestPiece(class_, name, most, min(ends)))
+                    found.append(LargestPiece(class_, name, most, until))
         return tuple(found)
 
-    def _left_without(self, host: SiteUnit, resource: str, at: Instant, loose: Container[bytes]) -> tuple[int, Instant]:
-        """How much of a resource a host has left without some claims, and until when it surely has no more: until
-        another claim ends.
+    def _most(self, several: Sequence[Alike], resource: str, enough: int) -> tuple[int, Instant]:
+        """The most of a resource that a host has left now, and until when none has more, where that is not enough."""
+        there = [alike for alike in several if alike.serves]
+        most, until = max((max(0, amount(alike.left, resource)) for alike in there), default=0), INSTANT_MAX
+        for host in (one for alike in there for one in self._vacancies.hosts(alike)) if most < enough else ():
+            if self._vacancies.same_until(host) < until:
+                found = self._tables[host][resource].earliest(most + 1, 1, self._kernel.now, INSTANT_MAX - 1)
+                until = until if found is None else min(until, found)
+        return most, until
+
+    def _most_without(self, several: Sequence[Alike], resource: str, loose: Container[bytes]) -> tuple[int, Instant]:
+        """The same, without some claims: until another claim ends."""
+        most, until = 0, INSTANT_MAX
+        for alike in several:
+            left = amount(alike.left, resource)
+            for host in self._vacancies.hosts(alike) if alike.serves else ():
+                known = self._loose.get((host, resource))
+                if known is None:
+                    known = self._loose[host, resource] = self._left_without(host, resource, left, loose)
+                most, until = max(most, known[0]), min(until, known[1])
+        return most, until
+
+    def _left_without(self, host: str, resource: str, left: int, loose: Container[bytes]) -> tuple[int, Instant]:
+        """How much of a resource a host has left without some claims, of which so much is free beside these, and until
+        when it surely has no more: until another claim ends.
         """
-        left, until = self._left(resource, at)(host), INSTANT_MAX
-        table = self._tables.get(host.id, {}).get(resource)
-        if table is None or host.retire or host.is_out:
-            return left, until
-        left = table.free_at(at)  # below 0 where others are to leave
+        table, now, until = self._tables.get(host, {}).get(resource, Timetable()), self._kernel.now, INSTANT_MAX
         for key in table:
-            units, term = table.get(key) or (0, Term(at, at + 1))
-            if term.end > at and isinstance(key, tuple) and key[0] in loose:
-                left += units if term.start <= at else 0
-            elif term.end > at:
+            units, term = table.get(key) or (0, Term(now, now + 1))
+            if term.end > now and isinstance(key, tuple) and key[0] in loose:
+                left += units if term.start <= now else 0
+            elif term.end > now:
                 until = min(until, term.end)
         return max(0, left), until
-
-    def _has_more(self, host: SiteUnit, resource: str, than: int, now: Instant) -> Instant:
-        """When a host has more of a resource left than that; never, if it is out of service."""
-        table = self._tables.get(host.id, {}).get(resource)
-        if table is None or host.retire or host.is_out:
-            return INSTANT_MAX
-        found = table.earliest(than + 1, 1, now, INSTANT_MAX - 1)
-        return INSTANT_MAX if found is None else found
 
     def _takes(self, host: str, class_: bytes, size: Vector, term: Term, leaving: Container[bytes] = ()) -> bool:
         if host not in self._units or class_ not in self._units[host].classes:
@@ -210,25 +222,29 @@ class Places:
         whole one, whatever hosts of the class had.
         """
         unit = self._units[host]
-        has = self._inventory.capacity(unit.type, unit.classes[0])
-        if class_ == unit.classes[0] or size != self._inventory.capacity(unit.type, class_):
+        has = self._units.inventory.capacity(unit.type, unit.classes[0])
+        if class_ == unit.classes[0] or size != self._units.inventory.capacity(unit.type, class_):
             return size
         return most_of(has, size)
 
-    def _best(self, class_: bytes, size: Vector, term: Term) -> str | None:
+    def _best(self, type_: str, class_: bytes, size: Vector, term: Term) -> str | None:
         """The host with room for a unit that has the least left."""
-        found = [
-            (self._free(unit.id, term), unit.number, unit.id)
-            for unit in self._units
-            if self._takes(unit.id, class_, size, term)
-        ]
-        return min(found)[2] if found else None
+        self._follow()
+        best: Ranked | None = None
+        for least, number, host in self._vacancies.candidates(type_, class_, size, term):
+            if best is not None and best < (least, number, host):
+                break
+            if self._takes(host, class_, size, term):
+                found = (self._free(host, term), number, host)
+                best = found if best is None else min(best, found)
+        return best[2] if best is not None else None
 
-    def _made(self, class_: bytes, size: Vector, term: Term, leaving: Container[bytes]) -> str | None:
+    def _made(self, type_: str, class_: bytes, size: Vector, term: Term, leaving: Container[bytes]) -> str | None:
         """The first host that would have room for a unit beside all but claims that are ``leaving``."""
         if not leaving:
             return None
-        return next((unit.id for unit in self._units if self._takes(unit.id, class_, size, term, leaving)), None)
+        there = (unit.id for unit in self._units if unit.type == type_)
+        return next((host for host in there if self._takes(host, class_, size, term, leaving)), None)
 
     def _free(self, host: str, term: Term) -> float:
         """Which share of a host is free throughout a term, added up over its resources."""
@@ -241,6 +257,7 @@ class Places:
 
     def _reserved(self, claim: bytes, host: str, class_: bytes, size: Vector, term: Term, *, force: bool) -> _Booking:
         self._bookings += 1
+        self._vacancies.changed.add(host)
         made = _Booking(host, self._taken_of(host, class_, size), (claim, self._bookings), class_, size)
         self.note_changed()
         self._sized(host, made.size).reserve(made.key, 1, term, force=force)
@@ -262,7 +279,10 @@ class Places:
 
     def is_leased_whole(self, host: str, now: Instant) -> bool:
         """Whether units that take all of a host have their place on it, now or later."""
-        unit, has = self._units[host], self._inventory.capacity(self._units[host].type, self._units[host].classes[0])
+        unit, has = (
+            self._units[host],
+            self._units.inventory.capacity(self._units[host].type, self._units[host].classes[0]),
+        )
         ends = (
             self._tables[host][one.size[0][0]].get(one.key)
             for several in self._booked.values()
@@ -273,8 +293,9 @@ class Places:
 
     def resize(self, host: str, now: Instant) -> None:
         """A host has what its class says from now on."""
+        self._vacancies.changed.add(host)
         unit, tables = self._units[host], self._tables.get(host, {})
-        has = self._inventory.capacity(unit.type, unit.classes[0])
+        has = self._units.inventory.capacity(unit.type, unit.classes[0])
         for name in {*tables, *(name for name, _ in has)} if tables else ():
             table = tables.setdefault(name, Timetable())
             if more := amount(has, name) - table.capacity_at(now):
@@ -318,6 +339,7 @@ class Places:
 
     def _reservations(self, claim: bytes) -> Iterator[tuple[tuple[bytes, int], Timetable]]:
         for one in self._booked.get(claim, ()):
+            self._vacancies.changed.add(one.host)
             for name, _ in one.size:
                 table = self._tables[one.host][name]
                 if one.key in table:
@@ -343,6 +365,7 @@ class Places:
             if number is None:
                 continue
             old = self._booked[claim][number]
+            self._vacancies.changed.add(start)
             self._sized(start, old.size).end(old.key, term.start)
             self._booked[claim][number] = self._reserved(claim, to, old.class_, old.counted, term, force=True)
 

@@ -67,7 +67,7 @@ class Pieces:
         now, inventory = self._kernel.now, self._calendars.units.inventory
         types = [type_ for type_ in inventory.types if inventory.hosts(type_)]
         loose = self._loose() if types else ()
-        found = {type_: self._calendars.places.pieces(type_, now, loose) for type_ in types}
+        found = {type_: self._calendars.places.pieces(type_, loose) for type_ in types}
         given = {one.id: one for one in self._issued if one.type in found and one.can_grant(now)}
         self._told = {id_: told for id_, told in self._told.items() if id_ in given}
         for record in given.values():

@@ -215,6 +215,7 @@ class Units:
         for unit in self._units.values():
             if any(class_ not in live for class_ in unit.classes[1:]):
                 unit.classes = (unit.classes[0], *(class_ for class_ in unit.classes[1:] if class_ in live))
+                self.news.changed(unit)
                 self._kernel.touch(unit)
 
     def power(self, unit: SiteUnit) -> str:

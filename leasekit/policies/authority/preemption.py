@@ -45,6 +45,8 @@ class RetrySettings(WeighingSettings):
     one of the class below does (`"priority"`)."""
     period: DurationSetting = attrs.field(default=HOUR, validator=attrs.validators.ge(1))
     """The billing period."""
+    budget: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(0)))
+    """How many leases of one holder and type may be on their way out at once, from their notice to their end."""
 
 
 @attrs.frozen(kw_only=True)
@@ -53,8 +55,6 @@ class HostPreemptionSettings(RetrySettings):
 
     weighers: tuple[HostWeigherSettings, ...] = ()
     """Which of the hosts are better whose victims cost the same, added up; then it is the first by name."""
-    budget: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(0)))
-    """How many leases of one holder and type may be on their way out at once, from their notice to their end."""
 
 
 class HostPreemptionMapper:
@@ -69,7 +69,7 @@ class HostPreemptionMapper:
     def __init__(self, settings: RetrySettings | None = None, cost: VictimCost | None = None) -> None:
         self.settings = settings or self.Settings()
         self.rules = self.settings.rules(cost or COSTS[self.settings.cost](self.settings.period))
-        self.budget = self.settings.budget if isinstance(self.settings, HostPreemptionSettings) else None
+        self.budget = self.settings.budget
         self._farms: dict[str, _Farm] = {}
 
     def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
@@ -107,14 +107,16 @@ class RetryMapper(HostPreemptionMapper):
     Settings: ClassVar[type[RetrySettings]] = RetrySettings
 
     def choose(self, index: HostIndex, request: HostRequest, now: Instant, accept: Accept) -> HostOption | None:
-        """The first of the best hosts that is accepted."""
-        hosts = dict(index.hosts)
+        """The best host that is accepted, and its victims."""
+        hosts, best = dict(index.hosts), None
         while (one := retry(list(hosts.values()), request, self.rules, now)) is not None:
-            accepted = accept(one)
-            if accepted is not None:
-                return accepted
+            if best is not None and best.rank <= one.rank:
+                break
+            accepted = accept(one)  # with others in the place of victims that the budget rules out it may cost more
+            if accepted is not None and (best is None or accepted.rank < best.rank):
+                best = accepted
             del hosts[one.host.id]
-        return None
+        return best
 
 
 class _Farm:

@@ -153,6 +153,7 @@ STAYS: Final[Mapping[str, str]] = {
     "refused_offers": "at most REFUSED_MAX",
     "linked": "peers that are connected",
     "Places.counts": "how often a place was found, and how often not, since the start",
+    "Calendars._moved": "types of units",
     "Market._prices": "of types that were delegated at any time",
 }
 """Attributes of parts, without underscores in front, or of one class, that may have more in them than at first."""
