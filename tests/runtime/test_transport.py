@@ -107,7 +107,7 @@ async def test_messages_over_tcp(nursery: trio.Nursery) -> None:
     alice.transport.send("bob", [Ack("L", 1)])
     await bob.until(lambda: bob.heard == [Ack("L", 1)])
     (status,) = bob.transport.status()
-    assert (status.name, status.connected, status.received, status.problem) == ("alice", True, 1, "")
+    assert (status.peer, status.connected, status.received, status.problem) == ("alice", True, 1, "")
     assert bob.transport.connected("alice")
     assert not bob.transport.connected("carol")
 

@@ -50,7 +50,7 @@ async def test_a_peer_that_is_removed_is_hung_up_on(nursery: trio.Nursery, tmp_p
     await alice.until(lambda: bool(alice.losses))
     assert "'removed': 'it is no peer any more'" in alice.losses[0][1]
     await poll(lambda: "know" in alice.transport.status()[0].problem)
-    assert [status.name for status in bob.transport.status()] == ["carol"]
+    assert [status.peer for status in bob.transport.status()] == ["carol"]
     carol.transport.send("bob", [Ack("C", 1)])
     await bob.until(lambda: bob.heard == [Ack("C", 1)])
     with pytest.raises(KeyError):
@@ -123,7 +123,7 @@ def test_peers_that_can_not_be() -> None:
         node.transport.add_peer(address("bob"))
     with pytest.raises(ValueError, match="peer 'alice': the name is taken"):
         node.transport.add_peer(address("alice"))
-    assert [status.name for status in node.transport.status()] == ["bob"]
+    assert [status.peer for status in node.transport.status()] == ["bob"]
 
 
 async def test_a_peer_that_moves_keeps_its_connection(nursery: trio.Nursery, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ async def test_a_peer_that_moves_keeps_its_connection(nursery: trio.Nursery, tmp
     await alice.until(lambda: len(alice.losses) == 2)
     third = await Node("bob", {"alice": None}, [first]).start(nursery)
     await trio.testing.wait_all_tasks_blocked()
-    assert alice.transport.status()[0].address is None and third.connects == []
+    assert alice.transport.status()[0].address == "" and third.connects == []
     alice.transport.change_peer("bob", address("bob", unix(tmp_path / "nobody.sock")))
     await poll(lambda: "No such file" in alice.transport.status()[0].problem)
     alice.transport.change_peer("bob", address("bob", first))
