@@ -6,9 +6,7 @@ maintenance window, so that brokers grant what there will be and no more; the wi
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -186,8 +184,10 @@ def _hosts(place: DeployPlace, name: str) -> Hosts:
 
 def _follow(hosts: Hosts, client: ControlClient) -> list[str]:
     """Bring the windows to what the book says; returns the hosts whose window is another now."""
-    changed = []
-    with _alone(hosts.book):
+    from leasekit.drivers.files import alone
+
+    changed, book = [], hosts.book.path
+    with alone(book.with_name(f"{book.name}.windows")):  # machines of a lease join side by side
         machines, units = hosts.book.all(), hosts.units(client)
         windows = client.query("maintenance")
         for slot in hosts.settings.slots:
@@ -225,16 +225,3 @@ def _wait(client: ControlClient, events: Iterator[Any], units: list[str], until:
             if now() < until:
                 raise  # the daemon has ended, and its machine must not go before it is back
             return held
-
-
-@contextmanager
-def _alone(book: HostBook) -> Iterator[None]:
-    """One at a time: machines of a lease join side by side."""
-    path = book.path.with_name(book.path.name + ".windows")
-    try:
-        lock = path.open("w")
-    except OSError as error:
-        raise LeasekitError(f"can't write {path}: {error.strerror}") from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +41,21 @@ def write_whole(path: Path, content: Any, *, durable: bool = True) -> None:
             os.close(directory)
     except OSError as error:
         raise SiteFaultError(f"can't write {path}: {error.strerror}") from error
+
+
+@contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """With the file ``lock``, which nobody else has meanwhile, in this process or another. Blocks. Raises
+    ``DriverError`` naming the file.
+    """
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("w")
+    except OSError as error:
+        raise SiteFaultError(f"can't write {lock}: {error.strerror}") from error
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def make_private(folder: Path) -> None:

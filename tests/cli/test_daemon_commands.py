@@ -196,6 +196,7 @@ def test_extend_further_modify_and_undo(cli: Cli) -> None:
     cli("lease extend web --for 10m --units 1")
     lease = granted(2)
     assert [one["units"] for one in (lease["renewal"], *lease["continuations"])] == [2, 1]
+    assert lease["last_end"] == lease["continuations"][-1]["term"][1] > lease["end"]
     assert lease["end"] == before["end"]
     out, _ = cli("lease show web")
     (line,) = [line for line in out.splitlines() if "--undo" in line]

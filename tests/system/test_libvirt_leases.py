@@ -20,7 +20,7 @@ from system.system_waits import soon, wait_until
 # Bridges, control groups and libvirt's own numbers belong to the machine: one after the other.
 pytestmark = pytest.mark.xdist_group("libvirt")
 
-CYCLES = int(os.environ.get("LEASEKIT_CYCLES", "3"))
+CYCLES = int(os.environ.get("LEASEKIT_CYCLES", "2"))
 KILLS = int(os.environ.get("LEASEKIT_VM_KILLS", "3"))
 SEED = int(os.environ.get("LEASEKIT_SEED", "1"))
 NOTHING_LEFT = {"orphans": [], "troubles": []}

@@ -8,17 +8,16 @@ twice does nothing. Any number of drivers, in one process or in many, may have o
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import attrs
 
 from leasekit.core.drivers import SiteFaultError
-from leasekit.drivers.files import damaged, read_table, write_whole
+from leasekit.drivers.files import alone, damaged, read_table, write_whole
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -113,17 +112,9 @@ class DirectoryAddresses:
     def _write(self, book: Mapping[str, tuple[str, _Place]]) -> None:
         write_whole(self._file, {unit: (slice_, place.block, place.offset) for unit, (slice_, place) in book.items()})
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> AbstractContextManager[None]:
         """Nobody else changes the book, in this process or another, by whichever of its names. Blocks."""
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            lock = self._file.with_name(self._file.name + ".lock").open("w")
-        except OSError as error:
-            raise SiteFaultError(f"can't write {self._path}: {error.strerror}") from error
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        return alone(self._file.with_name(self._file.name + ".lock"))
 
     @property
     def _file(self) -> Path:

@@ -7,7 +7,6 @@ go back with it. Its deploy file says of such a host all but where it is. That i
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shlex
@@ -22,7 +21,7 @@ import attrs
 
 from leasekit.core.drivers import DriverError
 from leasekit.core.time import INSTANT_MAX, Instant
-from leasekit.drivers.files import damaged, read_table, write_whole
+from leasekit.drivers.files import alone, damaged, read_table, write_whole
 from leasekit.drivers.libvirt.settings import LeasedHosts
 from leasekit.drivers.names import check_member_id
 from leasekit.drivers.ssh_login import Login, login_of
@@ -105,13 +104,7 @@ class HostBook:
     @contextmanager
     def _changing(self) -> Iterator[dict[str, LeasedMachine]]:
         """What is written when the block ends well. One at a time: machines of a lease join side by side."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock = self.path.with_name(self.path.name + ".lock").open("w")
-        except OSError as error:
-            raise DriverError(f"can't write {self.path}: {error.strerror}") from error
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with alone(self.path.with_name(self.path.name + ".lock")):
             machines = self.all()
             yield machines
             write_whole(self.path, {slot: machine.as_row() for slot, machine in machines.items()})
