@@ -138,6 +138,21 @@ class LeaseModify(RequestBody):
     victims: list[Word] = []
 
 
+class WantedTopologyPlan(RequestBody):
+    """A topology as its file has it (docs/coallocation.md), with ``start``, or ``est`` and ``lst``, as instants in ISO
+    8601; from the only ``broker`` that plans, or the one that is named.
+    """
+
+    request: dict[str, Any]
+    broker: Word = ""
+
+
+class WantedTopology(WantedTopologyPlan):
+    """The same, to be leased; it is planned anew when a plan comes to nothing, ``tries`` times in all."""
+
+    tries: Annotated[int, Meta(ge=1, le=1_000)] = 3
+
+
 class Close(RequestBody):
     """Why it is closed."""
 

@@ -30,6 +30,7 @@ from leasekit.gateway import (  # noqa: F401 - they declare their routes
     slots,
     timeline,
     tokens,
+    topologies,
     usage,
 )
 from leasekit.gateway.blazar.routes import blazar_routes

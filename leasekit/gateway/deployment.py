@@ -322,5 +322,13 @@ _done(
     answers.ClosedSlice,
     "Close all leases of a slice.",
 )
+_done(
+    GUEST, "/slices/{name}/key", "slice.key", commands.SetSliceKey, answers.SliceKeySet,
+    "Have the users of a slice log in with other keys.",
+)  # fmt: skip
+_done(
+    GUEST, "/slices/{name}/notes", "slice.note", commands.NoteSlice, answers.NotedSlice,
+    "Keep notes of programs with a slice; one that is empty is there no more.",
+)  # fmt: skip
 _done("", "/peers", "peer.add", commands.AddPeer, answers.AddedPeer, "Make a peer known.")
 _done("", "/peers/{name}/remove", "peer.remove", commands.RemovePeer, answers.RemovedPeer, "Know a peer no more.")

@@ -37,6 +37,8 @@ STARTS_SOON: Final = frozenset({"ticketed"})
 ENDS_SOON: Final = frozenset({"active"})
 """States of leases whose starts, or ends, are told of; one that is extended already is not."""
 
+LOST_UNIT: Final = "changed"
+"""The event of a lease that its site has told of other units."""
 _BY_EVENT: Final[Mapping[str, EventKind]] = {
     "ticket": "granted", "ticket_refused": "refused", "lease_refused": "refused", "closed": "ended", "lost": "ended",
     "notice": "evicted",
@@ -236,6 +238,9 @@ def kinds_of(row: Mapping[str, Any]) -> list[EventKind]:
     found = [_BY_CODE[code] for code in _codes(row["because"]) if code in _BY_CODE]
     if row["event"] in _BY_EVENT and not (row["event"] == "ticket" and not row["from_state"].startswith("nascent")):
         found.append(_BY_EVENT[row["event"]])
+    codes = list(_codes(row["because"]))
+    if row["event"] == LOST_UNIT and not found and codes[:1] == [Code.UNIT] and Code.MOVED not in codes:
+        found.append("unit_failed")  # for a reason that has no code of its own
     return list(dict.fromkeys(found))
 
 

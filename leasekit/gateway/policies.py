@@ -34,7 +34,8 @@ PENDING: Final = "pending"
 REQUESTS: Final = frozenset({"lease.request", "lease.dry_run"})
 CHANGES: Final = frozenset({"lease.extend", "lease.modify", "lease.dry_run_extend", "lease.dry_run_modify"})
 TOPOLOGY: Final = "topology.request"
-DRY_RUNS: Final = frozenset({"lease.dry_run", "lease.dry_run_extend", "lease.dry_run_modify"})
+TOPOLOGY_PLAN: Final = "topology.plan"
+DRY_RUNS: Final = frozenset({"lease.dry_run", "lease.dry_run_extend", "lease.dry_run_modify", TOPOLOGY_PLAN})
 SPANS: Final = ("longest", "ahead", "lead", "approve_length", "approve_within", "ask_within")
 ASK_MAX: Final[Duration] = MINUTE
 """How long a service is waited for at most."""
@@ -139,7 +140,7 @@ async def wished(actor: ActorConnection, command: str, arguments: Mapping[str, A
     """The lease that a command would make, or change; None: it is about something else. Raises ``LeasekitError``."""
     if command in REQUESTS:
         return _new(with_term(arguments, now))
-    if command == TOPOLOGY:
+    if command in (TOPOLOGY, TOPOLOGY_PLAN):
         asked = read_topology(arguments.get("request", {}))
         units = sum(site.units for site in asked.sites)
         return Wish(new=True, type="topology", units=units, start=asked.est, end=asked.est + asked.duration)

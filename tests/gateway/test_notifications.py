@@ -43,6 +43,7 @@ from leasekit.gateway.notices import (
     soon,
 )  # fmt: skip
 from leasekit.gateway.sending import SendingError, addresses, check_mail, check_url, message, post
+from leasekit.runtime.client import ControlClient
 from leasekit.stores.memory import MemoryStore
 
 WISH = {"type": "vm", "length": "1h"}
@@ -167,7 +168,8 @@ def test_a_receiver_hears_of_a_lease(world: World, ursula: httpx.Client, olga: h
     assert (event["data"]["type"], event["data"]["text"]) == ("vm", f"lease {lease} of alpha was granted")
     until(ursula, lease, "active")
     olga.post(f"/sites/leases/{lease}/evict", json={"reason": "space is needed"})
-    assert json.loads(world.receiver.event("evicted", lease)[1])["data"]["code"] == "ends_at"
+    evicted = json.loads(world.receiver.event("evicted", lease)[1])["data"]
+    assert (evicted["code"], evicted["reason"][-15:]) == ("evicted", "space is needed")
     ended = json.loads(world.receiver.event("ended", lease)[1])
     assert (ended["data"]["code"], ended["data"]["reason"][-15:]) == ("evicted", "space is needed")
     later = ursula.post("/leases", json={**WISH, "start": _in(ursula, HOUR)}).json()["id"]
@@ -175,6 +177,33 @@ def test_a_receiver_hears_of_a_lease(world: World, ursula: httpx.Client, olga: h
     ursula.post(f"/leases/{later}/close", json={})
     assert ursula.post(f"/notifications/{rule['id']}/remove").status_code == 200
     assert ursula.get("/notifications").json()["items"] == []
+
+
+def test_units_that_fail_and_maintenance_are_told_of(world: World, ursula: httpx.Client, olga: httpx.Client) -> None:
+    """A site's operator says that a unit is down, and then that there is maintenance: the lease's project hears why."""
+    rule = ruled(ursula, url=world.receiver.url, events=["unit_failed", "maintenance"])
+    lease = ursula.post("/leases", json={**WISH, "units": 2}).json()["id"]
+    members = until(ursula, lease, "active")["members"]
+    with ControlClient(world.gateway.folder / "site.control.sock") as site:
+        site.command("unit.fail", unit=members[0]["unit"], reason="its fan stands still")
+    failed = json.loads(world.receiver.event("unit_failed", lease)[1])["data"]
+    assert failed["text"] == f"lease {lease} of alpha has a unit that failed"
+    assert "its fan stands still" in failed["reason"]
+    window = {
+        "units": [members[1]["unit"]],
+        "start": _in(olga, HOUR // 2),
+        "end": _in(olga, HOUR),
+        "close": True,
+        "reason": "disks",
+    }
+    made = olga.post("/maintenance", json=window)
+    assert made.status_code == 200, made.text
+    hit = json.loads(world.receiver.event("maintenance", lease)[1])["data"]
+    assert hit["text"] == f"lease {lease} of alpha is hit by maintenance"
+    assert "disks" in hit["reason"]
+    olga.post(f"/maintenance/{made.json()['window']}/remove", json={})
+    ursula.post(f"/leases/{lease}/close", json={})
+    ursula.post(f"/notifications/{rule['id']}/remove")
 
 
 def _in(client: httpx.Client, length: int) -> str:

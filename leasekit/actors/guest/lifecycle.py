@@ -356,7 +356,7 @@ class Redeems:
     def notice(self, lease: GuestLease) -> None:
         """An active lease that its site ends early is under notice."""
         if lease.ending.at >= 0 and lease.can("notice"):
-            self._kernel.fire(lease, "notice", Reason(Code.ENDS_AT, at=lease.ending.at))
+            self._kernel.fire(lease, "notice", Reason(Code.ENDS_AT, at=lease.ending.at).because(lease.reason))
 
     def extend(self, lease: GuestLease, asked: Asked, victims: tuple[str, ...], deadline: Instant) -> None:
         """Ask the broker for what is to go on from a lease, and wait for the answer until ``deadline``."""

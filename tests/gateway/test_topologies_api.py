@@ -1,0 +1,96 @@
+"""Topologies over HTTP, by a broker that plans: a dry run, a lease of all or nothing, its end; policies hold for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from cli_daemons import running, site_and_broker
+from gateway_world import INVENTORY, GatewayUnderTest
+
+from leasekit.config.load import load
+
+PLANS = '\n[actor.broker.mapper]\nname = "coallocation"\n'
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayUnderTest]:
+    """The deployment, whose broker plans."""
+    file = tmp_path_factory.mktemp("plans") / "leasekit.toml"
+    file.write_text(site_and_broker(INVENTORY + PLANS, "alpha", "beta"))
+    with running(file, os.environ):
+        yield GatewayUnderTest(file, load(file).state)
+
+
+def wish(units: int, **more: Any) -> dict[str, Any]:
+    """Units at one site, in an hour."""
+    start = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    return {"sites": [{"id": "lab", "type": "vm", "units": units}], "est": start, "duration": "1h", **more}
+
+
+def settled(client: httpx.Client, topology: str, *states: str) -> dict[str, Any]:
+    """The topology, once it is in one of these states. Each event that is heard is a reason to look again."""
+    with client.stream("GET", "/events") as answer:
+        lines = answer.iter_lines()
+        next(line for line in lines if line.startswith(": connected"))
+        while (found := dict(client.get(f"/topologies/{topology}").json()))["state"] not in states:
+            next(line for line in lines if line.startswith("data: "))
+        return found
+
+
+def test_a_topology_is_planned_leased_and_closed(user: httpx.Client, stranger: httpx.Client) -> None:
+    """Its leases are the project's; another project sees none of it; the same key leases it once."""
+    planned = user.post("/topologies/dry-run", json={"request": wish(2)})
+    assert (planned.status_code, planned.json()["status"]) == (200, "planned"), planned.text
+    body, key = {"request": wish(2), "tries": 1}, {"idempotency-key": "lab-1"}
+    made = user.post("/topologies", json=body, headers=key)
+    assert made.status_code == 201, made.text
+    name = made.json()["topology"]
+    assert user.post("/topologies", json=body, headers=key).json()["topology"] == name
+    found = settled(user, name, "committed")
+    assert [(part["member"], part["units"]) for part in found["parts"]] == [("lab", 2)]
+    lease = user.get(f"/leases/{found['parts'][0]['lease']}").json()
+    assert (lease["units"], lease["project"]) == (2, "alpha")
+    assert stranger.get(f"/topologies/{name}").status_code == 404
+    assert stranger.post(f"/topologies/{name}/close", json={}).status_code == 404
+    assert user.post(f"/topologies/{name}/close", json={"reason": "done"}).status_code == 200
+    assert user.get("/topologies").json() == []
+
+
+def test_what_is_wrong_with_a_topology_is_named(user: httpx.Client, viewer: httpx.Client) -> None:
+    """By its path; who may only look leases none."""
+    for body, words in (
+        ({"request": wish(2, sites=[])}, "request.sites"),
+        ({"request": {**wish(2), "est": "soon"}}, "request.est: found 'soon', expected an instant"),
+        ({"request": wish(2), "tries": 0}, "tries"),
+        ({"request": wish(2, colour="red")}, "request.colour"),
+    ):
+        answer = user.post("/topologies", json=body)
+        assert answer.status_code == 422, answer.text
+        assert words in answer.json()["detail"]
+    assert viewer.post("/topologies", json={"request": wish(1)}).status_code == 403
+
+
+def test_a_policy_holds_for_topologies(user: httpx.Client, operator: httpx.Client) -> None:
+    """For plans of them as well."""
+    assert operator.put("/policies/alpha", json={"most_units": 3}).status_code == 200
+    try:
+        for path in ("/topologies", "/topologies/dry-run"):
+            answer = user.post(path, json={"request": wish(4)})
+            assert (answer.status_code, answer.json()["code"]) == (403, "policy"), answer.text
+    finally:
+        operator.put("/policies/alpha", json={})
+
+
+def test_slices_have_keys_and_notes(user: httpx.Client) -> None:
+    """Which are changed by their own paths."""
+    assert user.post("/slices", json={"name": "team", "hold": 0}).status_code == 200
+    noted = user.post("/slices/team/notes", json={"notes": {"ticket": "42"}})
+    assert (noted.status_code, noted.json()["notes"]) == (200, {"ticket": "42"}), noted.text
+    keyed = user.post("/slices/team/key", json={"key": "ssh-ed25519 AAAA ada"})
+    assert (keyed.status_code, keyed.json()["leases"]) == (200, []), keyed.text
+    assert user.post("/slices/none/notes", json={"notes": {}}).status_code in (404, 409)
