@@ -6,12 +6,10 @@ docs/library.md has examples. Instants are milliseconds of the emulation's clock
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
-from math import sqrt
 from os import PathLike, fspath
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, overload
 
 import attrs
@@ -27,6 +25,7 @@ from leasekit.emulation.emulated import Emulated
 from leasekit.emulation.experiment import result_of, run_deployment, series_of
 from leasekit.emulation.pictures import RunResult, emulation_of
 from leasekit.emulation.spread import spread
+from leasekit.emulation.tidy import guest_rows, interval, run_row, site_rows
 
 if TYPE_CHECKING:
     import pandas
@@ -106,17 +105,17 @@ class Result:
     @property
     def runs(self) -> Rows:
         """A row for each run: its name, what it varies (the dotted keys), and what was counted of all of it."""
-        return Rows(_run_row(run) for run in self.summary["runs"])
+        return Rows(run_row(run) for run in self.summary["runs"])
 
     @property
     def guests(self) -> Rows:
         """A row for each guest of each run: what it held, its error against its load, its requests."""
-        return Rows(_guest_rows(self.summary))
+        return Rows(guest_rows(self.summary))
 
     @property
     def sites(self) -> Rows:
         """A row for each type of each site of each run: what became of what was bought, and the requests for it."""
-        return Rows(_site_rows(self.summary))
+        return Rows(site_rows(self.summary))
 
     def series(self, run: str = "", every: Duration | str | None = None) -> Rows:
         """What a run counted over time: ``instant_ms``, and a column for each quantity, as ``web.leased``.
@@ -210,7 +209,7 @@ def sweep(
     at = [{**point.changes, "seed": point.seed} for point in points]
     tables = (
         Rows({**where, **row} for where, summary in zip(at, summaries, strict=True) for row in rows(summary))
-        for rows in (lambda summary: map(_run_row, summary["runs"]), _guest_rows, _site_rows)
+        for rows in (lambda summary: map(run_row, summary["runs"]), guest_rows, site_rows)
     )
     return Swept(*tables)
 
@@ -352,38 +351,6 @@ def _duration(given: Duration | str) -> Duration:
     return parse_duration(given) if isinstance(given, str) else given
 
 
-def _run_row(run: Mapping[str, Any]) -> dict[str, Any]:
-    counted = ("seed", "events", "messages", "actions", "transitions", "flips")
-    errors = sum(count for kinds in run["mapper_errors"].values() for count in kinds.values())
-    row = {"run": run["run"], "series": run["series"], **run["set"], **{key: run[key] for key in counted}}
-    return {**row, "mapper_errors": errors, **{f"measured.{key}": value for key, value in run["measured"].items()}}
-
-
-def _guest_rows(summary: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for run in summary["runs"]:
-        for name, guest in run["guests"].items():
-            yield {"run": run["run"], **run["set"], "guest": name, **_flat(guest, without=("types",))}
-
-
-def _site_rows(summary: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for run in summary["runs"]:
-        for name, site in run["sites"].items():
-            power = {"energy": site["energy"]} if "energy" in site else {}
-            for kind, found in site["types"].items():
-                yield {"run": run["run"], **run["set"], "site": name, "type": kind, **_flat({**found, **power})}
-
-
-def _flat(values: Mapping[str, Any], begin: str = "", without: Sequence[str] = ()) -> dict[str, Any]:
-    """Tables within tables as columns with dotted names."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            found |= {} if key in without else _flat(value, f"{begin}{key}.")
-        else:
-            found[f"{begin}{key}"] = value
-    return found
-
-
 def _series(result: RunResult, every: Duration | str | None) -> Rows:
     window, columns = result.window, series_of(result)
     step = emulation_of(result.deployment).sample if every is None else _duration(every)
@@ -397,19 +364,3 @@ def _series(result: RunResult, every: Duration | str | None) -> Rows:
 
 def _hashable(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else repr(value)
-
-
-T_95: Final = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-"""The 97.5% quantile of Student's t for 1 to 30 degrees of freedom; for more it is taken to be as for 30, which makes
-intervals up to 4% too wide."""
-
-
-def interval(values: Sequence[float]) -> dict[str, Any]:
-    """How many ``seeds``, their ``mean``, and the 95% confidence interval of that, from ``low`` to ``high``."""
-    mean, count = fmean(values), len(values)
-    half = T_95[min(count - 1, len(T_95)) - 1] * stdev(values) / sqrt(count) if count > 1 else None
-    low, high = (None, None) if half is None else (mean - half, mean + half)
-    return {"seeds": count, "mean": mean, "low": low, "high": high}

@@ -32,6 +32,7 @@ def emulate(
     data: Path | None = option("Where the traces are [LEASEKIT_DATA].", metavar="DIR"),
     synthetic: bool = option("Use generated load instead of traces."),
     seed: int | None = option("Another seed than the file's.", metavar="N"),
+    seeds: int | None = option("Each run with so many seeds, from that one on.", type=Count(1, 10_000), metavar="N"),
     only: tuple[str, ...] = option("Only this run of the file's (repeat it) [all].", "--run", metavar="NAME"),
     jobs: int = option("Processes.", type=Count(1), shown=1, metavar="N"),
     dask: str = option("Run on the Dask cluster of this scheduler.", metavar="ADDRESS"),
@@ -60,8 +61,8 @@ def emulate(
 
     with progress_bars() as progress:
         summary = run_file(
-            file, out, data=data, synthetic=synthetic, seed=seed, signatures=signatures, only=only, tell=note,
-            progress=progress, jobs=jobs, dask=dask, resume=resume,
+            file, out, data=data, synthetic=synthetic, seed=seed, seeds=seeds, signatures=signatures, only=only,
+            tell=note, progress=progress, jobs=jobs, dask=dask, resume=resume,
         )  # fmt: skip
     told: list[Any] = [print_summary]
     if out is not None:
@@ -74,6 +75,7 @@ def emulate(
     if stopped_by:
         again = [str(file), *(["--data", str(data)] if data else []), *(["--synthetic"] if synthetic else [])]
         again += [] if seed is None else ["--seed", str(seed)]
+        again += [] if seeds is None else ["--seeds", str(seeds)]
         again += [] if signatures is None else ["--signatures" if signatures else "--no-signatures"]
         again += ["--allow-mapper-errors"] if allow_mapper_errors else []
         again += ["--jobs", str(jobs)] if jobs > 1 else []
@@ -206,6 +208,38 @@ WAITS: Final = listing(
     _of("mean_bounded_slowdown", called="bounded slowdown"), empty="no waits",
     right=("mean", "p50", "p95", "p99", "bounded slowdown"),
 )  # fmt: skip
+
+
+def _names(summary: Mapping[str, Any]) -> dict[str, None]:
+    """Guests, and sites with their types, as figures are named by them."""
+    runs = summary["runs"]
+    guests = dict.fromkeys(name for run in runs for name in run["guests"])
+    sites = (f"{name}.{kind}" for run in runs for name, site in run["sites"].items() for kind in site["types"])
+    return guests | dict.fromkeys(sites)
+
+
+MEAN_FIGURES: Final = {
+    "leased": ("mean_leased", 1), "unserved (%)": ("unserved", 100), "fidelity": ("fidelity", 1),
+    "used (%)": ("used", 100), "idle (%)": ("idle", 100), "refused": ("requests.refused", 1),
+    "cut": ("requests.cut", 1), "mean wait (s)": ("requests.mean_wait_s", 1),
+}  # fmt: skip
+
+
+def _mean_rows(summary: Mapping[str, Any], of: str) -> Iterator[dict[str, Any]]:
+    for one in summary["means"]:
+        what = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in one["set"].items())
+        row = {"run": " ".join(part for part in (one["series"], what) if part) or summary["deployment"]}
+        for name, (figure, factor) in MEAN_FIGURES.items():
+            if (found := one["figures"].get(f"{of}.{figure}")) is not None:
+                half = factor * (found["high"] - found["mean"])
+                row[name] = f"{_figure(factor * found['mean'])} ± {half:.2g}"
+        yield {**row, "of": of, "seeds": one["seeds"]}
+
+
+MEANS: Final = listing(
+    ("mean, 95%", "run"), "of", "seeds", *((name, lambda one, name=name: one.get(name, "")) for name in MEAN_FIGURES),
+    empty="no means", right=("seeds", *MEAN_FIGURES),
+)  # fmt: skip
 MISHAPS: Final = listing(
     "run", ("what went wrong", "kind"), "of", "times", _of("hours"), ("messages lost", "messages_lost"),
     ("actions lost", "actions_lost"), _of("mean_delay_s", called="mean delay (s)"), empty="nothing went wrong",
@@ -260,6 +294,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         ENERGY(switched)
     for bought in summary["purchases"]:
         _print_purchase(bought)
+    if summary["means"]:
+        MEANS(one for of in (*_names(summary),) for one in _mean_rows(summary, of))
     _print_types(summary)
     _print_topologies(summary)
     parts = [f"seed {summary['seed']}", "signed" if summary["signatures"] else "signatures off"]

@@ -15,7 +15,9 @@ from leasekit.config.instants import instant_setting
 from leasekit.core.settings import DurationSetting, SettingsError, resolved
 from leasekit.core.time import DAY, MINUTE, SECOND, Duration, Instant, format_duration, parse_duration
 
-PlotKind = Literal["demand_holdings", "guests", "site_usage", "rmse", "alpha", "fidelity", "purchase"]
+PlotKind = Literal["demand_holdings", "guests", "site_usage", "rmse", "alpha", "fidelity", "purchase", "runs"]
+LogKind = Literal["all", "leases", "guests", "none"]
+SEEDS_MAX: Final = 10_000
 HORIZON_MAX: Final = 36_525 * DAY
 """A hundred years: the longest emulation."""
 
@@ -43,14 +45,16 @@ class PlotSpec:
     ``demand_holdings``: each of ``guests`` in every run, one panel each; ``guests``: their holdings stacked, a panel
     for each run; ``site_usage``: every site in every run; ``rmse``, ``alpha``, ``fidelity``: that result of each run
     against the value of the dotted key ``x``, a curve for each series; ``purchase``: what was unserved, waits and what
-    lay idle against the units of the group ``x`` (``actor.SITE.inventory.N.units``), with the knee. ``file`` is the
-    picture's name without suffix.
+    lay idle against the units of the group ``x`` (``actor.SITE.inventory.N.units``), with the knee; ``runs``: the
+    column ``y`` of the table of runs against its column ``x``. Of runs that differ in their seeds alone the mean is
+    drawn, with its 95% interval. ``file`` is the picture's name without suffix.
     Only runs of ``series`` are drawn, all if it is empty.
     """
 
     kind: PlotKind
     title: str = ""
     x: str = ""
+    y: str = ""
     x_label: str = ""
     x_unit: DurationSetting | None = attrs.field(
         default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
@@ -68,12 +72,21 @@ class PlotSpec:
         return x_value(document, self.x, self.x_unit)
 
 
+def _check_seeds(_: object, __: object, seeds: int | tuple[int, ...]) -> None:
+    if isinstance(seeds, int) and not 1 <= seeds <= SEEDS_MAX:
+        raise ValueError(f"there may be 1 to {SEEDS_MAX} seeds")
+    if not isinstance(seeds, int) and len(set(seeds)) < len(seeds):
+        raise ValueError("each seed may be there once")
+
+
 @attrs.frozen(kw_only=True)
 class EmulationSpec(Failing):
     """``[emulation]``: how to run, and what goes wrong meanwhile. All durations in ms.
 
     The clock runs from ``start`` to ``start + horizon`` in steps of ``tick``; with ``ticks = "every"`` idle ticks are
     executed too. A mapper's turn that takes longer than ``turn_limit``, on the machine's clock, ends the run.
+    Each run is done with each of the ``seeds``: those that are named, or so many from ``seed`` on. ``log`` says what
+    goes to the transition log: all, ``leases`` without units, those of ``guests`` alone, or none.
     Results are taken from ``start + warmup`` on, curves sampled every ``sample``. ``runs`` are those that the tables
     ``run`` stand for, at least one.
     """
@@ -81,6 +94,7 @@ class EmulationSpec(Failing):
     horizon: DurationSetting = attrs.field(validator=[attrs.validators.ge(1), attrs.validators.le(HORIZON_MAX)])
     start: Instant = attrs.field(default=0, converter=instant_setting)
     seed: int = 0
+    seeds: int | tuple[int, ...] = attrs.field(default=(), validator=_check_seeds)
     tick: DurationSetting = attrs.field(default=SECOND, validator=attrs.validators.ge(1))
     ticks: Literal["due", "every"] = "due"
     message_latency: DurationSetting = 0
@@ -89,6 +103,7 @@ class EmulationSpec(Failing):
     units: str = ""
     turn_limit: DurationSetting = attrs.field(default=MINUTE, validator=attrs.validators.ge(SECOND))
     mapper_errors: Literal["fail", "allow"] = "fail"
+    log: LogKind = "all"
     run: tuple[RunSpec, ...] = ()
     plots: tuple[PlotSpec, ...] = attrs.field(default=(), alias="plot")
     runs: tuple[RunSpec, ...] = resolved(())
@@ -109,6 +124,7 @@ def resolve_emulation(
     runs: list[RunSpec] = []
     for index, run in enumerate(table.run):
         runs += _expand(run, f"emulation.run[{index}]", faults)
+    runs = _with_seeds(runs, table, faults)
     names = [run.name for run in runs]
     for name in sorted({name for name in names if names.count(name) > 1}):
         faults.add("emulation.run", f"two runs named {name!r}", "names that differ")
@@ -135,10 +151,13 @@ def _plots(
     varied = {key for run in runs for key in run.changes}
     for index, plot in enumerate(table.plots):
         where = f"emulation.plot[{index}]"
-        over_runs = plot.kind in ("rmse", "alpha", "fidelity", "purchase")
+        over_runs = plot.kind in ("rmse", "alpha", "fidelity", "purchase", "runs")
+        if (plot.kind == "runs") != bool(plot.y):
+            found = repr(plot.y) if plot.y else "nothing"
+            faults.add(f"{where}.y", found, "a column of the table of runs, for pictures of runs alone")
         if over_runs and not plot.x:
             faults.add(f"{where}.x", "nothing", f"the key that a picture of {plot.kind} is drawn against")
-        if plot.x and lookup(document, plot.x) is None and plot.x not in varied:
+        if plot.x and plot.kind != "runs" and lookup(document, plot.x) is None and plot.x not in varied:
             faults.add(f"{where}.x", repr(plot.x), "a key of this file, or one that its runs set")
         if plot.kind == "purchase" and plot.x and group_of_units(plot.x) is None:
             faults.add(f"{where}.x", repr(plot.x), "the units of a site's group: actor.SITE.inventory.N.units")
@@ -154,6 +173,19 @@ def _plots(
         files.add(file)
         plots.append(attrs.evolve(plot, guests=plot.guests or tuple(guests), file=file))
     return tuple(plots)
+
+
+def _with_seeds(runs: list[RunSpec], table: EmulationSpec, faults: Faults) -> list[RunSpec]:
+    """Each run with each seed."""
+    seeds = range(table.seed, table.seed + table.seeds) if isinstance(table.seeds, int) else table.seeds
+    if seeds and any("emulation.seed" in run.changes for run in runs):
+        faults.add("emulation.seeds", "runs that set emulation.seed as well", "one of both")
+    made = [
+        attrs.evolve(run, name=f"{run.name} seed {seed}".strip(), changes={**run.changes, "emulation.seed": seed})
+        for run in runs or [RunSpec()]
+        for seed in seeds
+    ]
+    return made or runs
 
 
 def _expand(run: RunSpec, where: str, faults: Faults) -> list[RunSpec]:

@@ -109,6 +109,7 @@ def _recorder(deployment: Deployment, log: TextIO | None, requests: RequestBook,
         requests=requests,
         mappers=faults,
         start=emulation_of(deployment).start,
+        logs=emulation_of(deployment).log,
         leave={
             name: actor.settings.leave_time
             for name, actor in actors.items()

@@ -69,6 +69,7 @@ from leasekit.emulation.pictures import RunResult, bought, draw, emulation_of
 from leasekit.emulation.recorder import Outages, Recorder, Topologies, total
 from leasekit.emulation.request_book import RequestBook, Tally
 from leasekit.emulation.spread import spread
+from leasekit.emulation.tidy import means, write_table
 from leasekit.emulation.unservable import unservable
 from leasekit.emulation.world import World, few_collections
 from leasekit.policies.guest.load_following import LoadFollowing
@@ -88,6 +89,7 @@ def run_file(
     data: Path | None = None,
     synthetic: bool = False,
     seed: int | None = None,
+    seeds: int | None = None,
     signatures: bool | None = None,
     tell: Tell | None = None,
     progress: Progress | None = None,
@@ -97,8 +99,9 @@ def run_file(
     as :func:`run_deployment` has it.
 
     ``out`` gets ``summary.json`` and ``measured.json``, per run the transition log and the series as CSV, and the
-    pictures that the file asks for. ``seed`` and ``signatures`` override the file. ``tell`` hears at once what mappers
-    do wrong. Raises ``LeasekitError`` (config, missing trace, a folder that can't be written) in words for a user.
+    pictures that the file asks for. ``seed``, ``seeds`` and ``signatures`` override the file. ``tell`` hears at once
+    what mappers do wrong. Raises ``LeasekitError`` (config, missing trace, a folder that can't be written) in words for
+    a user.
 
     An interrupt, and a mapper that does not end its turn, end the run and all that come after it: the summary and the
     pictures are then of those before it, ``stopped_by`` says why, and ``not_run`` has the names of the others.
@@ -107,6 +110,8 @@ def run_file(
     changes: dict[str, Any] = {}
     if seed is not None:
         changes["emulation.seed"] = seed
+    if seeds is not None:
+        changes["emulation.seeds"] = seeds
     if signatures is not None:
         changes["deployment.signatures"] = signatures
     deployment = deployment.with_overrides(changes)
@@ -153,6 +158,7 @@ def run_deployment(
             if out is not None:  # whatever becomes of the next run
                 with writing(out):
                     _write_summary(_summed_up(deployment, _in_order(done), synthetic), out)
+                    write_table([one.summary for one in _in_order(done)], out)
     except KeyboardInterrupt:
         stopped_by = INTERRUPT
     except TurnLimitError as error:
@@ -276,6 +282,7 @@ def _summed_up(deployment: Deployment, results: Sequence[RunResult], synthetic: 
         "mapper_errors_allowed": emulation.mapper_errors == "allow",
         "rmse": {result.spec.name: _rmse(result) for result in results},
         "runs": [dict(result.summary) for result in results],
+        "means": means([result.summary for result in results]),
         "purchases": [
             {"plot": plot.file, **one.plain()}
             for plot in emulation.plots
@@ -334,7 +341,7 @@ def run_one(
     emulation = emulation_of(varied)
     with ExitStack() as stack:
         log = None
-        if out is not None:
+        if out is not None and emulation.log != "none":
             stack.enter_context(writing(out))
             log = stack.enter_context(_whole(out / _file(stem, "transitions")))
         emulated = Emulated(varied, run=spec.name, log=log, data=data, synthetic=synthetic, tell=tell)

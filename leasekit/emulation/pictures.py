@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import attrs
@@ -17,6 +18,7 @@ from leasekit.emulation import metrics, plots
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.purchase import Purchase, Trial, points, purchases
 from leasekit.emulation.recorder import total
+from leasekit.emulation.tidy import column, without_seed
 
 
 def emulation_of(deployment: Deployment) -> EmulationSpec:
@@ -197,7 +199,7 @@ def _purchase(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: st
 
     def curves(**keys: str) -> dict[str, list[tuple[float, float]]]:
         return {
-            " ".join(part for part in (one.series if len(several) > 1 else "", label) if part): points(one.rows, key)
+            " ".join(part for part in (one.series if len(several) > 1 else "", label) if part): points(one.runs, key)
             for one in several
             for label, key in keys.items()
         }
@@ -217,6 +219,23 @@ def _purchase(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: st
     return list(plots.purchase(out / plot.file, panels, knees, title=title, x=x))
 
 
+def _runs(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: str) -> list[Path]:
+    """One column of the table of runs against another, a curve for each series; of seeds the mean of both."""
+    summaries = [result.summary for result in results]
+    xs = column(summaries, plot.x, f"plot {plot.file}: x")
+    ys = column(summaries, plot.y, f"plot {plot.file}: y")
+    alike: dict[str, list[tuple[str, float, float]]] = {}
+    for summary, x, y in zip(summaries, xs, ys, strict=True):
+        if x is not None and y is not None:
+            alike.setdefault(repr((summary["series"], without_seed(summary))), []).append((summary["series"], x, y))
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for several in alike.values():
+        at = fmean(x for _, x, _ in several)
+        curves.setdefault(several[0][0] or plot.y, []).extend((at, y) for _, _, y in several)
+    labels = plot.x_label or key_in_words(results[0].deployment.document, plot.x), plot.y
+    return list(plots.against(out / plot.file, curves, *labels, title=plot.title or f"{plot.y} against {labels[0]}"))
+
+
 _DRAWN = {
     "demand_holdings": _demand_holdings,
     "guests": _guests,
@@ -225,4 +244,5 @@ _DRAWN = {
     "alpha": _alpha,
     "fidelity": _fidelity,
     "purchase": _purchase,
+    "runs": _runs,
 }

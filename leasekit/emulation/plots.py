@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -33,11 +34,15 @@ from matplotlib.ticker import (
 from leasekit.core.signals import SignalSteps
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, WEEK, Duration, Term, format_duration
 from leasekit.emulation.metrics import summed
+from leasekit.emulation.tidy import interval
 
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK = "#E69F00", "#56B4E9", "#000000"
-PALETTE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+YELLOW = "#F0E442"
+PALETTE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, YELLOW)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+SERIES_MAX = len(PALETTE)
+"""The most series that can be told apart in one picture."""
 DASHES = ("-", "--", "-.", ":")
 DEMAND_FILL, DEMAND_EDGE = "#CFCFCF", "#8C8C8C"
 
@@ -67,6 +72,8 @@ STYLE: Mapping[str, Any] = {
 WIDTH = 10.0
 """Inches."""
 
+FIRST_DATE = 631_152_000_000
+"""1990-01-01."""
 DURATION_TICKS = (
     SECOND, 10 * SECOND, MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 3 * HOUR, 12 * HOUR, DAY, 3 * DAY, WEEK, 4 * WEEK
 )  # fmt: skip
@@ -95,7 +102,7 @@ Curves = Mapping[str, Sequence[tuple[float, float]]]
 """Named curves of (x, y) points."""
 
 
-def demand_and_holdings(stem: Path, load: Load, window: Term, *, units: str = "nodes") -> tuple[Path, Path]:
+def demand_and_holdings(stem: Path, load: Load, window: Term, *, units: str = "nodes") -> tuple[Path, ...]:
     """One guest's demand against its holdings over time."""
 
     def draw(figure: Figure) -> None:
@@ -111,7 +118,7 @@ def demand_and_holdings(stem: Path, load: Load, window: Term, *, units: str = "n
 
 def terms_side_by_side(
     stem: Path, loads: Sequence[Load], window: Term, *, title: str, units: str = "nodes"
-) -> tuple[Path, Path]:
+) -> tuple[Path, ...]:
     """The same demand under several lease terms, one panel each, all to one scale (Shirako, figure 7).
 
     Raises ``ValueError`` without loads.
@@ -129,13 +136,14 @@ def stacked_guests(
     title: str,
     capacity: float | None = None,
     units: str = "nodes",
-) -> tuple[Path, Path]:
+) -> tuple[Path, ...]:
     """The holdings of competing guests stacked, a panel for each lease term (Shirako, figures 8 and 9).
 
     ``panels`` maps a panel's name to its guests' holdings, the first guest at the bottom; the same guest has the
     same colour in every panel. Raises ``ValueError`` without panels or guests.
     """
     _some(panels, "panels")
+    panels = _few_guests(panels, window)
     names = list(dict.fromkeys(name for guests in panels.values() for name in guests))
     _some(names, "guests")
 
@@ -150,14 +158,14 @@ def stacked_guests(
 
 def site_usage(
     stem: Path, sites: Mapping[str, tuple[SignalSteps, SignalSteps | float]], window: Term, *, units: str = "nodes"
-) -> tuple[Path, Path]:
+) -> tuple[Path, ...]:
     """What is held at each site against its capacity, one panel each. Raises ``ValueError`` without sites."""
     _some(sites, "sites")
     rows = [(name, partial(_site, held=held, capacity=most, window=window)) for name, (held, most) in sites.items()]
     return _panels(stem, rows, window, "Site usage", units, 1.2, 1.9)
 
 
-def fidelity_against(stem: Path, curves: Curves, x: Axis) -> tuple[Path, Path]:
+def fidelity_against(stem: Path, curves: Curves, x: Axis) -> tuple[Path, ...]:
     """The usable share of the lease term, against its length as in Shirako's figure 5, or against another key.
 
     ``curves`` are points (x, fidelity from 0 to 1) by kind of resource. Raises ``ValueError`` without curves.
@@ -176,7 +184,7 @@ def fidelity_against(stem: Path, curves: Curves, x: Axis) -> tuple[Path, Path]:
 
 def alpha_curves(
     stem: Path, curves: Curves, *, x: str = "lease term (ticks)", title: str | None = None
-) -> tuple[Path, Path]:
+) -> tuple[Path, ...]:
     """Overhead per tick, in ms, against the lease term or the number of leases (Shirako, figure 10); log axes.
 
     ``curves`` are points (x, alpha in ms, both above 0). Raises ``ValueError`` without curves.
@@ -197,7 +205,7 @@ def alpha_curves(
     return _curves(stem, curves, finish)
 
 
-def rmse_against(stem: Path, curves: Curves, x: Axis, *, units: str = "nodes") -> tuple[Path, Path]:
+def rmse_against(stem: Path, curves: Curves, x: Axis, *, units: str = "nodes") -> tuple[Path, ...]:
     """Root mean square error between demand and holdings against what ``x`` says, a curve for each guest.
 
     ``curves`` are points (x, error in units). Raises ``ValueError`` without curves.
@@ -205,7 +213,8 @@ def rmse_against(stem: Path, curves: Curves, x: Axis, *, units: str = "nodes") -
     found = [point for points in curves.values() for point in points]
 
     def finish(axes: Axes) -> None:
-        for at in found:
+        several = any(len({at for at, _ in points}) < len(points) for points in curves.values())
+        for at in () if several else found:
             axes.annotate(f"{at[1]:.1f}", at, textcoords="offset points", xytext=(0, 7), ha="center", fontsize=8)
         axes.set_title("Error between demand and holdings")
         _axis(axes, x, [at for at, _ in found])
@@ -216,9 +225,22 @@ def rmse_against(stem: Path, curves: Curves, x: Axis, *, units: str = "nodes") -
     return _curves(stem, curves, finish)
 
 
+def against(stem: Path, curves: Curves, x: str, y: str, *, title: str) -> tuple[Path, ...]:
+    """One figure of runs against another. Raises ``ValueError`` without curves."""
+    found = [at for points in curves.values() for at, _ in points]
+
+    def finish(axes: Axes) -> None:
+        axes.set_title(title)
+        _axis(axes, Axis(x, False), found)
+        axes.set_ylabel(y)
+        axes.legend()
+
+    return _curves(stem, curves, finish)
+
+
 def purchase(
     stem: Path, panels: Sequence[tuple[str, Curves, bool]], knees: Mapping[str, float], *, title: str, x: str
-) -> tuple[Path, Path]:
+) -> tuple[Path, ...]:
     """Figures over the units that were bought, one panel each: its name, its curves, and whether these are shares.
 
     ``knees`` has where more units stop to pay, by curve: a dashed line in each panel. Raises ``ValueError`` without
@@ -256,7 +278,7 @@ def _panels(
     units: str,
     head: float,
     height: float,
-) -> tuple[Path, Path]:
+) -> tuple[Path, ...]:
     """Panels of one figure over time, by title: each is ``height`` inches high, and what is above them ``head``."""
 
     def draw(figure: Figure) -> None:
@@ -271,17 +293,25 @@ def _panels(
     return draw_figure(stem, (WIDTH, head + height * len(panels)), draw)
 
 
-def _curves(stem: Path, curves: Curves, finish: Callable[[Axes], None]) -> tuple[Path, Path]:
-    """A figure of curves, whose titles and axes ``finish`` makes."""
+def _curves(stem: Path, curves: Curves, finish: Callable[[Axes], None]) -> tuple[Path, ...]:
+    """A figure of curves, whose titles and axes ``finish`` makes; more of them where there are more curves than can be
+    told apart in one.
+    """
     _some(curves, "curves")
+    named = list(curves.items())
 
-    def draw(figure: Figure) -> None:
+    def draw(figure: Figure, some: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> None:
         axes = figure.subplots()
-        for index, (name, points) in enumerate(curves.items()):
+        for index, (name, points) in enumerate(some):
             draw_curve(axes, index, name, points)
         finish(axes)
 
-    return draw_figure(stem, (7.5, 4.5), draw)
+    made: list[Path] = []
+    for first in range(0, len(named), SERIES_MAX):
+        name = f"{stem.name}-{first // SERIES_MAX + 1}" if first else stem.name
+        some = named[first : first + SERIES_MAX]
+        made += draw_figure(stem.with_name(name), (7.5, 4.5), partial(draw, some=some))
+    return tuple(made)
 
 
 def _xy(function: SignalSteps, window: Term) -> tuple[list[float], list[float]]:
@@ -306,6 +336,26 @@ def _load(axes: Axes, load: Load, window: Term) -> None:
     if load.smoothed is not None:
         axes.step(*_xy(load.smoothed, window), where="post", color=VERMILION, linewidth=1.0, label="smoothed demand")
     axes.step(*_xy(load.holdings, window), where="post", color=BLUE, label="holdings")
+
+
+def _few_guests(
+    panels: Mapping[str, Mapping[str, SignalSteps]], window: Term
+) -> Mapping[str, Mapping[str, SignalSteps]]:
+    """No more than can be told apart: those that hold most, and all others as one."""
+    sizes: dict[str, float] = {}
+    for guests in panels.values():
+        for name, held in guests.items():
+            sizes[name] = sizes.get(name, 0.0) + held.integral(window)
+    if len(sizes) <= SERIES_MAX:
+        return panels
+    most = set(sorted(sizes, key=lambda name: -sizes[name])[: SERIES_MAX - 1])
+    return {
+        panel: {
+            **{name: held for name, held in guests.items() if name in most},
+            f"{len(sizes) - len(most)} others": summed(held for name, held in guests.items() if name not in most),
+        }
+        for panel, guests in panels.items()
+    }
 
 
 def _stack(axes: Axes, guests: Mapping[str, SignalSteps], names: Sequence[str], window: Term) -> None:
@@ -333,11 +383,21 @@ def _site(axes: Axes, held: SignalSteps, capacity: SignalSteps | float, window: 
 
 
 def draw_curve(axes: Axes, index: int, name: str, points: Sequence[tuple[float, float]]) -> None:
-    points = sorted(points)
-    axes.plot(
-        [x for x, _ in points], [y for _, y in points], color=PALETTE[index % len(PALETTE)],
-        linestyle=DASHES[index % len(DASHES)], marker=MARKERS[index % len(MARKERS)], markersize=5, label=name,
-    )  # fmt: skip
+    """A curve; of points that are above each other, as runs of several seeds are, the mean with its 95% interval."""
+    found: dict[float, list[float]] = {}
+    for x, y in sorted(points):
+        found.setdefault(x, []).append(y)
+    rows = [interval(ys) for ys in found.values()]
+    style: dict[str, Any] = {
+        "color": PALETTE[index % len(PALETTE)], "linestyle": DASHES[index % len(DASHES)],
+        "marker": MARKERS[index % len(MARKERS)], "markersize": 5, "label": name,
+    }  # fmt: skip
+    means = [row["mean"] for row in rows]
+    if len(found) == len(points):
+        axes.plot(list(found), means, **style)
+    else:
+        halves = [0.0 if row["high"] is None else row["high"] - row["mean"] for row in rows]
+        axes.errorbar(list(found), means, yerr=halves, capsize=3, **style)
 
 
 def stacked(figure: Figure, count: int) -> list[Axes]:
@@ -352,7 +412,15 @@ def _titled(load: Load, what: str | None) -> str:
 
 
 def _time_axis(axes: Axes, window: Term) -> None:
+    """Days since the start; dates, where it lies after 1990 and is one therefore."""
     axes.set_xlim(0, window.length / DAY)
+    if window.start >= FIRST_DATE:
+        begins = datetime.fromtimestamp(window.start / SECOND, UTC)
+        short = "%Y-%m-%d" if window.length >= 4 * DAY else "%m-%d %H:%M"
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: f"{begins + timedelta(days=at):{short}}"))
+        axes.set_xlabel("UTC")
+        return
     axes.xaxis.set_major_locator(MaxNLocator(nbins=12, steps=[1, 2, 5, 10]))
     axes.set_xlabel("days since the start")
 

@@ -8,6 +8,8 @@ little. There is none where there are fewer than three points, or the curve does
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -30,19 +32,22 @@ class Trial(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class Purchase:
-    """Runs of one series, by the units that were bought in each: ``rows`` have the figures, ``knee`` is one of their
-    ``units``, found ``by`` one of their keys, or None.
+    """Runs of one series, by the units that were bought in each: ``rows`` have the figures, means over the
+    ``runs`` of several seeds; ``knee`` is one of their ``units``, found ``by`` one of their keys, or None.
     """
 
     series: str
     units_of: str
     rows: Sequence[Mapping[str, Any]]
+    runs: Sequence[Mapping[str, Any]]
     knee: float | None
     by: str
 
     def plain(self) -> dict[str, Any]:
         """As JSON."""
-        return {**attrs.asdict(self), "rows": [dict(row) for row in self.rows]}
+        plain = {**attrs.asdict(self), "rows": [dict(row) for row in self.rows]}
+        del plain["runs"]
+        return plain
 
 
 def purchases(plot: PlotSpec, trials: Sequence[Trial]) -> list[Purchase]:
@@ -52,12 +57,25 @@ def purchases(plot: PlotSpec, trials: Sequence[Trial]) -> list[Purchase]:
         by_series.setdefault(trial.spec.series, []).append(trial)
     made = []
     for series, several in by_series.items():
-        rows = sorted((_row(plot, trial) for trial in several), key=lambda row: float(row["units"]))
+        all_rows = sorted((_row(plot, trial) for trial in several), key=lambda row: float(row["units"]))
+        rows = [_mean(list(alike)) for _, alike in groupby(all_rows, key=lambda row: row["units"])]
         found = [(by, at) for by in JUDGED if (at := knee(points(rows, by))) is not None]
         by, at = found[0] if found else ("", None)
         units_of = key_in_words(several[0].document, plot.x)
-        made.append(Purchase(series=series, units_of=units_of, rows=rows, knee=at, by=by))
+        made.append(Purchase(series=series, units_of=units_of, rows=rows, runs=all_rows, knee=at, by=by))
     return made
+
+
+def _mean(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Rows of as many units as one."""
+    if len(rows) == 1:
+        return rows[0]
+    found: dict[str, Any] = {"run": f"mean of {len(rows)}"}
+    for key in rows[0]:
+        values = [row[key] for row in rows if row[key] is not None]
+        if key != "run":
+            found[key] = fmean(values) if values else None
+    return found
 
 
 def points(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:

@@ -28,6 +28,7 @@ from typing import NamedTuple, TextIO
 
 import attrs
 
+from leasekit.config.emulation import LogKind
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.plans import CLOSED, COMMITTED, FAILED
 from leasekit.core.leases.records import SiteUnit
@@ -116,8 +117,10 @@ class Recorder:
         requests: RequestBook | None = None,
         mappers: MapperFaults | None = None,
         start: Instant = 0,
+        logs: LogKind = "all",
     ) -> None:
-        """``roles`` maps actor names to roles; the transition log goes to ``log`` as CSV, if given. ``leave`` has the
+        """``roles`` maps actor names to roles; the transition log goes to ``log`` as CSV, if given, or what ``logs``
+        says of it. ``leave`` has the
         ``leave_time`` of guests. ``switched`` are sites whose units can be switched on and off: ``energy`` has the
         account of each. ``requests`` and ``mappers`` are told what concerns them, which began at ``start``.
         """
@@ -146,6 +149,7 @@ class Recorder:
         self._held: dict[tuple[str, str], tuple[str, str]] = {}
         self._users: Counter[tuple[str, str]] = Counter()
         self._planned: dict[tuple[str, str], str] = {}
+        self._logs = logs
         self._log = csv.writer(log, lineterminator="\n") if log is not None else None
         if self._log is not None:
             self._log.writerow(["at", "actor", *list(LOG_COLUMNS)[1:]])
@@ -179,7 +183,7 @@ class Recorder:
                     self._requests.logged(now, actor, row)
                 if row[2] == "mapper" and self._mappers is not None:
                     self._mappers.add(format_duration(now - self._start), actor, row[4], row[5])
-                if self._log is not None:
+                if self._log is not None and (self._logs == "all" or self._is_logged(role, row)):
                     self._log.writerow([row[0], actor, *row[1:]])
             elif table == "units":
                 if role == "guest":
@@ -192,6 +196,10 @@ class Recorder:
                 self._requests.lease(actor, row)
             elif table == "plans" and role == "guest" and row is not None:
                 self._topology(actor, key, row[2])
+
+    def _is_logged(self, role: str, row: Row) -> bool:
+        """Whether a line is in a log that has not all."""
+        return not str(row[2]).startswith("unit ") and (self._logs == "leases" or role == "guest")
 
     def _guest_unit(self, now: Instant, guest: str, unit: str, state: str) -> None:
         if (state == "joined") != ((guest, unit) in self._joined):

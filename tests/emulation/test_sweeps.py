@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import signal
 import subprocess
@@ -13,8 +14,10 @@ from polling import poll
 
 from leasekit.cli import main
 from leasekit.core.errors import LeasekitError
+from leasekit.emulation import plots
 from leasekit.emulation.experiment import run_file
 from leasekit.emulation.spread import spread
+from leasekit.emulation.tidy import interval
 
 LAB = """
 deployment.signatures = false
@@ -132,3 +135,113 @@ def test_a_cluster_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtu
     """In words that name the option."""
     assert main.run(["emulate", str(lab(tmp_path)), "--dask", "nonsense://x"]) == 1
     assert "--dask: found 'nonsense://x', where no Dask scheduler answers" in capsys.readouterr().err
+
+
+SEEDED = LAB.replace('horizon = "2d"', 'horizon = "1d"\nseeds = 3').replace("[2, 4, 6]", "[2, 6]")
+
+
+def test_each_run_has_each_seed(tmp_path: Path) -> None:
+    """Two sizes, three seeds: six runs, two means, each with the interval that its three values have."""
+    summary = run_file(lab(tmp_path, SEEDED), tmp_path / "out")
+    assert [run["run"] for run in summary["runs"]] == [f"nodes {n} seed {s}" for n in (2, 6) for s in (0, 1, 2)]
+    assert [one["set"] for one in summary["means"]] == [{"actor.lab.inventory.0.units": n} for n in (2, 6)]
+    (small, _) = summary["means"]
+    values = [run["guests"]["web"]["unserved"] for run in summary["runs"][:3]]
+    assert len(set(values)) == 3, "seeds draw other loads"
+    expected = {key: value for key, value in interval(values).items() if key != "seeds"}
+    assert small["seeds"] == 3 and small["figures"]["web.unserved"] == expected
+    bought = summary["purchases"][0]["rows"]
+    assert [row["units"] for row in bought] == [2, 6]
+    assert bought[0]["unserved"] == pytest.approx(sum(values) / 3)
+
+
+def test_one_table_has_all_runs(tmp_path: Path) -> None:
+    """A row for each run, as CSV and as Parquet, written after each run."""
+    import polars
+
+    summary = run_file(lab(tmp_path, SEEDED), tmp_path / "out")
+    with (tmp_path / "out" / "runs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    frame = polars.read_parquet(tmp_path / "out" / "runs.parquet")
+    assert frame.height == len(rows) == 6 and frame.columns == list(rows[0])
+    for row, other, run in zip(rows, frame.iter_rows(named=True), summary["runs"], strict=True):
+        assert float(row["web.unserved"]) == other["web.unserved"] == run["guests"]["web"]["unserved"]
+        assert other["lab.node.used"] == run["sites"]["lab"]["used"]
+        assert (other["emulation.seed"], other["series"]) == (run["seed"], "nodes")
+
+
+def test_means_are_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By option as by the file; a half of the interval stands behind each mean."""
+    file = lab(tmp_path, SEEDED.replace("seeds = 3\n", ""))
+    assert main.run(["emulate", str(file), "--seeds", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "mean, 95%" in said and " ± " in said and "units 6" in said
+
+
+@pytest.mark.parametrize(("log", "units", "sites"), [("leases", False, True), ("guests", False, False)])
+def test_the_log_is_thinned(tmp_path: Path, log: str, units: bool, sites: bool) -> None:
+    """No units; leases of guests alone. What is said of the run is the same."""
+    text = LAB.replace('horizon = "2d"', f'horizon = "1d"\nlog = "{log}"').replace("[2, 4, 6]", "[4]")
+    thin = run_file(lab(tmp_path, text), tmp_path / "out")
+    whole = run_file(lab(tmp_path, text.replace(f'log = "{log}"', "")), tmp_path / "whole")
+    assert thin["runs"][0]["guests"] == whole["runs"][0]["guests"]
+    lines = (tmp_path / "out" / "nodes_4-transitions.csv").read_text().splitlines()
+    assert any(",lab," in line for line in lines) == sites and any(",unit " in line for line in lines) == units
+    assert 1 < len(lines) < len((tmp_path / "whole" / "nodes_4-transitions.csv").read_text().splitlines())
+
+
+def test_no_log(tmp_path: Path) -> None:
+    """No file."""
+    run_file(lab(tmp_path, LAB.replace('horizon = "2d"', 'horizon = "1d"\nlog = "none"')), tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*transitions*"))
+
+
+def test_any_column_against_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A picture of two columns, with the interval over seeds; a column that is not there is named, with what is."""
+    picture = '{ kind = "runs", x = "lab.node.used", y = "web.unserved" }'
+    text = SEEDED[: SEEDED.index("plot = ")] + f"plot = [{picture}]\n"
+    run_file(lab(tmp_path, text), tmp_path / "out")
+    drawn = (tmp_path / "out" / "runs.svg").read_text()
+    assert "web.unserved" in drawn and "LineCollection" in drawn, "bars of errors"
+    assert (
+        main.run(["emulate", str(lab(tmp_path, text.replace("web.uns", "web.unns"))), "--out", str(tmp_path / "o")])
+        == 1
+    )
+    assert "plot runs: y: found 'web.unnserved', expected one of" in capsys.readouterr().err
+    assert (tmp_path / "o" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("seeds = 0", "emulation.seeds: found 0"),
+        ("seeds = [1, 1]", "emulation.seeds: found a list, but each seed may be there once"),
+        ('seeds = 2\n[[emulation.run]]\nname = "a"\nset = { "emulation.seed" = 3 }', "set emulation.seed as well"),
+        ('log = "units"', "emulation.log"),
+        ('[[emulation.plot]]\nkind = "runs"\nx = "web.unserved"', "emulation.plot[0].y: found nothing"),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, words: str
+) -> None:
+    """One message that names the key."""
+    text = LAB[: LAB.index("run = [")] + more
+    assert main.run(["emulate", str(lab(tmp_path, text))]) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_more_curves_than_can_be_told_apart_are_several_pictures(tmp_path: Path) -> None:
+    """Nine curves: eight, and one."""
+    curves = {f"curve {n}": [(0.0, float(n)), (1.0, float(n))] for n in range(9)}
+    made = plots.against(tmp_path / "many", curves, "x", "y", title="many")
+    assert [path.name for path in made] == ["many.png", "many.svg", "many-2.png", "many-2.svg"]
+    first, second = made[1].read_text(), made[3].read_text()
+    assert ("curve 7" in first, "curve 8" in first, "curve 8" in second) == (True, False, True)
+
+
+def test_a_start_that_is_a_date_has_dates_on_its_axis(tmp_path: Path) -> None:
+    """The days of the calendar, in UTC, instead of days since the start."""
+    text = LAB[: LAB.index("run = [")].replace('horizon = "2d"', 'horizon = "5d"\nstart = "2027-03-01T00:00Z"')
+    run_file(lab(tmp_path, text + 'plot = [{ kind = "site_usage" }]'), tmp_path / "out")
+    drawn = (tmp_path / "out" / "site_usage.svg").read_text()
+    assert "2027-03-02" in drawn and "days since" not in drawn
