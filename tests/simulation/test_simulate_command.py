@@ -75,9 +75,9 @@ def test_a_failure_is_shrunk_and_replayed(tmp_path: Path, capsys: pytest.Capture
 
 def test_some_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     """A range of seeds, in two processes, as one JSON document."""
-    assert run(["simulate", "--seeds", "10..13", "--jobs", "2", "--json"]) == 0
+    assert run(["simulate", "--seeds", "10..11", "--jobs", "2", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert (printed["first"], printed["last"], printed["seeds"]) == (10, 13, 4)
+    assert (printed["first"], printed["last"], printed["seeds"]) == (10, 11, 2)
     assert printed["steps_per_second"] > 0
 
 
