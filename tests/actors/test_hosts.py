@@ -118,10 +118,11 @@ def test_what_a_claim_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("needs", [{"needs.cpu": "9000"}, {"needs.gpu": "1"}, {"needs.core": "1000"}])
 def test_needs_that_no_host_has(tmp_path: Path, needs: dict[str, str]) -> None:
-    """Needs above any host are refused at once."""
+    """Needs above any host are refused at once, with what hosts have."""
     world = world_of(tmp_path)
     refused = ask(world, 1, world.now, world.now + HOUR, properties=needs)
     assert refused["state"] == sm.FAILED and Code.TOO_LARGE in str(refused["because"])
+    assert "no host of 'node' has as much: cpu=4,memory=8GiB or cpu=8,memory=8GiB,core=2" in refused["reason"]
 
 
 @pytest.mark.parametrize("text", ["x", "-1", "1.5", "9999999999"])
@@ -316,7 +317,7 @@ def test_equal_hosts_of_two_types(tmp_path: Path) -> None:
 def test_places_are_found_as_by_a_look_at_all_hosts(tmp_path: Path, seed: int) -> None:
     """The host with room that has the least left, as leases begin, end, are closed, and hosts go out of service."""
     rng, world = Random(seed), world_of(tmp_path)
-    places, compared = world.site().calendars.places, 0
+    places, compared, moved = world.site().calendars.places, 0, 0
     for _ in range(80):
         start = world.now + rng.choice((0, 0, rng.randrange(HOUR)))
         term = Term(start, start + rng.randrange(MINUTE, 2 * HOUR))
@@ -329,6 +330,15 @@ def test_places_are_found_as_by_a_look_at_all_hosts(tmp_path: Path, seed: int) -
             found = places._best("node", class_, size, term)
             assert found == (best and best.id), (size, term, one)
             compared += best is not None
+        for one in world.site().leases.values():
+            if one.places and world.now < one.term.end and one.ended < 0:
+                claims, there = {one.claim: Term(world.now, one.term.end)}, one.places[0]
+                of_class = [unit for unit in world.site().units if unit.classes == world.site().units[there].classes]
+                others = [unit for unit in of_class if unit.id != there and places.can_move(claims, there, unit.id)]
+                rest = claims[one.claim]
+                best = min(others, key=lambda unit: (places._free(unit.id, rest), unit.number), default=None)
+                assert places.elsewhere(claims, there) == (best and best.id) or not places.of(one.claim)
+                moved += best is not None
         needs = {f"needs.{name}": str(much) for name, much in size}
         lease = ask(world, rng.randrange(1, 3), *term, properties=needs)["id"]
         if rng.random() < 0.3:
@@ -345,7 +355,7 @@ def test_places_are_found_as_by_a_look_at_all_hosts(tmp_path: Path, seed: int) -
             max(max(0, amount_free(world, name, unit)) for unit in world.site().units) == capacity.get(name, 0)
             for name in ("cpu", "memory")
         )
-    assert compared > 40
+    assert compared > 40 and moved
 
 
 def amount_free(world: DeployedWorld, resource: str, host: Any) -> int:

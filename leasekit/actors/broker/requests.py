@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final, Protocol
 
 import attrs
@@ -29,7 +30,10 @@ from leasekit.core.reasons import Code, Reason, mark, of_mapper
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.steps import TurnDone
 from leasekit.core.time import INSTANT_MAX, MINUTE, Duration, Instant, Term
-from leasekit.core.vectors import Vector, written
+from leasekit.core.vectors import CORE, Vector, written
+
+HOSTS_MAX: Final = 3
+"""Of how many sizes of hosts a refusal tells."""
 
 
 @attrs.define(eq=False, slots=False)
@@ -103,7 +107,17 @@ class Admission:
         if units > most and not options.elastic:
             size = f" that need {written(options.needs)} each" if options.needs else ""
             text = f"units: found {units}{size}, no site here has more than {most} of {type_!r}"
-            raise RemoteError(Code.TOO_LARGE, text)
+            raise RemoteError(
+                Code.TOO_LARGE, text if most or not options.needs else self._too_small(type_, options.needs)
+            )
+
+    def _too_small(self, type_: str, needs: Vector) -> str:
+        """That no host has what a machine needs, and what hosts have."""
+        hosts = (one for source in self._book.of_type(type_) for one in self._book.hosts(source.base).values())
+        have = dict.fromkeys(written((*one.capacity, *([(CORE, one.core)] if one.core else []))) for one in hosts)
+        return (
+            f"needs: found {written(needs)}, no host of {type_!r} has as much: {' or '.join(islice(have, HOSTS_MAX))}"
+        )
 
     def _most_of(self, source: Delegation, needs: Vector) -> int:
         """How many units with these needs a delegation has at most."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
 from typing import NamedTuple
 
 import attrs
@@ -230,11 +231,16 @@ class Places:
     def _best(self, type_: str, class_: bytes, size: Vector, term: Term) -> str | None:
         """The host with room for a unit that has the least left."""
         self._follow()
+        may = self._vacancies.candidates(type_, class_, size, term)
+        return self._fullest(may, term, lambda host: self._takes(host, class_, size, term))
+
+    def _fullest(self, may: Iterable[Ranked], term: Term, takes: Callable[[str], bool]) -> str | None:
+        """Which of the hosts that may take something does take it, and has the least left over a term."""
         best: Ranked | None = None
-        for least, number, host in self._vacancies.candidates(type_, class_, size, term):
+        for least, number, host in may:
             if best is not None and best < (least, number, host):
-                break
-            if self._takes(host, class_, size, term):
+                break  # neither has any that comes after this one less left
+            if takes(host):
                 found = (self._free(host, term), number, host)
                 best = found if best is None else min(best, found)
         return best[2] if best is not None else None
@@ -301,21 +307,22 @@ class Places:
             if more := amount(has, name) - table.capacity_at(now):
                 table.add_capacity(Term(now, INSTANT_MAX), more)
 
-    def elsewhere(self, claims: Mapping[bytes, Term], start: str, among: Iterable[str] | None = None) -> str | None:
+    def elsewhere(self, claims: Mapping[bytes, Term], start: str, among: Container[str] | None = None) -> str | None:
         """Another host (``among`` these, if they are named) that takes a unit of these claims which has its place on
         ``start``: the one that has the least left.
         """
-        terms = [term for claim, term in claims.items() if self._number(claim, start) is not None]
-        if not terms:
+        numbers = [(claim, term, self._number(claim, start)) for claim, term in claims.items()]
+        there = [(self._booked[claim][number].counted, term) for claim, term, number in numbers if number is not None]
+        if not there:
             return None
-        over, classes = Term(min(t.start for t in terms), max(t.end for t in terms)), self._units[start].classes
-        found = [
-            (self._free(unit.id, over), unit.number, unit.id)
-            for unit in (self._units if among is None else map(self._units.__getitem__, among))
-            if unit.id != start and unit.type == self._units[start].type
-            if any(class_ in unit.classes for class_ in classes) and self.can_move(claims, start, unit.id)
-        ]
-        return min(found)[2] if found else None
+        over, host = Term(min(t.start for _, t in there), max(t.end for _, t in there)), self._units[start]
+        self._follow()
+        may = merge(*(self._vacancies.candidates(host.type, class_, *there[0]) for class_ in host.classes))
+        return self._fullest(
+            (one for one in may if one[2] != start and (among is None or one[2] in among)),
+            over,
+            lambda to: self.can_move(claims, start, to),
+        )
 
     def release(self, claim: bytes) -> None:
         """Give up all of a claim's places."""
