@@ -244,6 +244,12 @@ def kinds_of(row: Mapping[str, Any]) -> list[EventKind]:
     return list(dict.fromkeys(found))
 
 
+def ends_lease(row: Mapping[str, Any]) -> bool:
+    """Whether a line of a guest's log says that a lease is over, which had been granted."""
+    before, after = row["from_state"].partition("/")[0], row["to_state"].partition("/")[0]
+    return before in (*STARTS_SOON, *ENDS_SOON) and after in ("closed", "failed")
+
+
 def _codes(because: Mapping[str, Any] | None) -> Iterator[str]:
     if because:
         yield because["code"]

@@ -5,7 +5,7 @@ what waits is sent.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -15,7 +15,8 @@ from leasekit.config.gateway import MailTable
 from leasekit.core.time import SECOND
 from leasekit.gateway.actors import ActorAwayError, ActorConnection, RefusedError
 from leasekit.gateway.door import GUEST, GatewayDoor
-from leasekit.gateway.notices import DeliveryRecord, notices_of, soon
+from leasekit.gateway.notices import DeliveryRecord, ends_lease, notices_of, soon
+from leasekit.gateway.policies import tell_end
 from leasekit.gateway.sending import SendingError, send
 
 LOOK_EVERY: Final = 30.0
@@ -37,10 +38,12 @@ class Notifier:
     _networks: Sequence[str]
     _mail: MailTable | None
     _under_way: set[str] = attrs.field(init=False, factory=set)
+    _nursery: trio.Nursery = attrs.field(init=False)
 
     async def run(self) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             for guest in self._door.of_role(GUEST):
                 nursery.start_soon(self._follow, guest)
                 nursery.start_soon(self._look, guest)
@@ -68,6 +71,7 @@ class Notifier:
             rows = await guest.request("log", "", {"after": after, "limit": LOG_PAGE})
             if not rows:
                 return
+            await self._tell_ends(guest, rows)
             found, known = [], dict[str, dict[str, Any]]()
             for row in rows if notices.of_project(guest.name) else ():
                 if row["lease"] and row["lease"] not in known:
@@ -79,6 +83,15 @@ class Notifier:
             self._door.told.set()
             if len(rows) < LOG_PAGE:
                 return
+
+    async def _tell_ends(self, guest: ActorConnection, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A service that is asked by Blazar's protocol hears which leases are over."""
+        policy = self._door.policies.get(guest.name)
+        if policy is None or not policy.ask or policy.asked_as != "blazar":
+            return
+        for lease in dict.fromkeys(row["lease"] for row in rows if ends_lease(row)):
+            if shown := await _lease(guest, lease):
+                self._nursery.start_soon(tell_end, policy, guest.name, shown)
 
     async def _look(self, guest: ActorConnection) -> None:
         while True:

@@ -6,6 +6,7 @@ Limits hold for everybody but operators; managers of a project approve, so they 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -28,6 +29,7 @@ from leasekit.gateway.instants import iso
 from leasekit.gateway.problems import ProblemError
 from leasekit.gateway.routing import Call, unprocessable
 
+logger = logging.getLogger(__name__)
 POLICIES: Final = "policies"
 APPROVALS: Final = "approvals"
 PENDING: Final = "pending"
@@ -216,6 +218,20 @@ async def ask_service(policy: LeasePolicy, caller: Caller, project: str, wish: W
     raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, text, code="policy_away")
 
 
+async def tell_end(policy: LeasePolicy, project: str, shown: Mapping[str, Any]) -> None:
+    """A lease is over, which the service of a policy hears by Blazar's protocol. Nothing depends on its answer: it is
+    told once.
+    """
+    current = shown["granted"] or shown["approved"] or shown["requested"]
+    lease = _blazar_lease(shown["type"], current["units"], shown["start"], shown["end"])
+    body = {"context": _context("", project), "lease": lease}
+    try:
+        async with httpx.AsyncClient(timeout=(_span(policy.ask_within) or 0) / 1000, follow_redirects=False) as client:
+            await client.post(f"{policy.ask.rstrip('/')}/v1/on-end", json=body)
+    except httpx.HTTPError as error:
+        logger.info("the end of lease %s of %s is not told: %s", shown["id"], project, type(error).__name__)
+
+
 def _message(answer: httpx.Response) -> str:
     """What a service says for people."""
     try:
@@ -234,13 +250,17 @@ def _as_leasekit(caller: Caller, project: str, wish: Wish) -> tuple[str, dict[st
 
 def _as_blazar(caller: Caller, project: str, wish: Wish) -> tuple[str, dict[str, Any]]:
     """The calls of Blazar's external service filter: check-create and check-update."""
-    context = {"user_id": caller.name, "project_id": project, "auth_url": "", "region_name": ""}
+    context = _context(caller.name, project)
     lease = _blazar_lease(wish.type, wish.units, wish.start, wish.end)
     if wish.shown is None:
         return "/v1/check-create", {"context": context, "lease": lease}
     now = wish.shown["granted"] or wish.shown["approved"] or wish.shown["requested"]
     before = _blazar_lease(wish.type, now["units"], wish.shown["start"], wish.shown["end"])
     return "/v1/check-update", {"context": context, "current_lease": before, "lease": lease}
+
+
+def _context(caller: str, project: str) -> dict[str, str]:
+    return {"user_id": caller, "project_id": project, "auth_url": "", "region_name": ""}
 
 
 def _blazar_lease(type_: str, units: int, start: Instant, end: Instant) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from gateway_world import GatewayUnderTest, until
+from polling import PATIENCE
 
 from leasekit.client.shapes import ApprovalRequest, LeaseRequest
 from leasekit.core.frames import MEDIA_TYPE, pack, unpack
@@ -173,8 +174,8 @@ def test_who_sets_policies(user: httpx.Client, manager: httpx.Client, stranger: 
 
 
 @contextmanager
-def service(status: int, text: str = "") -> Iterator[tuple[str, list[Any]]]:
-    """A service that is asked, its URL and what it was asked."""
+def service(status: int, text: str = "", heard: threading.Event | None = None) -> Iterator[tuple[str, list[Any]]]:
+    """A service that is asked, its URL and what it was asked; ``heard`` is set when it is told of an end."""
     asked: list[Any] = []
 
     class Answering(BaseHTTPRequestHandler):
@@ -183,6 +184,8 @@ def service(status: int, text: str = "") -> Iterator[tuple[str, list[Any]]]:
             self.send_response(status)
             self.end_headers()
             self.wfile.write(text.encode())
+            if heard is not None and self.path.endswith("/on-end"):
+                heard.set()
 
         def log_message(self, *args: Any) -> None:
             """Nothing is printed."""
@@ -213,17 +216,21 @@ def test_a_service_is_asked_first(operator: httpx.Client, user: httpx.Client) ->
         assert (refused["code"], refused["detail"]) == ("policy", "not on a Sunday")
 
 
-def test_blazars_filter_service_is_asked(operator: httpx.Client, user: httpx.Client) -> None:
-    """By its two calls that can refuse."""
-    with service(204) as (url, asked), policy(operator, ask=url, asked_as="blazar"):
+def test_blazars_filter_service_is_asked_and_told(operator: httpx.Client, user: httpx.Client) -> None:
+    """By its two calls that can refuse, and the one that says that a lease is over."""
+    ended = threading.Event()
+    with service(204, heard=ended) as (url, asked), policy(operator, ask=url, asked_as="blazar"):
         lease = user.post("/leases", json={**WISH, "start": "2030-01-01T00:00:00Z"}).json()["id"]
         until(user, lease, "ticketed")
-    ((path, body),) = asked
-    assert path == "/v1/check-create"
+        user.post(f"/leases/{lease}/close", json={})
+        assert ended.wait(PATIENCE)
+    (path, body), (last, told) = asked
+    assert (path, last) == ("/v1/check-create", "/v1/on-end")
     assert (body["context"]["user_id"], body["context"]["project_id"]) == ("ursula", "alpha")
     assert (body["lease"]["start_date"], body["lease"]["end_date"]) == ("2030-01-01 00:00:00", "2030-01-01 01:00:00")
     assert body["lease"]["reservations"][0]["resource_type"] == "vm"
-    user.post(f"/leases/{lease}/close", json={})
+    assert told["context"]["project_id"] == "alpha"
+    assert (told["lease"]["start_date"], told["lease"]["reservations"][0]["min"]) == ("2030-01-01 00:00:00", 1)
 
 
 @pytest.mark.parametrize(("fails", "status"), [("closed", 503), ("open", 201)])
