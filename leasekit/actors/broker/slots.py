@@ -76,7 +76,10 @@ class SlotFinder:
         return [
             lease.id
             for lease in self._served.leases.values()
-            if lease.holder == holder
+            if lease.claims  # most are at other times, which their ends say without a look at each claim
+            and lease.claims[0].term.start < until.end
+            and lease.claims[-1].term.end > until.start
+            and lease.holder == holder
             and any(self._book.base(one.source) in bases and one.term.overlaps(until) for one in lease.claims)
         ]
 
