@@ -16,6 +16,7 @@ from leasekit.cli.options import Shown, argument, command, option
 from leasekit.cli.output import console, listing, note, print_table
 from leasekit.cli.times import SPAN, Count, Number
 from leasekit.core.errors import LeasekitError
+from leasekit.core.time import Duration
 
 if TYPE_CHECKING:
     from leasekit.emulation.experiment import Progress
@@ -41,6 +42,14 @@ def emulate(
     signatures: bool | None = option(
         "Sign and verify, or not, whatever the file says.", "--signatures/--no-signatures"
     ),
+    against: tuple[Path, ...] = option(
+        "Compare with the history of guests' daemons: their stores, a folder of them, or what `history export` has "
+        "written (repeat it).",
+        metavar="STORE",
+    ),
+    within: Duration | None = option(
+        "With --against: instants no further apart than this are the same [5s].", metavar="SPAN"
+    ),
 ) -> Shown:
     """Run a deploy file in virtual time, in every variant that its [emulation] table names, and sum it up.
 
@@ -56,7 +65,14 @@ def emulate(
       leasekit emulate deploy/emulation/terms.toml --data ../shared/data --json
       leasekit emulate deploy/emulation/terms.toml --synthetic --run 1d --run 7d
       leasekit emulate deploy/emulation/terms.toml --synthetic --jobs 4 --out run/terms --resume
+      leasekit emulate all.toml --against run/quickstart
     """
+    if against:
+        from leasekit.cli.history import compared
+
+        return compared(file, against, within, data, synthetic)
+    if within is not None:
+        raise click.UsageError("--within is for --against")
     from leasekit.emulation.experiment import INTERRUPT, run_file
 
     with progress_bars() as progress:

@@ -99,6 +99,7 @@ class CommandLine(LazyGroup):
         "ticket": "ticket evidence",
         "keys": "keys config",
         "emulate": "emulate experiment",
+        "history": "history",
         "mapper": "plan mapper",
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -6,10 +6,9 @@ import base64
 import binascii
 import os
 import re
-import sqlite3
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +32,6 @@ from leasekit.core.claims.evidence import (
 from leasekit.core.claims.signed import ED25519, TRUNCATION, Statement, decode_statement, fingerprint
 from leasekit.core.errors import LeasekitError, TicketError
 from leasekit.core.reasons import with_article
-from leasekit.core.schema import TABLES
 from leasekit.core.time import Instant
 
 FILE_MAX: Final = 64 * 1024
@@ -270,12 +268,9 @@ def stored_rows(spec: Stored, table: str) -> list[tuple[Any, ...]]:
         raise LeasekitError(f"the store of {spec.name} is in its daemon's memory: there is no file to read")
     if not spec.store.exists():
         raise LeasekitError(f"no store at {spec.store}: {spec.name} was never started")
-    columns = ", ".join(TABLES[table].columns)
-    try:
-        with closing(sqlite3.connect(f"{spec.store.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            return connection.execute(f"SELECT {columns} FROM {table} ORDER BY live DESC, rowid DESC").fetchall()
-    except sqlite3.Error as error:
-        raise LeasekitError(f"{spec.store}: {error}") from error
+    from leasekit.stores.sqlite import read_rows
+
+    return read_rows(spec.store, table, "live DESC, rowid DESC")
 
 
 def key_words(key: bytes, names: Mapping[bytes, str]) -> str:

@@ -12,7 +12,7 @@ from leasekit.config.deployment import Deployment
 from leasekit.config.sense import capacities
 from leasekit.config.traces import TraceMissing, data_dir, missing_traces
 from leasekit.core.leases.power import OPERATIONS, power_driver
-from leasekit.core.schema import Change
+from leasekit.core.schema import Change, Store
 from leasekit.core.steps import Action, ActorLike
 from leasekit.core.time import Instant, format_duration
 from leasekit.emulation.clocks import Clocked
@@ -23,7 +23,7 @@ from leasekit.emulation.pictures import emulation_of
 from leasekit.emulation.recorder import Recorder
 from leasekit.emulation.request_book import RequestBook
 from leasekit.emulation.world import Outcome, World
-from leasekit.stores.memory import MemoryStore
+from leasekit.stores.memory import Forgetful, MemoryStore
 
 
 class Emulated:
@@ -59,7 +59,8 @@ class Emulated:
         """What goes wrong, where the file says that anything does."""
         self.world = self._make_world(self.recorder.observe if observe is None else self._observe)
         for built in self.actors.values():
-            self.world.add(self._on_its_clock(built), MemoryStore(keep_log=False), action_model(built))
+            store = _lightened(built) if self.mishaps is None else MemoryStore(keep_log=False)
+            self.world.add(self._on_its_clock(built), store, action_model(built))
         if self.mishaps is not None:
             self.mishaps.begin()
 
@@ -99,6 +100,15 @@ class Emulated:
     def _observe(self, now: Instant, actor: str, changes: Sequence[Change]) -> None:
         for observer in self._observers:
             observer(now, actor, changes)
+
+
+def _lightened(built: BuiltActor) -> Store:
+    """Where no message is lost and no actor is made anew, nothing need be said again, and no row is read: an actor then
+    does neither, and its store keeps nothing. What a broker's rows would say nobody observes: none are made.
+    """
+    kernel = built.actor.kernel
+    kernel.resends, kernel.keeps_records = False, built.spec.role != "broker"
+    return Forgetful()
 
 
 def _recorder(deployment: Deployment, log: TextIO | None, requests: RequestBook, faults: MapperFaults) -> Recorder:

@@ -27,7 +27,7 @@ from leasekit.core.steps import Action, ActionDone, Input, Outgoing, Received, T
 from leasekit.core.time import DAY, INSTANT_MAX, Duration, Instant
 from leasekit.emulation.world import INPUTS, ActionModel, Node, World, instant
 from leasekit.policies.guest.manual import Manual
-from leasekit.stores.memory import MemoryStore
+from leasekit.stores.memory import Forgetful
 
 BROKER: Final = "broker"
 SITE: Final = "nodes"
@@ -36,13 +36,6 @@ WHOLE_RUN: Final[Duration] = 100_000 * DAY
 """Nothing is lost on the way, so that nothing need be said again; and what may wait, may wait for the whole run."""
 DECISION: Final = 2
 Observe = Callable[[Instant, str, Sequence[Change]], None]
-
-
-class Forgetful(MemoryStore):
-    """A store that keeps nothing: here no actor is ever made anew."""
-
-    def commit(self, changes: Sequence[Change]) -> None:
-        """Let go of them."""
 
 
 class LeanWorld(World):

@@ -99,3 +99,10 @@ class MemoryStore:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreError("the store in memory is closed")
+
+
+class Forgetful(MemoryStore):
+    """A store that keeps nothing, for emulations in which no actor is ever made anew."""
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        """Let go of them."""

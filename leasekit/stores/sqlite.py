@@ -285,6 +285,18 @@ def put_back(copy: Path | None, path: Path, at: Instant) -> list[Path]:
     return aside
 
 
+def read_rows(path: Path, table: str, order: str = "rowid") -> list[Row]:
+    """All rows of a table of a store, or of the log, in an order, whether a daemon has the store open or not. Raises
+    ``StoreError``.
+    """
+    columns = ", ".join(("seq", *LOG_COLUMNS) if table == LOG else COLUMNS[plain_table(table)])
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source:
+            return source.execute(f"SELECT {columns} FROM {table} ORDER BY {order}").fetchall()
+    except sqlite3.Error as error:
+        raise StoreError(_explain(path, "read", error)) from error
+
+
 def _copy(path: Path, made: Path, at: Instant) -> None:
     with (
         closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source,
