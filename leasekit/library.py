@@ -261,6 +261,22 @@ class SteppedWorld:
         """The roles of all actors, by name."""
         return {name: actor.role for name, actor in self._emulated.deployment.actors.items()}
 
+    @property
+    def end(self) -> Instant:
+        """When the deployment's emulation ends. A world can be stepped beyond it; results are up to then."""
+        emulation = emulation_of(self._emulated.deployment)
+        return emulation.start + emulation.horizon
+
+    @property
+    def next_at(self) -> Instant | None:
+        """When something happens next, if anything will by itself."""
+        return self._emulated.world.next_at
+
+    def mapper(self, actor: str) -> object:
+        """An actor's mapper, to look at what it keeps, or to tell it something."""
+        self._known(actor)
+        return self._emulated.actors[actor].actor.turning.mapper
+
     def run_for(self, time: Duration | str) -> Instant:
         """Let so much time pass, in ms or as ``"2h"``; returns the instant that it is then."""
         return self.run_until(self.now + _duration(time))

@@ -29,7 +29,7 @@ ROOMS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "runtime": ("leasekit/runtime/",),
         "virtual-time shell": ("leasekit/emulation/",),
         "cli": ("leasekit/cli/",),
-        "library": ("leasekit/library.py",),
+        "library": ("leasekit/library.py", "leasekit/learning.py"),
         "small drivers": ("leasekit/drivers/",),
     },
     BESIDE: {

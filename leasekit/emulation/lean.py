@@ -54,11 +54,6 @@ class LeanWorld(World):
         actor.kernel.keeps_records, actor.kernel.keeps_log, actor.kernel.resends = records, log, False
         self.add(actor, Forgetful(), model)
 
-    @property
-    def next_at(self) -> Instant | None:
-        """When something happens next, if anything will."""
-        return self._queue[0][0] if self._queue else None
-
     def _run_events(self, until: Instant) -> None:
         queue = self._queue
         self._drain()

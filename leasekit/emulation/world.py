@@ -161,6 +161,11 @@ class World:
 
     # -- running -----------------------------------------------------------------------------------------------
 
+    @property
+    def next_at(self) -> Instant | None:
+        """When something happens next, if anything will."""
+        return self._queue[0][0] if self._queue else None
+
     def run_until(self, until: Instant) -> None:
         """Let time pass up to and including ``until``."""
         if self._every_tick:
