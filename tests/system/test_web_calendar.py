@@ -170,7 +170,7 @@ def test_with_keys_alone(person: Callable[..., Person], ada: httpx.Client) -> No
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.className") == "chart-scroll":
             break
-    for key in ("ArrowRight", "ArrowRight", "Shift+ArrowRight", "Shift+ArrowRight"):
+    for key in ("ArrowDown", "ArrowRight", "ArrowRight", "Shift+ArrowRight", "Shift+ArrowRight"):
         page.keyboard.press(key)
     expect(page.locator(".chart [role=status]")).to_contain_text("6 of 6 free")
     page.keyboard.press("Enter")
@@ -184,6 +184,7 @@ def test_with_keys_alone(person: Callable[..., Person], ada: httpx.Client) -> No
     until(ada, "keys", "ticketed")
     expect(page.locator(".chart-scroll")).to_be_focused()
     expect(page.locator(".side")).to_be_hidden()
+    expect(page.locator(".chart-scroll")).to_have_attribute("data-bars", "1")
     page.keyboard.press("ArrowDown")
     expect(page.locator(".chart [role=status]")).to_contain_text("keys")
     page.keyboard.press("Enter")
@@ -229,6 +230,25 @@ def test_what_somebody_else_does_shows_at_once(person: Callable[..., Person], la
         olga.post(f"/leases/{id_}/close", json={})
         until(olga, id_, "closed")
     expect(table).not_to_contain_text("2 of 6")
+
+
+def test_types_and_attributes_that_are_markup(person: Callable[..., Person]) -> None:
+    """Are shown as they are, in the chart, its table, and pages of operators."""
+    who = person("olga")
+    who.page.on("dialog", lambda dialog: who.complaints.append(dialog.message))
+    for path in (
+        "/calendar",
+        "/calendar?view=table",
+        "/sites",
+        "/claims",
+        "/usage",
+        "/request",
+        "/leases?project=alpha",
+    ):
+        page = who.open(path)
+        assert page.locator("#page img, #page script").count() == 0, path
+    who.open("/calendar")
+    expect(page.locator(".row-label", has_text="<img src=x onerror=alert(1)>").first).to_be_visible()
 
 
 def test_a_view_has_an_address(person: Callable[..., Person]) -> None:

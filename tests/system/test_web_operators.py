@@ -96,6 +96,41 @@ def test_usage_and_audit(person: Callable[..., Person], ada: httpx.Client) -> No
     ada.post(f"/leases/{lease}/close", json={})
 
 
+def test_claims_show_who_gave_what(person: Callable[..., Person], ada: httpx.Client) -> None:
+    """From the site's own down to a lease, each by whom, and how much of it is given."""
+    lease = ada.post("/leases", json={"type": "vm", "units": 2, "length": "2h"}).json()["id"]
+    until(ada, lease, "active")
+    who = person("olga")
+    page = who.open("/claims")
+    root = page.locator(".claims > li").first
+    expect(root).to_contain_text("broker 6")
+    expect(root).to_contain_text("2 of 6 given at most")
+    expect(root.locator("li").filter(has_text=lease)).to_contain_text("alpha 2")
+    expect(page.get_by_text("oversubscribed")).to_have_count(0)
+    expect(page.locator("#page")).to_contain_text("None: nobody was found")
+    who.check()
+    ada.post(f"/leases/{lease}/close", json={})
+
+
+def test_a_request_in_all_its_words(person: Callable[..., Person], ada: httpx.Client) -> None:
+    """What stands in the way, and an offer that is taken; the address is a template."""
+    busy = ada.post("/leases", json={"type": "vm", "units": 6, "length": "2h", "name": "busy"}).json()["id"]
+    until(ada, busy, "active")
+    who = person("ada")
+    page = who.open("/request?type=vm&units=3&keepalive=1h&name=asked")
+    expect(page.get_by_label("Ends when silent for", exact=True)).to_have_value("1h")
+    expect(page.locator(".offers")).to_contain_text("Your own in the way")
+    who.check()
+    page.locator(".offer").first.click()
+    expect(page.locator(".answer")).to_have_attribute("data-kind", "granted")
+    page.get_by_role("button", name="Request", exact=True).click()
+    expect(page.get_by_role("heading", name="asked")).to_be_visible()
+    expect(page.locator("#page dl").first).to_contain_text("Ends when silent for1h")
+    assert ada.get("/leases/asked").json()["units"] == 3
+    for id_ in ("asked", busy):
+        ada.post(f"/leases/{id_}/close", json={})
+
+
 def test_who_may_not_is_told(person: Callable[..., Person]) -> None:
     """A page of operators says why it shows nothing."""
     who = person("ada")

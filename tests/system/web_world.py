@@ -37,6 +37,17 @@ driver = "null"
 broker = "broker"
 type = "vm"
 
+[[actor.site.inventory]]
+type = "<img src=x onerror=alert(1)>"
+units = 2
+prefix = "board-"
+driver = "null"
+unit_properties = {{ note = "<script>alert(2)</script>" }}
+
+[[actor.site.delegation]]
+broker = "broker"
+type = "<img src=x onerror=alert(1)>"
+
 [actor.site.driver.null]
 kind = "null"
 

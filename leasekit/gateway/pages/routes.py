@@ -70,6 +70,7 @@ PAGES: Final = (
     WebPage("lease", "Lease", "/leases/{lease}"),
     WebPage("request", "Request", "/request"),
     WebPage("sites", "Sites", "/sites", office=True),
+    WebPage("claims", "Claims", "/claims", office=True),
     WebPage("usage", "Usage", "/usage"),
     WebPage("audit", "Audit", "/audit"),
 )

@@ -44,8 +44,8 @@ function booking(bar, row, project) {
   };
 }
 
-/** The levels of classes and of bookings of one's own, as steps [from, mine, others, withheld, absent] of `units`. */
-function levels(classes, own, units) {
+/** The levels of classes, of bookings of one's own and of what is withheld, as steps [from, mine, others, withheld, absent] of `units`. */
+function levels(classes, booked, units) {
   const changes = new Map();
   const add = (at, index, by) => {
     if (!by) return;
@@ -55,21 +55,26 @@ function levels(classes, own, units) {
   };
   for (const one of classes) {
     let before = [0, 0, 0];
-    for (const [at, there, booked, free] of one.steps) {
-      const now = [booked, Math.max(0, there - booked - free), one.most - there];
+    for (const [at, there, taken, free] of one.steps) {
+      const now = [taken, Math.max(0, there - taken - free), one.most - there];
       now.forEach((count, index) => add(at, index + 1, count - before[index]));
       before = now;
     }
   }
-  for (const one of own) {
-    add(one.start, 0, one.units);
-    add(one.end, 0, -one.units);
+  // Units that are in maintenance are not there: of those that are missing it is known why.
+  for (const one of booked) {
+    for (const [at, by] of [[one.start, one.units], [one.end, -one.units]]) {
+      if (one.kind === "mine") add(at, 0, by);
+      if (one.kind === "withheld") add(at, 2, by);
+      if (one.kind === "withheld") add(at, 3, -by);
+    }
   }
   const level = [0, 0, 0, 0];
   return [...changes.keys()].sort((a, b) => a - b).map((at) => {
     changes.get(at).forEach((by, index) => { level[index] += by; });
     const mine = Math.min(level[0], units);
-    return [at, mine, Math.max(0, level[1] - mine), Math.max(0, Math.min(level[2], units - mine)), level[3]];
+    // The edges of bars and of stretches differ by a little: nothing is less than none in between.
+    return [at, mine, Math.max(0, level[1] - mine), Math.max(0, Math.min(level[2], level[2] + level[3])), Math.max(0, level[3])];
   });
 }
 
@@ -114,23 +119,23 @@ export function rowsOf(data, shown, open) {
 
 function below(source, classes, all, open) {
   const key = `${source.site}/${source.type}`, units = sum(classes.map((one) => one.most)), several = classes.length > 1;
-  const opened = open.has(key), own = all.filter((one) => one.mine);
+  const opened = open.has(key), telling = (one) => one.properties.filter((text) => !source.classes.every((each) => each.properties.includes(text)));
   const rest = all.filter((one) => one.kind !== "other" || one.project);
   const lanes = packed(merged(rest)), folded = opened ? LANES_MAX : LANES_FOLDED;
   const more = lanes.slice(folded).reduce((count, lane) => count + lane.length, 0);
   const rows = [{
     key, kind: "type", depth: 1, label: source.type, sub: counts(units) + (several ? `, ${classes.length} classes` : "") + (more ? `, ${more} more bookings` : ""), site: source.site, type: source.type,
     units, free: true, opens: several || more > 0 || classes.some((one) => one.units.length > 0), open: opened, filter: "",
-    steps: levels(classes, own.filter((one) => one.kind === "mine"), units), lanes: lanes.slice(0, folded),
+    steps: levels(classes, rest, units), lanes: lanes.slice(0, folded),
   }];
   if (!opened) return rows;
   for (const one of classes) {
     const inside = `${key}/${one.id}`, theirs = all.filter((booked) => booked.row === one.index);
     if (several) {
       rows.push({
-        key: inside, kind: "class", depth: 2, label: one.properties.join(", ") || "without attributes", sub: counts(one.most), site: source.site, type: source.type,
-        units: one.most, free: true, opens: one.units.length > 0, open: open.has(inside), filter: one.properties.map(condition).join(" and "),
-        steps: levels([one], theirs.filter((booked) => booked.kind === "mine"), one.most),
+        key: inside, kind: "class", depth: 2, label: telling(one).join(", ") || "the others", sub: counts(one.most), site: source.site, type: source.type,
+        units: one.most, free: true, opens: one.units.length > 0, open: open.has(inside), filter: telling(one).map(condition).join(" and "),
+        steps: levels([one], theirs, one.most),
       });
       if (!open.has(inside)) continue;
     }

@@ -209,6 +209,7 @@ class Calendar {
       this.tryDragged({ type: row.type, site: row.site, filter: row.filter, units: this.reserving?.wish.units ?? 1, ...timeOf(start, end) }, "/leases/dry-run", start, end);
       return;
     }
+    this.endDrag();
     if (!this.reserving || this.reserving.key !== row.key) {
       const wish = { type: row.type, site: row.site, filter: row.filter, start, end, project: this.project, projects: this.projects, units: this.reserving?.wish.units ?? 1 };
       const reserving = new Reserving(wish, {
@@ -224,6 +225,13 @@ class Calendar {
     this.chart.select({ key: row.key, start, end });
     requestAnimationFrame(() => requestAnimationFrame(() => this.chart.reveal(start, end)));
     if (byKeys) this.reserving.units.focus();
+  }
+
+  /** What was asked while it was dragged is not told any more. */
+  endDrag() {
+    this.dragging = "";
+    this.dragged?.stop();
+    this.chart.say("");
   }
 
   /** While it is dragged: what would be answered is said where the pointer is. */
@@ -293,6 +301,7 @@ class Calendar {
       this.tryDragged(body, `/leases/${encodeURIComponent(bar.lease)}/${what}/dry-run`, start, end);
       return;
     }
+    this.endDrag();
     let lease;
     try {
       lease = await get(`/leases/${encodeURIComponent(bar.lease)}`, { project: this.project });

@@ -79,6 +79,7 @@ export class Chart {
       row.height = row.top + (row.lanes?.length ?? 0) * (row.kind === "unit" ? UNIT : LANE) + (row.lanes?.length && row.kind !== "unit" ? 4 : 0);
       y += row.height;
     }
+    this.scroll.dataset.bars = rows.reduce((count, row) => count + (row.lanes ?? []).flat().length, 0);
     this.space.style.height = `${Math.max(y, 1)}px`;
     if (this.#cursor) this.#cursor.row = Math.min(this.#cursor.row, rows.length - 1);
     this.draw();

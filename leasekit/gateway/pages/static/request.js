@@ -40,7 +40,7 @@ function inputOf(name, schema, value, types) {
   if (name === "site") return choice([["", "any"], ...new Set(types.flatMap((one) => one.classes.map((each) => each.site)))], start, null, { name });
   if (kind.type === "boolean") return h("input", { type: "checkbox", name, checked: value === "yes" });
   if (kind.type === "integer") return h("input", { type: "number", name, min: kind.minimum, max: kind.maximum, value: start, required: name === "units" });
-  if (kind.format === "date-time") return h("input", { type: "datetime-local", name, value: start });
+  if (kind.format === "date-time") return h("input", { type: "datetime-local", name, step: 1, value: start });
   if (kind.type === "object") return h("textarea", { name, rows: 2, value: start });
   return h("input", { name, maxlength: kind.maxLength, value: start, autocomplete: "off", spellcheck: false });
 }
@@ -103,7 +103,7 @@ await page(async (place) => {
     const { type, units, site, filter, length, start, end } = body();
     const span = length ? time.toSpan(length) : Date.parse(end) - (start ? Date.parse(start) : Date.now());
     offers.look({ type, units, site, filter, ...(start && Date.parse(start) > Date.now() ? { start } : {}) }, span, project, (slot, from) => {
-      inputs.get("start").value = time.toInput(from);
+      inputs.get("start").value = time.toExactInput(from);
       inputs.get("site").value = slot.site;
       changed();
       send.focus();

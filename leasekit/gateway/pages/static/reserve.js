@@ -85,7 +85,9 @@ export class Reserving {
 
   #typed() {
     this.wish.units = Number(this.units.value);
-    const start = time.fromInput(this.start.value), end = time.fromInput(this.end.value);
+    // An input shows minutes: a time that was not typed is the exact one.
+    const read = (input, was) => (input.value === time.toInput(was) ? was : time.fromInput(input.value));
+    const start = read(this.start, this.wish.start), end = read(this.end, this.wish.end);
     if (!this.place.checkValidity() || !(end > start)) return;
     this.wish.start = start;
     this.wish.end = end;

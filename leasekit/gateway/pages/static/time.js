@@ -72,6 +72,12 @@ export function toInput(at) {
   return `${p.year}-${two(p.month + 1)}-${two(p.day)}T${two(p.hour)}:${two(p.minute)}`;
 }
 
+/** The first whole second from an instant on, in an input that takes seconds. */
+export function toExactInput(at) {
+  const whole = Math.ceil(at / SECOND) * SECOND;
+  return `${toInput(whole)}:${two(parts(whole).second)}`;
+}
+
 /** What stands in such an input; NaN where nothing does. */
 export function fromInput(text) {
   const found = /^(\d+)-(\d+)-(\d+)T(\d+):(\d+)(?::(\d+))?/.exec(text);
