@@ -63,7 +63,7 @@ def wait(world: DeployedWorld, units: int, guest: str = "web", **more: str) -> s
 
 def ending(world: DeployedWorld) -> set[str]:
     """The leases that are ended early."""
-    return {lease.id for lease in world.broker("broker").leases.values() if lease.cut >= 0}
+    return {lease.id for lease in world.broker("broker").leases.values() if lease.ending.at >= 0}
 
 
 def test_the_cheapest_victim_leaves_and_no_other(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from leasekit.core.errors import CommandError, LeasekitError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases import membership as mb
-from leasekit.core.leases.records import Asked, BrokerLease, Delegation, GuestLease, Notice, Waits
+from leasekit.core.leases.records import Asked, BrokerLease, Delegation, GuestLease, Notice, Waits, WaitsForMapper
 from leasekit.core.mappers import BrokerCycle, Grant, PlanCycle, PlannedPart, Reject, TopologyPlan, Wake
 from leasekit.core.properties import Counts
 from leasekit.core.protocol.messages import (
@@ -265,7 +265,9 @@ def test_calls_wait_for_their_peer(kernel: Kernel, keyring: Keyring) -> None:
 def lease_of(keyring: Keyring) -> BrokerLease:
     """One that web has asked for."""
     asked = Asked(NEW, 1, Term(HOUR, 2 * HOUR), "", {})
-    return BrokerLease("w-1", "web", "", "vm", br.NASCENT, br.TICKETING, asked, 3, 3, HOUR, HOUR, key=WEB.public)
+    return BrokerLease(
+        "w-1", "web", "", "vm", br.NASCENT, br.TICKETING, asked, 3, WaitsForMapper(3, HOUR, HOUR), key=WEB.public
+    )
 
 
 def test_served_numbers_updates_and_keeps_them_until_they_are_acknowledged(kernel: Kernel, keyring: Keyring) -> None:

@@ -39,7 +39,7 @@ from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.machine import NONE
-from leasekit.core.leases.records import Asked, BrokerLease, Delegation, Granted, Notice
+from leasekit.core.leases.records import Asked, BrokerLease, Delegation, Granted, Notice, WaitsForMapper
 from leasekit.core.mappers import Grant, Preempt
 from leasekit.core.properties import digest_properties
 from leasekit.core.protocol.codec import encode_message
@@ -94,7 +94,9 @@ class Parts:
     def lease(self, units: int, *, preemptible: bool = False) -> BrokerLease:
         """One of ``web`` that has so many units."""
         asked = Asked(NEW, units, TERM, "", {})
-        lease = BrokerLease("w-1", "web", "", "vm", br.TICKETED, NONE, asked, 3, 0, HOUR, HOUR, key=WEB.public)
+        lease = BrokerLease(
+            "w-1", "web", "", "vm", br.TICKETED, NONE, asked, 3, WaitsForMapper(0, HOUR, HOUR), key=WEB.public
+        )
         self.served.leases[lease.id] = lease
         self.granted.add(lease, 0, [self.claim(units, TERM, preemptible=preemptible)])
         return lease

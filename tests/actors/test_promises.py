@@ -109,7 +109,7 @@ def test_a_victim_that_leaves_early_makes_room_early(world: DeployedWorld) -> No
     world.command("batch", "lease.close", lease=first)
     world.pass_time(15 * SECOND)
     assert world.lease("web", other)["state"] == "active", world.lease("web", other)
-    assert world.broker("upper").leases[first].cut > world.now
+    assert world.broker("upper").leases[first].ending.at > world.now
     assert world.query("site", "evidence") == []
 
 
@@ -170,11 +170,11 @@ def test_a_notice_is_a_state_that_survives_a_kill(world: DeployedWorld, killed: 
 def test_a_victim_that_is_requeued_is_asked_for_anew(world: DeployedWorld) -> None:
     """All of it, in its old place in line, when the other is over; one that its guest closes early is not."""
     first = victim(world, on_preempt="requeue", notice="10s", deferrable="true", latest_start=str(MINUTE))
-    arrived = world.broker("upper").leases[first].arrived
+    arrived = world.broker("upper").leases[first].waits.arrived
     world.request("web", 2, world.now, world.now + 10 * MINUTE, properties=DEFERRABLE)
     world.pass_time(MINUTE)
     again = next(one for one in world.guest("batch").leases.values() if one.asked.properties.get("resumes") == first)
-    assert again.asked.term.length == HOUR - SECOND and world.broker("upper").leases[again.id].arrived == arrived
+    assert again.asked.term.length == HOUR - SECOND and world.broker("upper").leases[again.id].waits.arrived == arrived
     world.pass_time(12 * MINUTE)
     assert world.lease("batch", again.id)["state"] == "active", world.lease("batch", again.id)
     world.request("web", 2, world.now, world.now + 10 * MINUTE, properties=DEFERRABLE)
@@ -204,7 +204,7 @@ def test_a_lease_ends_when_it_has_run_for_as_long_as_it_may(world: DeployedWorld
     """Its guest hears of it in time, by the code; an extend doesn't move that, and it is not requeued."""
     first = victim(world, max_run="20m", notice="2m", on_preempt="requeue")
     world.command("batch", "lease.extend", lease=first, end=world.now + 3 * HOUR)
-    since = world.broker("upper").leases[first].since
+    since = world.broker("upper").leases[first].terms.since
     if restarted:
         world.restart("upper")
     world.run_until(since + 18 * MINUTE - SECOND)
@@ -248,8 +248,8 @@ def test_all_victims_or_none(world: DeployedWorld) -> None:
     ):
         _decide(broker, Grant(firm, held, units, broker.leases[firm].asked.term, victims=victims))
         assert why in broker.errors[-1], (why, broker.errors[-1])
-    assert broker.leases[first].cut == broker.leases[second].cut == -1
-    assert broker.leases[firm].promise is None
+    assert broker.leases[first].ending.at == broker.leases[second].ending.at == -1
+    assert broker.leases[firm].room.promise is None
     world.feed("upper", [])
     world.run_until(world.now + 10 * MINUTE)
     assert world.lease("batch", first)["state"] == world.lease("batch", second)["state"] == "active"

@@ -137,7 +137,7 @@ def test_a_preemption_that_is_refused_changes_nothing(world: DeployedWorld) -> N
     complaints = decide(world, "upper", Preempt(lease, 5 * MINUTE, "go"))
     world.run_until(6 * MINUTE)
     if complaints:
-        assert world.broker("upper").leases[lease].cut == -1
+        assert world.broker("upper").leases[lease].ending.at == -1
         assert not world.letters(Truncated, "upper", "site")
         assert states(world, lease, "site") == ["active"]
     else:

@@ -271,15 +271,15 @@ def test_room_on_its_way_is_counted(world: SavingWorld) -> None:
 def test_its_place_in_line(world: SavingWorld) -> None:
     """The rest waits since its lease was first asked for, once: nobody gets further by saying that it resumes it."""
     first = work(world)
-    asked = world.broker("broker").leases[first].arrived
+    asked = world.broker("broker").leases[first].waits.arrived
     reserve(world)
     world.run_until(START + MINUTE)
     rest = world.named("batch", "work")["id"]
-    assert world.broker("broker").leases[rest].arrived == asked
+    assert world.broker("broker").leases[rest].waits.arrived == asked
     again = world.request("batch", 1, END, HOUR, properties={**SAVING, "resumes": first})
     stolen = world.request("web", 1, END, HOUR, properties={**SAVING, "resumes": first})
     world.pass_time(SECOND)
-    assert min(world.broker("broker").leases[lease].arrived for lease in (again, stolen)) > asked
+    assert min(world.broker("broker").leases[lease].waits.arrived for lease in (again, stolen)) > asked
 
 
 def test_what_can_not_be_saved(world: SavingWorld) -> None:

@@ -87,7 +87,7 @@ def test_a_cost_that_is_none_refuses_one_request(tmp_path: Path, says: Any, told
     shown = world.lease("web", other)
     assert shown["state"] == "failed"
     assert f"cost Wrong of lease {first}: {told}, expected a number of at least 0" in shown["reason"]
-    assert world.broker("upper").leases[first].cut == -1
+    assert world.broker("upper").leases[first].ending.at == -1
     assert world.lease("batch", first)["state"] == world.lease("web", third)["state"] == "active"
 
 
@@ -104,7 +104,7 @@ def test_a_victim_that_is_named_twice_leaves_nothing_changed(tmp_path: Path) -> 
     broker.turns.running = broker.kernel.next("turn")
     broker.step(TurnDone(broker.turns.running, [Grant(other, source, 1, term, victims=twice)]))
     assert "one is named twice" in broker.errors[-1]
-    assert broker.leases[first].cut == -1 and broker.leases[other].promise is None
+    assert broker.leases[first].ending.at == -1 and broker.leases[other].room.promise is None
 
 
 @pytest.mark.parametrize(

@@ -364,7 +364,7 @@ BUGS: Final[dict[str, Bug]] = {
         'site, (properties, classes) = source.site.replace("0", "1"),',
     ),
     "a deferred start is later than is of use": Bug(
-        LeaseViews, "request", "(max(lease.deadline, start) if options.deferrable else start)",
+        LeaseViews, "request", "(max(lease.waits.deadline, start) if options.deferrable else start)",
         "(start + 10 * lease.asked.term.length if options.deferrable else start)",
     ),
     # -- what goes on from a term
@@ -386,13 +386,13 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     # -- preemption, maintenance, questions, peers
     "preempted units are granted before their site has agreed": Bug(
-        Preemption, "end", "lease.cut, lease.suspended = at, suspend or lease.on_preempt == REQUEUE",
-        "lease.cut, lease.suspended = at, suspend or lease.on_preempt == REQUEUE\n"
-        "    for one in lease.claims:\n        self._granted._book.end_early(one, max(at, one.term.start))",
+        Preemption, "end", 'self._kernel.fire(lease, "preempt"',
+        "for one in lease.claims:\n        self._granted._book.end_early(one, max(at, one.term.start))\n"
+        '    self._kernel.fire(lease, "preempt"',
     ),
     "a broker ends a lease before its notice is over": Bug(
-        Preemption, "victim", "else ends_from(lease, self._kernel.now)", "else lease.since",
-        also=Bug(LeaseViews, "granted", "ends_from(lease, self._kernel.now, ", "(lambda *_, **__: lease.since)("),
+        Preemption, "victim", "else ends_from(lease, self._kernel.now)", "else lease.terms.since",
+        also=Bug(LeaseViews, "granted", "ends_from(lease, self._kernel.now, ", "(lambda *_, **__: lease.terms.since)("),
     ),
     "a lease runs on after its longest run": Bug(
         LongestRuns, "due_at", "if end < last.until else None", "if False else None"

@@ -19,12 +19,12 @@ from leasekit.actors.settings import DELEGATE
 from leasekit.core.claims.claim import READY_AT, REDEEM_BY, REPLACES, SAVING, UNUSED_UNTIL, EarlyTerms, Ticket, delegate
 from leasekit.core.claims.signed import RECEIPT, TRUNCATION, Signer, Statement, check_statement, decode_statement, state
 from leasekit.core.errors import CommandError, RemoteError
-from leasekit.core.leases.records import BrokerLease, Granted, Notice, pack_body
+from leasekit.core.leases.records import BrokerLease, EndTerms, Granted, Notice, pack_body
 from leasekit.core.mappers import Grant
 from leasekit.core.properties import Properties, saves
 from leasekit.core.protocol.messages import MODIFY, NEW, Accepted, ClaimReport, ReturnTicket, TicketUpdate, Truncated
 from leasekit.core.reasons import Code, Reason, mark
-from leasekit.core.requests import NOTICE, TERMINATE, Options
+from leasekit.core.requests import NOTICE, Options
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Duration, Instant, Term, format_duration
 from leasekit.core.vectors import NEEDS, as_properties
@@ -42,50 +42,47 @@ def is_part(lease: BrokerLease, grant: Grant, options: Options, resource: Proper
 
 def ends_suspended(lease: BrokerLease, grant: Grant, options: Options, resource: Properties) -> Duration:
     """How long before its end the lease is saved, if a grant is of a part; else 0."""
-    return lease.suspend if is_part(lease, grant, options, resource) else 0
+    return lease.terms.suspend if is_part(lease, grant, options, resource) else 0
 
 
 def note_terms(lease: BrokerLease, grant: Grant, options: Options) -> None:
     """Remember how the lease can be ended early: renewals needn't say it again."""
     new = lease.asked.op == NEW
-    if new:
-        lease.since = grant.term.start
+    terms = lease.terms._replace(since=grant.term.start) if new else lease.terms
     if not grant.preemptible:
-        lease.suspend = lease.notice = lease.min_run = lease.max_run = lease.bid = 0
-        lease.on_preempt = TERMINATE
+        lease.terms = EndTerms(terms.since)
         return
-    lease.suspend = options.suspend or lease.suspend
     if new or options.notice is not None:
-        lease.notice = NOTICE if options.notice is None else options.notice
-        lease.on_preempt = options.on_preempt
-    if options.min_run is not None:
-        lease.min_run = options.min_run
-    if options.max_run is not None:
-        lease.max_run = options.max_run
-    if options.bid is not None:
-        lease.bid = options.bid
+        notice = NOTICE if options.notice is None else options.notice
+        terms = terms._replace(notice=notice, on_preempt=options.on_preempt)
+    lease.terms = terms._replace(
+        min_run=terms.min_run if options.min_run is None else options.min_run,
+        max_run=terms.max_run if options.max_run is None else options.max_run,
+        suspend=options.suspend or terms.suspend,
+        bid=terms.bid if options.bid is None else options.bid,
+    )
 
 
 def ends_from(lease: BrokerLease, now: Instant, *, suspend: bool = False) -> Instant:
     """When a lease that has begun can be ended at the earliest, or be suspended by, if that is decided now."""
     if suspend:
-        return max(max(now, lease.claims[0].term.start) + lease.suspend, lease.since + lease.min_run)
-    return max(now + lease.notice, lease.since + lease.min_run)
+        return max(max(now, lease.claims[0].term.start) + lease.terms.suspend, lease.terms.least_end)
+    return max(now + lease.terms.notice, lease.terms.least_end)
 
 
 def with_suspend(lease: BrokerLease) -> Properties:
     """The request properties of what the lease last asked for, with what it says of being suspended."""
     told = lease.asked.properties
-    if not lease.suspend or SUSPEND in told:
+    if not lease.terms.suspend or SUSPEND in told:
         return told
-    return {**told, SUSPEND: format_duration(lease.suspend)}
+    return {**told, SUSPEND: format_duration(lease.terms.suspend)}
 
 
 def early(lease: BrokerLease, class_: int, grant: Grant) -> Properties:
     """What claims of a lease of machines say of its class, and of its end for others: the site, which alone knows where
     there is room, may have to decide of that.
     """
-    terms = EarlyTerms(class_, lease.notice, lease.min_run) if grant.preemptible else EarlyTerms(class_)
+    terms = EarlyTerms(class_, lease.terms.notice, lease.terms.min_run) if grant.preemptible else EarlyTerms(class_)
     return terms.constraints()
 
 
@@ -377,21 +374,23 @@ class GrantedClaims:
         source = self._book.get(lease.claims[-1].source)
         if source is None or not saves(source.properties):
             raise CommandError(f"lease {lease.id} can't be suspended: its site saves no {lease.type!r}")
-        if not lease.suspend:
+        saving = lease.terms.suspend
+        if not saving:
             raise CommandError(f"lease {lease.id} can't be suspended: it doesn't say how long that takes (suspend)")
         begun = max(self._kernel.now, lease.claims[0].term.start)
-        if at - lease.suspend < begun:
+        if at - saving < begun:
             raise CommandError(
-                f"lease {lease.id} can't be suspended by {mark(at)}: that takes {lease.suspend} from {mark(begun)} on"
+                f"lease {lease.id} can't be suspended by {mark(at)}: that takes {saving} from {mark(begun)} on"
             )
-        return lease.suspend
+        return saving
 
     # -- a lease ends --------------------------------------------------------------------------------------------
 
     def over(self, lease: BrokerLease, reason: Reason) -> None:
         """The lease is over: nothing of it is booked, and it asks for nothing."""
         self.settle_cut(lease, len(lease.claims))
-        lease.ended, lease.reason, lease.request = self._kernel.now, reason, 0
+        lease.ended, lease.reason = self._kernel.now, reason
+        lease.waits = lease.waits._replace(number=0)
         if self.usage is not None:  # now: after a restart its row is history, which is not read
             self.usage.let_go(lease.holder, lease.type, lease.claims)
             self._kernel.changes += self.usage.take_changes()
@@ -418,8 +417,8 @@ class GrantedClaims:
                 if old.held:
                     self._book.hold_rest(old, new)
                     self._cut_off[old.digest.hex()] = lease.id
-            if lease.promise is not None:
-                self._book.promise(lease.promise)
+            if lease.room.promise is not None:
+                self._book.promise(lease.room.promise)
             if lease.unacked:
                 self._kernel.owe(lease, lease.holder)
             self._kernel.schedule(lease, self._kernel.now if lease.unacked else self._kernel.due_at(lease))

@@ -35,7 +35,7 @@ from leasekit.actors.settings import BrokerSettings
 from leasekit.core.claims.claim import JOINED_MAX, Ticket, decode_ticket, join_tickets
 from leasekit.core.errors import CommandError
 from leasekit.core.leases.plans import HOLD, PlanHold
-from leasekit.core.leases.records import Asked, BrokerLease, Delegation, Granted
+from leasekit.core.leases.records import NO_ROOM, Asked, BrokerLease, Delegation, Granted
 from leasekit.core.mappers import BrokerCycle, Grant, GrantedLease, PendingRequest, Usage
 from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties, chosen, count_of, first_of, fits, saves, total
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, REPLACE, TICKET_MAX, Introduce, TicketUpdate
@@ -107,7 +107,7 @@ class Answers:
         continuations: bytes = b"",
     ) -> None:
         """The request of ``lease`` is over, as ``status`` says: its guest is told until it acknowledges that."""
-        number, lease.request = lease.request, 0
+        number, lease.waits = lease.waits.number, lease.waits._replace(number=0)
         self.take_back(lease)
         self.queue.remove(lease)
         if status == "granted":
@@ -130,11 +130,11 @@ class Answers:
 
     def take_back(self, lease: BrokerLease) -> None:
         """What ``lease`` waits for is decided: nothing is promised to it any more."""
-        lease.defer_reason, lease.hand_over = None, -1
-        if lease.promise is not None:
-            self._book.take_back(lease.promise)
+        lease.defer_reason = None
+        promise, lease.room = lease.room.promise, NO_ROOM
+        if promise is not None:
+            self._book.take_back(promise)
             self._book.note_news()
-            lease.promise, lease.victims = None, ()
 
     def class_of(self, lease: BrokerLease) -> int:
         """The class of a request that is answered."""
@@ -229,9 +229,9 @@ class LeaseTerms:
     def _due_at(self, lease: BrokerLease) -> Instant | None:
         if lease.ended >= 0:
             return earliest(lease.send_at if lease.unacked else None, self._served.drop_at(lease))
-        waiting = lease.deadline if lease.request else None
-        if lease.hand_over >= 0:
-            waiting = min(lease.deadline, lease.hand_over)
+        waiting = lease.waits.deadline if lease.waits.number else None
+        if lease.room.hand_over >= 0:
+            waiting = min(lease.waits.deadline, lease.room.hand_over)
         clocks = (clock.due_at(lease) for clock in self._clocks if lease.claims)
         ends = earliest(booked_until(lease), *clocks) if lease.claims else None
         return earliest(lease.send_at if lease.unacked else None, waiting, ends)
@@ -240,9 +240,9 @@ class LeaseTerms:
         if lease.ended >= 0 and self._served.drop_at(lease) <= self._kernel.now:
             self._served.drop(lease)
             return
-        if lease.request and lease.deadline <= self._kernel.now:
+        if lease.waits.number and lease.waits.deadline <= self._kernel.now:
             self._answers.expire(lease)
-        elif 0 <= lease.hand_over <= self._kernel.now:
+        elif 0 <= lease.room.hand_over <= self._kernel.now:
             self._granted.changed(lease)
         if lease.unacked and lease.send_at <= self._kernel.now:
             self._served.send(lease)
@@ -283,22 +283,22 @@ class LeaseViews:
             if lease.type != type_ or not lease.is_ticketed or not claims or claims[-1].until <= self._kernel.now:
                 continue
             last = claims[-1]
-            end = last.until if not lease.is_noticed else min(last.until, max(lease.cut, last.term.start + 1))
+            end = last.until if not lease.is_noticed else min(last.until, max(lease.ending.at, last.term.start + 1))
             on_preempt = self._on_preempt(lease)
             found.append(
                 GrantedLease(
                     lease.id, lease.holder, self._book.base(last.source), type_, last.units, Term(last.term.start, end),
                     last.preemptible, self._queue.class_of(lease), with_suspend(lease), last.until, last.classes,
-                    lease.since, ends_from(lease, self._kernel.now, suspend=on_preempt == SUSPEND), lease.is_noticed,
-                    last.needs, on_preempt, lease.bid,
+                    lease.terms.since, ends_from(lease, self._kernel.now, suspend=on_preempt == SUSPEND),
+                    lease.is_noticed, last.needs, on_preempt, lease.terms.bid,
                 )
             )  # fmt: skip
         return found
 
     def _on_preempt(self, lease: BrokerLease) -> str:
         """What becomes of a lease that is ended for others, by what its site can do."""
-        source = self._book.get(lease.claims[-1].source) if lease.on_preempt == SUSPEND else None
-        return lease.on_preempt if source is None or saves(source.properties) else TERMINATE
+        source = self._book.get(lease.claims[-1].source) if lease.terms.on_preempt == SUSPEND else None
+        return lease.terms.on_preempt if source is None or saves(source.properties) else TERMINATE
 
     def request(self, lease: BrokerLease) -> PendingRequest:
         """What ``lease`` asks for."""
@@ -307,7 +307,7 @@ class LeaseViews:
         # What is past is not given: the book knows nothing of it any more.
         start = max(asked.term.start, self._kernel.now) if asked.op != EXTEND else asked.term.start
         later = options.deferrable and asked.op == NEW
-        latest = options.latest_start or (max(lease.deadline, start) if options.deferrable else start)
+        latest = options.latest_start or (max(lease.waits.deadline, start) if options.deferrable else start)
         return PendingRequest(
             lease=lease.id,
             holder=lease.holder,
@@ -317,8 +317,8 @@ class LeaseViews:
             min_units=min(options.min_units or asked.units, asked.units),
             term=Term(start, start + asked.term.length if later else asked.term.end),
             latest_start=latest if asked.op == NEW else start,
-            deadline=lease.deadline,
-            arrived=lease.arrived,
+            deadline=lease.waits.deadline,
+            arrived=lease.waits.arrived,
             site=asked.site,
             exclude_sites=options.exclude_sites,
             source=self._book.base(last.source) if last is not None and asked.op != NEW else "",
@@ -330,7 +330,7 @@ class LeaseViews:
             held_until=last.until if last is not None else 0,
             classes=self._goes_on_with(last, options, asked) if last is not None else NO_UNITS,
             needs=last.needs if last is not None and asked.op in (EXTEND, MODIFY) else options.needs,
-            bid=lease.bid if options.bid is None else options.bid,
+            bid=lease.terms.bid if options.bid is None else options.bid,
             held_from=last.term.start if last is not None and asked.op == REPLACE else 0,
         )
 
@@ -420,7 +420,7 @@ class Cycles:
         members: dict[str, PendingRequest] = {}
         offered = set(self._book.types())
         for lease in chain(self._queue.leases.values(), more):
-            if lease.promise is not None:
+            if lease.room.promise is not None:
                 continue
             if lease.asked.op == NEW and HOLD in lease.asked.properties:
                 lease.defer_reason = Reason(Code.PARTS_UNASKED)
@@ -505,10 +505,10 @@ class GrantChecks:
     def check_above(self, lease: BrokerLease, options: Options, victim: BrokerLease) -> None:
         """Raises ``CommandError`` if ``victim`` need not make room for what ``lease`` asks for."""
         mine, other = self._cycles.class_of(lease), self._cycles.class_of(victim)
-        if options.preemptible and (options.bid or 0) <= victim.bid:
+        if options.preemptible and (options.bid or 0) <= victim.terms.bid:
             raise CommandError(
-                f"lease {lease.id} is preemptible, and bids {options.bid or 0}: {victim.id}, which bids {victim.bid}, "
-                "makes no room for it"
+                f"lease {lease.id} is preemptible, and bids {options.bid or 0}: {victim.id}, which bids "
+                f"{victim.terms.bid}, makes no room for it"
             )
         if other > mine:
             raise CommandError(
@@ -676,7 +676,7 @@ class TicketCutter:
         cut_at = self._cut_of(lease, grant) if lease.asked.op in (MODIFY, REPLACE) else -1
         place = place_of(lease, lease.asked.op, lease.asked.term)
         truncation = self._granted.add(lease, place, [granted for _, granted in parts], cut_at)
-        lease.suspended = bool(lease.claims[-1].saving)
+        lease.ending = lease.ending._replace(suspended=bool(lease.claims[-1].saving))
         lease.reason = None
         start, end = grant.booked
         source = self._book.get(parts[-1][1].source)

@@ -23,7 +23,7 @@ from leasekit.core.accounts import PRICE
 from leasekit.core.answers import EvictedLease
 from leasekit.core.commands import EvictLease
 from leasekit.core.errors import CommandError
-from leasekit.core.leases.records import BrokerLease, Granted
+from leasekit.core.leases.records import NO_ROOM, BrokerLease, Granted, MadeRoom
 from leasekit.core.mappers import Grant, Preempt, Price
 from leasekit.core.protocol.messages import NEW, Truncated
 from leasekit.core.reasons import Code, Reason, clip, mark, of_mapper
@@ -75,8 +75,8 @@ class Preemption:
         lease = self._granted.leases.get(one.lease)
         if lease is None or not lease.is_ticketed or not lease.claims:
             raise CommandError(f"lease {one.lease!r} holds nothing that could be taken from it")
-        first = lease.since + lease.min_run if one.suspend else ends_from(lease, self._kernel.now)
-        if lease.since < one.at < first:
+        first = lease.terms.least_end if one.suspend else ends_from(lease, self._kernel.now)
+        if lease.terms.since < one.at < first:
             raise CommandError(
                 f"lease {lease.id} can be ended from {mark(first)} on, after its notice and its least run: at is "
                 f"{mark(one.at)}"
@@ -100,9 +100,9 @@ class Preemption:
         self, lease: BrokerLease, at: Instant, reason: Reason, told: Iterable[Told], *, suspend: bool = False
     ) -> None:
         """End a preemptible lease at ``at``: its sites are ``told`` until they accept, and its guest hears of it."""
-        if lease.request:
+        if lease.waits.number:
             self._answers.reject(lease, Reason(Code.PREEMPTED_BY).because(reason))
-        lease.cut, lease.suspended = at, suspend or lease.on_preempt == REQUEUE
+        lease.ending = lease.ending._replace(at=at, suspended=suspend or lease.terms.on_preempt == REQUEUE)
         self._kernel.fire(lease, "preempt", Reason(Code.ENDS_AT, at=at).because(reason))
         for claim, site, message in told:
             id_ = f"{TRUNCATE}{lease.id}#{claim.key}"
@@ -127,18 +127,18 @@ class LongestRuns:
     def due_at(self, lease: BrokerLease) -> Instant | None:
         """When such a lease is to hear that it ends."""
         last = lease.claims[-1]
-        longest = min(filter(None, (lease.max_run, self._max_run)), default=0)
+        longest = min(filter(None, (lease.terms.max_run, self._max_run)), default=0)
         if not longest or not last.preemptible or lease.is_noticed or lease.id in self._untold:
             return None
-        end = lease.since + longest
-        return end - lease.notice if end < last.until else None
+        end = lease.terms.since + longest
+        return end - lease.terms.notice if end < last.until else None
 
     def due(self, lease: BrokerLease) -> None:
         """End it, if its time has come."""
         due = self.due_at(lease)
         if due is None or due > self._kernel.now:
             return
-        at = max(due, self._kernel.now) + lease.notice
+        at = max(due, self._kernel.now) + lease.terms.notice
         why = Reason(Code.MAX_RUN, at=at)
         try:
             self._preemption.end(lease, at, why, self._preemption.told(lease, at, why))
@@ -186,7 +186,7 @@ class Promises:
         """End the victims of a grant, and book it; or change nothing. Raises ``CommandError``."""
         if lease.asked.op != NEW or lease.group:
             raise CommandError("others make room for one new request at a time, which is of no group")
-        if lease.promise is not None:
+        if lease.room.promise is not None:
             raise CommandError(f"lease {lease.id} waits for others to make room already")
         self._checks.check(lease, options, grant)
         if len({one.lease for one in grant.victims}) < len(grant.victims):
@@ -196,31 +196,31 @@ class Promises:
             victim = self._preemption.victim(one)
             why = Reason(Code.MAKES_ROOM, who=lease.id, at=one.at)
             if options.preemptible:
-                why = Reason(Code.OUTBID, lease.id, units=options.bid or 0, of=victim.bid, at=one.at)
+                why = Reason(Code.OUTBID, lease.id, units=options.bid or 0, of=victim.terms.bid, at=one.at)
             reason = why.because(of_mapper(one.reason))
             self._checks.check_above(lease, options, victim)
             told = self._preemption.told(victim, one.at, reason, suspend=one.suspend)
             ends[victim.id] = victim, one, reason, told
-        lease.promise = self._cutter.promise(lease, options, grant)
+        lease.room = MadeRoom(self._cutter.promise(lease, options, grant), tuple(ends))
         lease.defer_reason = Reason(Code.PROMISED, units=len(ends), at=grant.term.start)
         for victim, one, reason, told in ends.values():
-            victim.promised = lease.id
+            victim.ending = victim.ending._replace(promised=lease.id)
             self._preemption.end(victim, one.at, reason, told, suspend=one.suspend)
-        lease.victims = tuple(ends)
         self._granted.changed(lease)
 
     def _changed(self, lease: BrokerLease) -> None:
         """Something of a lease has come free: that may be the last thing that another waits for."""
-        for each in (lease, self._granted.leases.get(lease.promised)):
-            if each is not None and each.promise is not None and not any(map(self._holds, each.victims)):
-                self._hand_over(each, each.promise)
+        for each in (lease, self._granted.leases.get(lease.ending.promised)):
+            promise, victims, _ = each.room if each is not None else NO_ROOM
+            if each is not None and promise is not None and not any(map(self._holds, victims)):
+                self._hand_over(each, promise)
 
     def _holds(self, name: str) -> bool:
         """Whether a victim's site has not accepted its end yet."""
         lease = self._granted.leases.get(name)
         if lease is None or lease.ended >= 0:
             return False
-        return any(claim.booked_until > max(lease.cut, claim.term.start) for claim in lease.claims)
+        return any(claim.booked_until > max(lease.ending.at, claim.term.start) for claim in lease.claims)
 
     def _hand_over(self, lease: BrokerLease, promise: Granted) -> None:
         """Grant what was promised: from as early as it can start, and not long before if that may change yet."""
@@ -230,7 +230,7 @@ class Promises:
         if options.deferrable and not promise.prepare and begin != start:
             found = self._cutter.earliest(promise, options, Term(begin, max(begin, start)))
             if begin < start == found and now < start - HAND_OVER:
-                lease.hand_over = start - HAND_OVER
+                lease.room = lease.room._replace(hand_over=start - HAND_OVER)
                 self._kernel.touch(lease)
                 return
             start = start if found is None else found

@@ -22,7 +22,7 @@ from leasekit.actors.turns import FAILED, NOT_CARRIED_OUT, check_decision
 from leasekit.core.accounts import BID, NOT_TAKEN
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
-from leasekit.core.leases.records import Asked, BrokerLease, Delegation
+from leasekit.core.leases.records import Asked, BrokerLease, Delegation, WaitsForMapper
 from leasekit.core.mappers import BrokerCycle, BrokerMapper, Defer, Grant, Reject, Wake
 from leasekit.core.properties import Counts, Properties
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, REPLACE, DryRun, DryRunAnswer, RequestTicket, Withdraw
@@ -62,13 +62,14 @@ class Admission:
         if have == count:
             for id_ in self._book.group_of(lease.id):
                 member = self._served.leases[id_]
-                member.deadline = self.deadline(self._queue.options[id_], member.asked.term.end, whole=True)
+                deadline = self.deadline(self._queue.options[id_], member.asked.term.end, whole=True)
+                member.waits = member.waits._replace(deadline=deadline)
                 self._kernel.touch(member)
 
     def restore(self) -> None:
         """The requests of leases that were taken up wait again."""
-        waiting = (lease for lease in self._served.leases.values() if lease.request)
-        for lease in sorted(waiting, key=lambda one: (one.arrived, one.id)):
+        waiting = (lease for lease in self._served.leases.values() if lease.waits.number)
+        for lease in sorted(waiting, key=lambda one: (one.waits.arrived, one.id)):
             options = parse_options(lease.asked.properties, lease.asked.term)
             self.enqueue(lease, options)
             if lease.group and lease.asked.op == NEW:
@@ -144,7 +145,7 @@ class Admission:
         """Until when an extend or modify of a lease waits. Raises ``RemoteError`` where it can't be asked for."""
         last, claim = lease.claims[-1], lease.claims[place_of(lease, op, term)]
         if lease.is_noticed:
-            raise RemoteError(Code.PREEMPTED, f"lease {lease.id} was preempted, it ends at {lease.cut}")
+            raise RemoteError(Code.PREEMPTED, f"lease {lease.id} was preempted, it ends at {lease.ending.at}")
         if last.saving:
             raise RemoteError(Code.SUSPENDED, f"lease {lease.id} is suspended by {last.until}: extend what resumes it")
         if last.until <= self._kernel.now:
@@ -274,9 +275,11 @@ class Requests:
         self._admission.check_size(message.type, message.units, options)
         lease = BrokerLease(
             message.lease, peer, message.slice, message.type, br.NASCENT, br.TICKETING, asked, message.number,
-            message.number, self._place_in_line(peer, message.properties),
-            self._admission.deadline(options, asked.term.end, whole=False), group=options.group,
-            key=self._served.key_of(peer),
+            WaitsForMapper(
+                message.number, self._place_in_line(peer, message.properties),
+                self._admission.deadline(options, asked.term.end, whole=False),
+            ),
+            group=options.group, key=self._served.key_of(peer),
         )  # fmt: skip
         self._served.leases[lease.id] = lease
         self._kernel.note(lease.id, "request", "", f"{lease.state}/{lease.pending}", _asked(lease, asked))
@@ -295,13 +298,12 @@ class Requests:
             last = "last claim" if message.op == EXTEND else f"claim at {mark(message.term.start)}"
             raise RemoteError(Code.WRONG_CLAIM, f"lease {lease.id}'s {last} is another one than the request names")
         deadline = self._admission.goes_on_until(lease, message.op, message.term)
-        if lease.request:  # or it would not ask for something else
+        if lease.waits.number:  # or it would not ask for something else
             self._kernel.fire(lease, "withdraw", Reason(Code.WITHDRAWN))
             self._answers.settle(lease, "closed", Reason(Code.REQUEST_REPLACED))
         self._kernel.fire(lease, message.op, _asked(lease, asked))
-        lease.asked, lease.number, lease.request = asked, message.number, message.number
-        lease.arrived = self._kernel.now
-        lease.deadline = deadline
+        lease.asked, lease.number = asked, message.number
+        lease.waits = WaitsForMapper(message.number, self._kernel.now, deadline)
         return lease
 
     @takes(Withdraw)
@@ -314,9 +316,9 @@ class Requests:
             return
         overtaken, lease.number = message.request > lease.number, message.number
         self._kernel.touch(lease)
-        if lease.request != message.request or not lease.request:
-            if overtaken and not lease.request and lease.ended < 0:
-                lease.request = message.request  # when it comes it is dropped
+        if lease.waits.number != message.request or not lease.waits.number:
+            if overtaken and not lease.waits.number and lease.ended < 0:
+                lease.waits = lease.waits._replace(number=message.request)  # when it comes it is dropped
                 self._answers.settle(lease, "closed", Reason(Code.WITHDRAWN))
             else:
                 self._served.repeat(lease, message.number)
@@ -328,11 +330,11 @@ class Requests:
     def _place_in_line(self, peer: str, properties: Properties) -> Instant:
         """Since when a new request waits: the rest of a suspended lease of the same holder has its place, once."""
         before = self._served.leases.get(properties.get("resumes", ""))
-        if before is None or before.holder != peer or not before.suspended:
+        if before is None or before.holder != peer or not before.ending.suspended:
             return self._kernel.now
-        before.suspended = False
+        before.ending = before.ending._replace(suspended=False)
         self._kernel.touch(before)
-        return before.arrived
+        return before.waits.arrived
 
 
 def _asked(lease: BrokerLease, asked: Asked) -> Reason:
@@ -422,8 +424,8 @@ class DryRuns:
         if message.op == NEW:
             self._admission.check_size(message.type, message.units, options)
             return BrokerLease(
-                id_, peer, "", message.type, br.NASCENT, br.TICKETING, asked, 0, 0, self._kernel.now,
-                self._admission.deadline(options, message.term.end, whole=False),
+                id_, peer, "", message.type, br.NASCENT, br.TICKETING, asked, 0,
+                WaitsForMapper(0, self._kernel.now, self._admission.deadline(options, message.term.end, whole=False)),
             )  # fmt: skip
         if message.op not in _PENDING:
             raise RemoteError(Code.BAD_OP, f"op: found {message.op!r}, allowed are {NEW}, {', '.join(_PENDING)}")
@@ -432,8 +434,8 @@ class DryRuns:
             raise RemoteError(Code.UNKNOWN_LEASE, f"{self._served.name} has granted {peer} no lease {message.of}")
         deadline = self._admission.goes_on_until(lease, message.op, message.term)
         return BrokerLease(
-            id_, peer, lease.slice, lease.type, br.TICKETED, _PENDING[message.op], asked, 0, 0, self._kernel.now,
-            deadline, claims=lease.claims,
+            id_, peer, lease.slice, lease.type, br.TICKETED, _PENDING[message.op], asked, 0,
+            WaitsForMapper(0, self._kernel.now, deadline), claims=lease.claims,
         )  # fmt: skip
 
     # -- its mapper's turn -------------------------------------------------------------------------------------
@@ -447,7 +449,7 @@ class DryRuns:
         while self._questions:
             self.in_turn = question = self._questions.popleft()
             at = max(self._kernel.now, question.at)
-            if question.lease.deadline <= at:  # it waited for the mapper, as a request may
+            if question.lease.waits.deadline <= at:  # it waited for the mapper, as a request may
                 self._close(REFUSED, Reason(Code.NOT_GRANTED))
                 continue
             cycle = self._decider.show(question.lease)

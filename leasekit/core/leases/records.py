@@ -548,17 +548,72 @@ class Granted(NamedTuple):
         return max(self.until, self.term.end) if self.held else self.until
 
 
+class EndTerms(NamedTuple):
+    """How a lease at a broker can be ended before its time. It runs from ``since`` on (-1: nothing is granted yet), for
+    ``min_run`` at least and ``max_run`` at most (0: there is no limit), and hears of its end ``notice`` before;
+    ``on_preempt`` is what becomes of it then, ``suspend`` how long it takes to save it (0: it can't be), ``bid`` what
+    it pays at most for a unit and billing period.
+    """
+
+    since: Instant = -1
+    notice: Duration = 0
+    min_run: Duration = 0
+    max_run: Duration = 0
+    on_preempt: str = TERMINATE
+    suspend: Duration = 0
+    bid: int = 0
+
+    @property
+    def least_end(self) -> Instant:
+        """When it has run for as long as it runs at least."""
+        return self.since + self.min_run
+
+
+NO_TERMS: Final = EndTerms()
+
+
+class WaitsForMapper(NamedTuple):
+    """The request of a lease that waits for its broker's mapper: its number (0: none does), its place in line, by when
+    it arrived, and until when an answer is of use.
+    """
+
+    number: int
+    arrived: Instant
+    deadline: Instant
+
+
+class EarlyEnd(NamedTuple):
+    """When a lease at a broker was preempted to end (-1: it wasn't), whether it is suspended, or requeued, and nobody
+    has asked for its rest yet, and which lease gets what its end leaves.
+    """
+
+    at: Instant = -1
+    suspended: bool = False
+    promised: str = ""
+
+
+NO_EARLY_END: Final = EarlyEnd()
+
+
+class MadeRoom(NamedTuple):
+    """What a lease is to get when its ``victims`` have ended: it is booked, and has no ticket yet. That is cut at
+    ``hand_over`` (-1: when they have made room).
+    """
+
+    promise: Granted | None = None
+    victims: tuple[str, ...] = ()
+    hand_over: Instant = -1
+
+
+NO_ROOM: Final = MadeRoom()
+
+
 @attrs.define(slots=True, eq=False)
 class BrokerLease(SentRecord):
-    """The broker's record of a lease (:mod:`.broker`). ``request`` is the number that waits for the mapper, ``number``
-    the last seen, ``cut`` when it was preempted to end (-1: it wasn't), ``key`` that of the holder when it first asked.
-    ``suspend`` is how long it takes to save it (0: it can't be), ``suspended`` whether it is suspended, or requeued,
-    and nobody has asked for its rest yet. ``looked`` is when its sites were last asked whether its claims were
-    redeemed. It runs from ``since`` on (-1: nothing is granted yet), for ``min_run`` at least and ``max_run`` at most
-    (0: there is no limit), and hears of its end ``notice`` before; ``on_preempt`` is what becomes of it then, ``bid``
-    what it pays at most for a unit and billing period. ``promised`` is the lease that gets what its end leaves;
-    ``promise`` what a lease is to get that way from its ``victims``, which is booked for it, and has no ticket yet: it
-    is cut at ``hand_over`` (-1: when these have made room).
+    """The broker's record of a lease (:mod:`.broker`). ``waits`` is the request that waits for the mapper, ``number``
+    that of the last one seen, ``key`` the holder's when it first asked. ``looked`` is when its sites were last asked
+    whether its claims were redeemed. ``terms`` are those on which it can be ended early, ``ending`` what came of that,
+    ``room`` what others make for it.
     """
 
     id: str
@@ -569,30 +624,18 @@ class BrokerLease(SentRecord):
     pending: str
     asked: Asked
     number: int
-    request: int
-    arrived: Instant
-    deadline: Instant
+    waits: WaitsForMapper
     reason: Reason | None = None
     claims: tuple[Granted, ...] = ()
     update: int = 0
     unacked: list[Update] = attrs.Factory(list)
     group: str = ""
     ended: Instant = -1
-    cut: Instant = -1
     key: bytes = b""
-    suspend: Duration = 0
-    suspended: bool = False
     looked: Instant = -1
-    since: Instant = -1
-    notice: Duration = 0
-    min_run: Duration = 0
-    max_run: Duration = 0
-    on_preempt: str = TERMINATE
-    bid: int = 0
-    promised: str = ""
-    promise: Granted | None = None
-    victims: tuple[str, ...] = ()
-    hand_over: Instant = -1
+    terms: EndTerms = NO_TERMS
+    ending: EarlyEnd = NO_EARLY_END
+    room: MadeRoom = NO_ROOM
 
     defer_reason: Reason | None = volatile()
 
@@ -609,7 +652,7 @@ class BrokerLease(SentRecord):
 
     def has_answered(self, number: int) -> bool:
         """Whether an update that answers a request is out."""
-        return self.request != number
+        return self.waits.number != number
 
     @property
     def latest(self) -> Granted | Asked:

@@ -55,8 +55,9 @@ _IGNORED: Final[Mapping[str, frozenset[str]]] = {
     "GuestUnit": frozenset({"id", "lease", "type", "reason", "timer"}),
     "Return": frozenset({"site", "broker", "reason", "tries", "lease"}),
     "BrokerLease": frozenset({
-        "holder", "slice", "type", "reason", "tries", "defer_reason", "arrived", "group", "ended",
+        "holder", "slice", "type", "reason", "tries", "defer_reason", "group", "ended",
     }),
+    "WaitsForMapper": frozenset({"arrived"}),
     "Granted": frozenset({"source", "key", "serial"}),
     "SiteLease": frozenset({
         "holder", "slice", "type", "reason", "tries", "resource", "root", "origin", "notice", "ended",
@@ -297,7 +298,7 @@ _OVER_GUEST: Final = frozenset({
     "asked", "ask", "operation", "change", "given", "configuration", "ending.closing", "ending.at", "ended", "waits",
     "join", "origin.after", "origin.number", "origin.ticket",
 })  # fmt: skip
-_OVER_BROKER: Final = frozenset({"asked", "deadline", "send_at"})
+_OVER_BROKER: Final = frozenset({"asked", "waits.deadline", "send_at"})
 _OVER_SITE: Final = frozenset({
     "term", "wanted", "properties", "units", "settles", "next", "after", "waiting", "preemptible", "send_at", "receipt",
     "replaced",
@@ -326,8 +327,8 @@ def _unused_broker(lease: BrokerLease) -> frozenset[str]:
         unused |= {"send_at"}
     elif lease.ended >= 0:
         unused -= {"send_at"}
-    if not lease.request:
-        unused |= {"asked", "deadline"}
+    if not lease.waits.number:
+        unused |= {"asked", "waits.deadline"}
     return frozenset(unused)
 
 
