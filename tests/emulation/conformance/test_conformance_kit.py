@@ -22,7 +22,7 @@ SETTINGS = {
     "static": {"demands": [{"type": "vm", "units": 2, "term": "1h"}]},
     "energy": {"types": ["vm", "host"], "suspend_below": "20m"},
 }
-FEW = {"replay": 2, "load_following": 5, "energy": 6}
+FEW = {"replay": 2, "users": 3, "load_following": 5, "energy": 6, "static": 10}
 """How many cases of those that take ten times as long as others."""
 MISFITS = [
     ("Overbooks", "broker", watched.OVERBOOKS, "it would overbook"),
