@@ -228,10 +228,11 @@ def rmse_against(stem: Path, curves: Curves, x: Axis, *, units: str = "nodes") -
 def against(stem: Path, curves: Curves, x: str, y: str, *, title: str) -> tuple[Path, ...]:
     """One figure of runs against another. Raises ``ValueError`` without curves."""
     found = [at for points in curves.values() for at, _ in points]
+    few = found if all(at.is_integer() for at in found) else ()
 
     def finish(axes: Axes) -> None:
         axes.set_title(title)
-        _axis(axes, Axis(x, False), found)
+        _axis(axes, Axis(x, False), few)
         axes.set_ylabel(y)
         axes.legend()
 

@@ -6,7 +6,7 @@ import importlib
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
@@ -33,27 +33,38 @@ def spread(job: Callable[[W], R], work: Sequence[W], *, jobs: int = 1, dask: str
 def _in_processes(job: Callable[[W], R], work: Sequence[W], jobs: int) -> Iterator[tuple[int, R]]:
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(work)) or 1, context, initializer=_leave_interrupts) as pool:
-        places = {pool.submit(job, one): place for place, one in enumerate(work)}
+    with ProcessPoolExecutor(min(jobs, len(work)) or 1, context, initializer=_leave_signals) as pool:
+        places = {pool.submit(_stoppable, job, one): place for place, one in enumerate(work)}
         try:
             for done in as_completed(places):
                 yield places[done], done.result()
-        except BaseException as error:
+        except BrokenProcessPool:
+            raise LeasekitError(
+                "jobs: a process ended by itself, for want of memory perhaps; a script that uses several must do so "
+                "below if __name__ == '__main__':"
+            ) from None
+        finally:  # a process that is stopped still says so: one that is ended as it says something is waited for always
             for task in places:
                 task.cancel()
-            for process in set(multiprocessing.active_children()) - others:
-                process.terminate()
-            if isinstance(error, BrokenProcessPool):
-                raise LeasekitError(
-                    "jobs: a process ended by itself, for want of memory perhaps; a script that uses several must do "
-                    "so below if __name__ == '__main__':"
-                ) from None
-            raise
+            while left := [task for task in places if not task.done()]:
+                for process in set(multiprocessing.active_children()) - others:
+                    process.terminate()
+                wait(left, timeout=0.5)
 
 
-def _leave_interrupts() -> None:
-    """A terminal's Ctrl-C reaches all processes: who started these ends them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _leave_signals() -> None:
+    """A terminal's Ctrl-C reaches all processes: who started these stops what they do."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _stoppable(job: Callable[[W], R], one: W) -> R:
+    """The job, which a signal to end interrupts."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return job(one)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def dask_client(address: str, option: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import signal
 import subprocess
@@ -64,8 +65,7 @@ async def test_a_sweep_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     if nothing had happened. A run that was changed since is run again.
     """
     file, out = lab(tmp_path), tmp_path / "out"
-    arguments = [sys.executable, "-m", "leasekit.cli.main", "emulate", str(file), "--out", str(out), "--jobs", "2"]
-    sweep = subprocess.Popen(arguments, start_new_session=True, stderr=subprocess.PIPE)
+    sweep = begin_sweep(file, out)
     first = out / "kept" / "nodes_2.json"
     await poll(lambda: first.exists() or sweep.poll() is not None)
     os.killpg(sweep.pid, signal.SIGKILL)
@@ -79,6 +79,25 @@ async def test_a_sweep_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     lab(tmp_path, LAB.replace("peak = 6", "peak = 5"))
     run_file(file, out, resume=True, tell=told.append)
     assert told[-1] == "0 of 3 runs are done already"
+
+
+async def test_an_interrupt_ends_all_processes(tmp_path: Path) -> None:
+    """As a terminal's Ctrl-C, which reaches all of them: no traceback, what is done is written, and how to go on."""
+    file, out = lab(tmp_path, LAB.replace("[2, 4, 6]", "[2, 3, 4, 5, 6, 7]")), tmp_path / "out"
+    sweep = begin_sweep(file, out)
+    await poll(lambda: (out / "kept" / "nodes_2.json").exists() or sweep.poll() is not None)
+    os.killpg(sweep.pid, signal.SIGINT)
+    _, said = sweep.communicate()
+    assert sweep.returncode == 130, said
+    assert b"Traceback" not in said and b"--resume" in said
+    done = len(json.loads((out / "summary.json").read_text())["runs"])
+    assert done < 6 and len(list(out.glob("*transitions.csv"))) == done
+
+
+def begin_sweep(file: Path, out: Path) -> subprocess.Popen[bytes]:
+    """A sweep in two processes of a group of their own."""
+    arguments = [sys.executable, "-m", "leasekit.cli.main", "emulate", str(file), "--out", str(out), "--jobs", "2"]
+    return subprocess.Popen(arguments, start_new_session=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
 def test_what_is_torn_is_run_again(tmp_path: Path) -> None:
