@@ -25,6 +25,9 @@ from leasekit.core.time import parse_duration
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 UNITS = 3
+CAP_LEAST, CAPS = 20, 8
+"""From which cap on errors count, in percent, and how many caps that are: 20, 30, ... 90."""
+MEAN, WORST = 2.0, 5.0
 SPIN = "(while :; do :; done) </dev/null >/dev/null 2>&1 &"
 
 
@@ -117,19 +120,21 @@ def logged(site: Any, unit: str, words: str) -> float:
 
 
 def caps(site: Any, world: Any, lease: str, seconds: int) -> list[Result]:
-    """How far a busy guest is from its cap, over caps of 10 to 90 %."""
+    """How far a busy guest is from its cap, over caps of 20 to 90 %. On a machine that is busy itself the guest gets
+    less than most caps allow: these say nothing, so that too few are left.
+    """
     unit = site.lease(lease)["units"][0]
     world.ssh(unit["properties"], SPIN)
     with site.daemons.client("site", timeout=900.0) as client:
         arguments = {"seconds": str(seconds)}
         told = client.command("unit.operate", unit=unit["unit"], operation="caps", arguments=arguments)
     free = float(told.pop("none"))
-    errors = [abs(float(used) - int(cap)) for cap, used in told.items() if int(cap) <= free]
-    return [
-        result("caps.uncapped", free, "%", None),
-        result("caps.mean_error", sum(errors) / len(errors), "%", None),
-        result("caps.worst_error", max(errors), "%", None),
-    ]
+    errors = [abs(float(used) - int(cap)) for cap, used in told.items() if CAP_LEAST <= int(cap) <= free]
+    found = [result("caps.uncapped", free, "%", None), result("caps.missed", CAPS - len(errors), "of 8 caps", 0)]
+    if errors:
+        found.append(result("caps.mean_error", sum(errors) / len(errors), "%", MEAN))
+        found.append(result("caps.worst_error", max(errors), "%", WORST))
+    return found
 
 
 if __name__ == "__main__":
