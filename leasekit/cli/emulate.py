@@ -645,3 +645,91 @@ PREEMPTION: Final = listing(
     empty="",
     right=("table", "cost", "its cost"),
 )
+
+
+PAPERS: Final[Mapping[str, str]] = {
+    "activation": "How long a leased cluster takes until all of its nodes have joined (Shirako, figure 4).",
+    "fidelity": "The share of a lease that its holder can use (Shirako, figure 5).",
+    "terms": "How well holdings follow a load, by lease term (Shirako, figures 6 and 7).",
+    "compete": "Two guests that compete for the same nodes (Shirako, figures 8 and 9).",
+    "scaling": "What leasing costs at saturation (Shirako, tables 3 and 4, figure 10).",
+    "sockets": "The same with daemons over sockets (Shirako, table 5).",
+    "haizea": "Reservations and best effort, with and without suspension (Haizea's mix).",
+    "tariff": "Power-off that heeds prices or carbon by hour, against the plain one; of no paper.",
+    "borrow": "Best effort that gives way for a while, against refusing; of no paper.",
+}
+"""Experiments without options of their own."""
+
+_OUT: Any = option("Where the page, pictures and JSON go.", metavar="DIR")
+_DATA: Any = option("Where traces, logs and the testbed are [LEASEKIT_DATA].", metavar="DIR")
+_DEPLOYS: Any = option(
+    "Where the deploy files are.", shown="deploy/emulation", metavar="DIR", type=click.Path(path_type=Path)
+)
+_QUICK: Any = option("Only a small share: fewer seeds, sizes and days.")
+_JOBS: Any = option("Processes [one for each CPU].", type=Count(1), metavar="N")
+
+
+@command(experiment, name="all")
+def all_(
+    out: Path = option("Where the page, pictures and JSON go.", metavar="DIR", required=True),
+    data: Path | None = _DATA,
+    deploys: Path = _DEPLOYS,
+    quick: bool = _QUICK,
+    only: tuple[str, ...] = option("Only this experiment (repeat it) [all].", metavar="NAME"),
+    jobs: int | None = _JOBS,
+) -> Shown:
+    """Every table and figure of the papers that can be repeated: ours beside theirs, and a verdict.
+
+    Criteria are part of leasekit, so they are there before the run. DIR gets index.html, results.json and
+    experiments.md, anew after each experiment, and a folder for each with its pictures. One that can't be run (its data
+    are missing) is told, the others go on, and the exit status is 1.
+
+    Example:
+      leasekit experiment all --data ../shared/data --out results --quick
+      leasekit experiment all --data ../shared/data --out results --only preemption --only fidelity
+    """
+    return _repeat(only, out, data, deploys, quick, jobs)
+
+
+def _repeat(
+    only: Sequence[str], out: Path | None, data: Path | None, deploys: Path, quick: bool, jobs: int | None
+) -> Shown:
+    from leasekit.cli.daemon_experiment import SOCKETS
+    from leasekit.emulation.compare.engines import cpus
+    from leasekit.emulation.papers.catalogue import EXPERIMENTS, run_all
+    from leasekit.emulation.papers.claims import Means
+
+    means = Means(quick=quick, data=data, out=out, deploys=deploys, jobs=jobs or cpus())
+    results = run_all(only, means, note, (*EXPERIMENTS, SOCKETS))
+    if out is not None:
+        note(f"written to {out}: index.html, results.json, experiments.md")
+    return results, _print_papers, 1 if any("error" in one for one in results) else 0
+
+
+def _print_papers(results: Sequence[Mapping[str, Any]]) -> None:
+    from leasekit.emulation.papers.page import COLUMNS, counted, rows
+
+    cells = [(result["name"], *row) for result in results for row in rows(result)]
+    print_table(("experiment", *COLUMNS), cells, empty="nothing was run", right=("ours",))
+    note(counted(results))
+
+
+def _of_paper(experiment_name: str, words: str) -> None:
+    def run(
+        out: Path | None = _OUT,
+        data: Path | None = _DATA,
+        deploys: Path = _DEPLOYS,
+        quick: bool = _QUICK,
+        jobs: int | None = _JOBS,
+    ) -> Shown:
+        return _repeat([experiment_name], out, data, deploys, quick, jobs)
+
+    run.__doc__ = (
+        f"{words}\n\n    Ours beside what the paper says, and a verdict; docs/experiments.md has what came out.\n\n"
+        f"    Example:\n      leasekit experiment {experiment_name} --data ../shared/data --quick\n    "
+    )
+    command(experiment, name=experiment_name)(run)
+
+
+for _name, _words in PAPERS.items():
+    _of_paper(_name, _words)

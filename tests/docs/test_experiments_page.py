@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from leasekit.cli.emulate import emulate
+from leasekit.cli.emulate import all_, emulate
 from leasekit.config.load import load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,12 +14,15 @@ PAGE = (ROOT / "docs" / "experiments.md").read_text()
 
 
 def test_commands_parse() -> None:
-    """Every command is `leasekit emulate` with options that it has, on a deploy file that has no fault and says how
-    long to run; each experiment has one.
+    """The first command runs all; every other is `leasekit emulate` with options that it has, on a deploy file that has
+    no fault and says how long to run; each experiment has one.
     """
     lines = [line.removeprefix("$ ") for line in PAGE.splitlines() if line.startswith("$ ")]
     files = set()
-    for line in lines:
+    program, group, *arguments = shlex.split(lines[0])
+    assert (program, group, arguments.pop(0)) == ("leasekit", "experiment", "all")
+    all_.make_context("all", arguments).close()
+    for line in lines[1:]:
         program, command, *arguments = shlex.split(line)
         assert (program, command) == ("leasekit", "emulate")
         with emulate.make_context(command, arguments) as context:

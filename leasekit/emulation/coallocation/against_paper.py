@@ -70,6 +70,9 @@ EXPECTED: Final = (
 )
 
 
+FLATTENED: Final = "load balancing: spread of utilisation at 50 %, of normal's"
+
+
 def compare(scenarios: Summaries, by_seed: Sequence[Summaries]) -> list[dict[str, Any]]:
     """Each figure of the scenarios that were run: what is expected, what was found over all seeds, the least and the
     most that one seed alone came to, and the verdict: ``ok``, ``differs``, or ``noise`` with too few seeds.
@@ -80,8 +83,7 @@ def compare(scenarios: Summaries, by_seed: Sequence[Summaries]) -> list[dict[str
         if one.scenario in scenarios
     ]
     if {"normal", "load_balancing"} <= scenarios.keys():
-        what = "load balancing: spread of utilisation at 50 %, of normal's"
-        rows.append(_compared(what, 0.0, 0.75, _flattened, scenarios, by_seed))
+        rows.append(_compared(FLATTENED, 0.0, 0.75, _flattened, scenarios, by_seed))
     return rows
 
 
@@ -103,6 +105,7 @@ def _compared(
         "high": high,
         "found": _rounded(found),
         "seeds": len(alone),
+        "by_seed": [round(value, 4) for value in alone],
         "least": _rounded(min(alone, default=None)),
         "most": _rounded(max(alone, default=None)),
         "ok": ok,

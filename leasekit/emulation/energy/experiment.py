@@ -207,22 +207,29 @@ def measured(found: Sequence[EnergyFound]) -> dict[str, float]:
     return {one.figures["strategy"]: round(one.took, 2) for one in found}
 
 
+CORES: Final = "cores needed on demand, of those with reservations"
+IDLE: Final = "idle core-hours with reservations, of those on demand"
+DELAY: Final = "{}: weighted delay with reservations, of that on demand"
+FORECASTS: Final = ("last value", "EWMA", "EWMA, suspend")
+CLAIMED: Final[Mapping[str, bool]] = {CORES: True, IDLE: False, **{DELAY.format(name): False for name in FORECASTS}}
+"""What the paper says in words: that a ratio is above 1, or below."""
+
+
 def claims(found: Sequence[EnergyFound]) -> list[dict[str, Any]]:
     """What the paper says in words, and what was found. It has no figures of results to hold these against."""
     by_name: Mapping[str, Mapping[str, Any]] = {one.figures["strategy"]: one.figures for one in found}
     cloud, ahead = by_name["on demand, all on"], by_name["reservations, all on"]
-    rows = [
-        _claim("cores needed on demand, of those with reservations", cloud["capacity"], ahead["capacity"], above=True),
-        _claim("idle core-hours with reservations, of those on demand", ahead["idle_core_h"], cloud["idle_core_h"]),
-    ]
-    for name in ("last value", "EWMA", "EWMA, suspend"):
-        one, other = by_name[f"reservations, {name}"], by_name[f"on demand, {name}"]
-        what = f"{name}: weighted delay with reservations, of that on demand"
-        rows.append(_claim(what, one["delay_req"], other["delay_req"]))
-    return rows
+    pairs = {CORES: (cloud["capacity"], ahead["capacity"]), IDLE: (ahead["idle_core_h"], cloud["idle_core_h"])}
+    pairs |= {
+        DELAY.format(name): (
+            by_name[f"reservations, {name}"]["delay_req"], by_name[f"on demand, {name}"]["delay_req"],
+        )
+        for name in FORECASTS
+    }  # fmt: skip
+    return [_claim(what, *pairs[what], above=above) for what, above in CLAIMED.items()]
 
 
-def _claim(what: str, one: float, other: float, *, above: bool = False) -> dict[str, Any]:
+def _claim(what: str, one: float, other: float, *, above: bool) -> dict[str, Any]:
     ratio = one / other if other else 0.0
     return {
         "what": what,
