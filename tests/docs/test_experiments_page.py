@@ -1,4 +1,4 @@
-"""docs/experiments.md: its commands can be typed as they stand, and name experiments that there are."""
+"""docs/experiments.md: its commands can be typed as they stand, and come to its digits."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
+from leasekit.cli.daemon_experiment import SOCKETS
 from leasekit.cli.emulate import all_, emulate
 from leasekit.config.load import load
+from leasekit.emulation.papers.catalogue import EXPERIMENTS, run_all
+from leasekit.emulation.papers.claims import Means
+from leasekit.emulation.papers.page import markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "experiments.md").read_text()
@@ -30,6 +36,25 @@ def test_commands_parse() -> None:
         assert load(file).emulation is not None
         files.add(file.name)
     assert files == {"fidelity.toml", "terms.toml", "compete.toml", "scaling.toml"}
+
+
+@pytest.mark.parametrize("name", ["activation", "preemption"])
+def test_a_share_comes_to_the_digits_of_the_page(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page has what the command writes, to the last digit."""
+    monkeypatch.chdir(ROOT)
+    [found] = run_all([name], Means(quick=True), lambda text: None)
+    assert markdown(found).strip() in PAGE
+
+
+def test_every_experiment_is_on_the_page() -> None:
+    """With each of its claims, and the criterion that it has in the package."""
+    for one in (*EXPERIMENTS, SOCKETS):
+        assert f"### {one.name}\n" in PAGE
+        told = re.findall(
+            r"^\| (.*?) \| (.*?) \| (.*?) \| (.*?) \|", PAGE.split(f"### {one.name}\n")[1].split("###")[0], re.M
+        )
+        known = {(claim.where, claim.figure, claim.theirs, claim.expected) for claim in one.claims}
+        assert set(told[2:]) <= known and len(told) > 2, one.name
 
 
 def test_files_exist() -> None:
