@@ -72,7 +72,9 @@ def test_links_lead_somewhere(page: Path) -> None:
         if "://" in target:
             continue
         path = page.parent / target if target else page
-        headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE) if path.is_file() else []
+        headings = (
+            re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE) if path.suffix == ".md" and path.is_file() else []
+        )
         anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
         if not path.exists() or (anchor and anchor not in anchors):
             dead.append(f"{target}#{anchor}")
