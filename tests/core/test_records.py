@@ -37,7 +37,9 @@ from leasekit.core.leases.records import (
     ChangeAsked,
     Delegation,
     DelegationOverride,
+    EarlyEnd,
     Ending,
+    EndTerms,
     Given,
     Granted,
     GuestLease,
@@ -48,6 +50,7 @@ from leasekit.core.leases.records import (
     HostKind,
     Incident,
     KeptRecord,
+    MadeRoom,
     Notice,
     Operation,
     Origin,
@@ -59,8 +62,10 @@ from leasekit.core.leases.records import (
     SiteLease,
     SiteUnit,
     Slice,
+    TakenBack,
     UnitChange,
     Update,
+    WaitsForMapper,
     Window,
     Withheld,
 )
@@ -69,10 +74,10 @@ from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.schema import TABLES
 from leasekit.core.vectors import LARGEST
 
-TRANSIENT = {"timer", "send_at", "tries", "waits", "index"}
+TRANSIENT = {"timer", "send_at", "tries", "index"}
 """What need not survive a crash, in any record."""
 DERIVED = {
-    GuestLease: {"units"},  # rows of their own
+    GuestLease: {"units", "waits"},  # rows of their own; what is sent again at once
     GuestUnit: {"pending"},
     BrokerLease: {"defer_reason"},  # the mapper says it again
     SiteLease: {"waiting"},  # counted from the units
@@ -141,8 +146,12 @@ RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
     Slice: st.builds(Slice, names, st.integers(0, 9), maybe, reasons, maybe, texts_of_people),
     Return: st.builds(Return, names, names, names, names, held, numbers, instants, names, receipt=statements),
     BrokerLease: st.builds(
-        BrokerLease, names, names, names, names, names, names, asked, numbers, numbers, instants, instants, reasons,
-        st.lists(granted, max_size=3).map(tuple), numbers, updates(TicketUpdate), names, endings, endings,
+        BrokerLease, names, names, names, names, names, names, asked, numbers,
+        st.builds(WaitsForMapper, numbers, instants, instants), reasons, st.lists(granted, max_size=3).map(tuple),
+        numbers, updates(TicketUpdate), names, endings, statements, endings,
+        st.builds(EndTerms, endings, numbers, numbers, numbers, names, numbers, numbers),
+        st.builds(EarlyEnd, endings, maybe, names),
+        st.builds(MadeRoom, st.none() | granted, st.lists(names, max_size=2).map(tuple), endings),
     ),
     SiteUnit: st.builds(
         SiteUnit, names, names, names, st.just(NONE), names, names, numbers, properties, reasons, numbers, reasons,
@@ -161,8 +170,8 @@ RECORDS: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     Delegation: st.builds(
         Delegation, names, names, names, units, terms(), statements, properties, numbers, texts(1, 20),
-        st.binary(min_size=32, max_size=32), names, reasons, maybe, names, endings, endings, statements,
-        st.lists(withheld, max_size=3).map(tuple), endings,
+        st.binary(min_size=32, max_size=32), names, reasons, maybe, names,
+        st.builds(TakenBack, endings, endings, statements), st.lists(withheld, max_size=3).map(tuple), endings,
         names, endings, endings,
     ),
     Notice: st.builds(Notice, names, names, names, numbers, instants, statements, names),
