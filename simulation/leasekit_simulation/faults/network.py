@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, Final
 
 from leasekit.core.protocol.codec import UnknownKind, decode_batch, encode_batch
-from leasekit.core.protocol.messages import Message
+from leasekit.core.protocol.messages import BATCH_MAX, Message
 from leasekit.core.steps import Connected, Received
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant
 from leasekit.emulation.world import INPUTS
@@ -93,7 +93,8 @@ class Network(Population):
         self.messages += len(outgoing)
         for receiver, messages in batches.items():
             if receiver in self.nodes:
-                self._cast(sender, receiver, encode_batch(messages))
+                for first in range(0, len(messages), BATCH_MAX):  # as connections do
+                    self._cast(sender, receiver, encode_batch(messages[first : first + BATCH_MAX]))
             else:
                 for message in messages:
                     self.on_hostile(sender, receiver, message)
