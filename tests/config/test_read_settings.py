@@ -33,7 +33,7 @@ MADE_INTO_OTHERS: Final = frozenset(
 """What those modules make into other things, whose attributes are looked at in their place."""
 USED_AT_ONCE: Final = {
     (tables.DriverSpec, "types"), (tables.DriverSpec, "powers"), (tables.DriverSpec, "save"), (tables.PeerSpec, "tls"),
-    (EmulationSpec, "run"), (PlotSpec, "series"),
+    (EmulationSpec, "run"), (EmulationSpec, "seeds"), (PlotSpec, "series"),
 }  # fmt: skip
 """Single settings of which the same is true."""
 READ_BY_NAME: Final = {

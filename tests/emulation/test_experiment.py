@@ -164,7 +164,8 @@ def test_runs_whose_names_look_alike_keep_their_results_apart(tmp_path: Path) ->
     out = tmp_path / "out"
     summary = run_file(file, out)
     assert sorted(contents(out)) == [
-        "a_b-2-series.csv", "a_b-2-transitions.csv", "a_b-series.csv", "a_b-transitions.csv", "summary.json",
+        "a_b-2-series.csv", "a_b-2-transitions.csv", "a_b-series.csv", "a_b-transitions.csv", "runs.csv",
+        "runs.parquet", "summary.json",
     ]  # fmt: skip
     for run, stem in zip(summary["runs"], ["a_b", "a_b-2"], strict=True):
         assert len((out / f"{stem}-transitions.csv").read_text().splitlines()) == run["transitions"] + 1

@@ -125,8 +125,8 @@ def test_filters_and_terms_that_are_none(user: httpx.Client) -> None:
 
 def test_long_answers_are_packed_where_that_is_accepted(user: httpx.Client, leased: Leased) -> None:
     """Its tag is another one then, and each finds that nothing has changed."""
-    for hour in range(4):
-        until(user, leased(start=at(hour), length="30m", name=f"{hour}" * 60)["id"], "ticketed")
+    for hour in range(12):
+        until(user, leased(start=at(hour), length="30m", name=f"{hour:02}" * 30)["id"], "ticketed")
     many = {"accept-encoding": "gzip;q=0, br"}
     assert "content-encoding" not in user.get("/leases", params={"all": "true"}, headers=many).headers
     with user.stream("GET", "/leases", params={"all": "true"}, headers={"accept-encoding": "br, gzip"}) as answer:
