@@ -25,7 +25,7 @@ from leasekit.core.protocol.codec import UnknownKind, decode_message
 from leasekit.core.protocol.messages import EXTEND, UNDO, LeaseUpdate, Message, TicketUpdate
 from leasekit.core.reasons import Reason, read, to_text
 from leasekit.core.requests import TERMINATE
-from leasekit.core.schema import TABLES, Row
+from leasekit.core.schema import TABLES, Row, StoreError
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
 from leasekit.core.vectors import WHOLE, Sizes, Vector, weigh
 
@@ -129,8 +129,14 @@ class Layout:
         return tuple(row)
 
     def record(self, row: Row) -> Any:
-        """The record of a row."""
-        fields = dict(zip(self._names, self._unpack(row[-1]), strict=True))
+        """The record of a row. Raises ``StoreError`` for one that another version of leasekit has written."""
+        try:
+            fields = dict(zip(self._names, self._unpack(row[-1]), strict=True))
+        except msgspec.DecodeError as error:
+            raise StoreError(
+                f"{self._cls.table}: {row[0]!r:.80} is not as this leasekit writes it ({error}): start the leasekit "
+                "that wrote the store, or move the store away"
+            ) from None
         for name, at, from_column in self._read:
             fields[name] = from_column(row[at])
         return self._cls(**fields)
