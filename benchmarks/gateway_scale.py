@@ -186,7 +186,7 @@ def booked(bookings: int, gateway: str = GATEWAY) -> Iterator[tuple[Path, str, r
     """A deployment with so many bookings over 30 days: its ``gateway``'s socket and token."""
     rng = random.Random(1)
     with (
-        daemons(10, NODES + gateway + "[actor.broker.settings]\nbooked_hours = 0\n") as file,
+        daemons(10, NODES + gateway + "[actor.broker.settings]\nbooked_hours = 1_000_000\n") as file,
         door(file) as (web, token),
     ):
         guest = control(file, "guest")
@@ -217,10 +217,12 @@ def windows(bookings: int, asked: int, only: Sequence[str]) -> list[Result]:
     with booked(bookings) as (web, token, rng):
         if "calendar" in only:
             until = quote((datetime.now(UTC) + timedelta(days=30)).isoformat())
+            # In the first one all is looked for. The others are of what has not changed since.
             packed, took = trio.run(_seen, web, token, f"/calendar?until={until}", asked // 10)
             results += [
                 result("calendar_on_the_wire_kb", packed / 1000, "kB", MOST_KB),
-                result("calendar_median_ms", statistics.median(took), "ms", None),
+                result("calendar_first_ms", took[0], "ms", None),
+                result("calendar_again_median_ms", statistics.median(took[1:]), "ms", None),
             ]
         if "slots" in only:
             took, least = trio.run(_searched, web, token, rng, asked)

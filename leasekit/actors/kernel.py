@@ -129,7 +129,7 @@ def kept_by(part: object) -> KeptAttributes:
 @keeps(
     rows="now counters copied",
     volatile="timers unacknowledged _resent",
-    derived="dirty changes messages replies actions peer_changes errors _counted _timer_seq _superseded",
+    derived="dirty changes messages replies actions peer_changes errors _counted _timer_seq _superseded _revision",
 )
 class Kernel:
     """The clock, the Ready that is being made, the timers and the counters of one actor."""
@@ -166,7 +166,7 @@ class Kernel:
         """The ids of what a peer that has connected is still to be sent again, each when it acknowledges another."""
         self._kinds: dict[type, RecordKind] = {}
         self._counted = False
-        self._timer_seq = self._superseded = 0
+        self._timer_seq = self._superseded = self._revision = 0
 
     # -- kinds of records --------------------------------------------------------------------------------------
 
@@ -221,6 +221,7 @@ class Kernel:
     def erase(self, record: Record, *, keep: bool = False) -> None:
         """A record is no more, and its row goes from the store; ``keep``: it stays there as it is now, as history."""
         self.forget(record)
+        self._revise()
         if self.keeps_records:
             self.changes.append(_new(Change, (record.table, record.id, record.row() if keep else None)))
 
@@ -382,6 +383,7 @@ class Kernel:
                 self.copied = value
             elif key in self.counters:
                 self.counters[key] = value
+        self._revision = self.now
         if self.copied:
             self.counters = {key: max(value, self.copied) for key, value in self.counters.items()}
             self._counted = True
@@ -391,6 +393,7 @@ class Kernel:
     def _settle(self) -> None:
         """Turn what was touched into rows and timers."""
         dirty, self.dirty = self.dirty, {}
+        self._revise()
         add, kinds, schedule, keeps = self.changes.append, self._kinds, self.schedule, self.keeps_records
         for record in dirty.values():
             at = kinds[type(record)].due_at(record)
@@ -403,6 +406,18 @@ class Kernel:
             self.timers = [entry for entry in self.timers if entry[2].timer == entry[0]]
             heapq.heapify(self.timers)
             self._superseded = 0
+
+    @property
+    def revision(self) -> int:
+        """A number that grows with each change of records: as long as it stays, so does what follows from them. An
+        instant, as long as there is less than a change in each millisecond, so that it goes on growing after a restart.
+        """
+        if self.dirty:
+            self._settle()
+        return self._revision
+
+    def _revise(self) -> None:
+        self._revision = max(self._revision + 1, self.now)
 
     def _save_counters(self) -> None:
         self.changes.append(Change("meta", CLOCK, (CLOCK, self.now)))

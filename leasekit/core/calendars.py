@@ -71,8 +71,11 @@ class CalendarEntry(Answer, frozen=True):
 
 
 class ActorCalendar(Answer, frozen=True):
-    """What an actor knows of who has what when: a broker the figures of what it has, a site its units."""
+    """What an actor knows of who has what when: a broker the figures of what it has, a site its units. Where it is of
+    the ``revision`` that is known there is nothing else.
+    """
 
-    entries: list[CalendarEntry]
+    revision: int
+    entries: list[CalendarEntry] = []
     classes: list[CalendarClass] = []
     units: list[CalendarUnit] = []

@@ -349,7 +349,7 @@ class FindSlots:
 @attrs.frozen(kw_only=True)
 class ShowCalendar:
     """What is booked between ``start`` and ``end``, at a ``site``, of a ``type`` (empty: all); figures for each stretch
-    of ``step`` ms.
+    of ``step`` ms. Who asks the same again says of which ``revision`` the answer was that they know.
     """
 
     start: Instant = attrs.field(default=0, validator=_instant)
@@ -357,6 +357,7 @@ class ShowCalendar:
     step: int = attrs.field(default=INSTANT_MAX, validator=attrs.validators.ge(1))
     site: str = ""
     type: str = ""
+    known: int = -1
 
     @property
     def term(self) -> Term:

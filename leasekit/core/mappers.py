@@ -141,6 +141,10 @@ def _nothing(type_: str) -> Sequence[GrantedLease]:
     return ()
 
 
+def _none_booked(holder: str, type_: str) -> int:
+    return 0
+
+
 class BrokerCycle(NamedTuple):
     """What a broker's mapper is shown: requests in order of arrival, complete groups, and sources by type.
 
@@ -149,7 +153,8 @@ class BrokerCycle(NamedTuple):
     ``suspends`` says whether a preemptible lease with the request property ``suspend`` (how long that takes) can be
     suspended rather than ended: by :class:`Preempt`, or by a grant of a shorter term, from a source whose property
     ``driver.save`` is ``true``. Its rest is then asked for anew. ``booked_hours`` is how much a holder is to have over
-    terms that have not begun, in hours of all units of a type (0: as much as there is).
+    terms that have not begun, in hours of all units of a type (0: as much as there is); ``booked`` says how much a
+    holder has of a type over such terms, in unit-milliseconds.
     """
 
     now: Instant
@@ -160,6 +165,7 @@ class BrokerCycle(NamedTuple):
     usage: Usage | None = None
     suspends: bool = False
     booked_hours: int = 0
+    booked: Callable[[str, str], int] = _none_booked
 
 
 class Grant(NamedTuple):

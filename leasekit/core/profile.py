@@ -524,6 +524,15 @@ class Ledger:
             profile = self._profiles[holder, type_] = Profile()
         profile.add(term.start, term.end, units)
 
+    def at(self, holder: str, type_: str, instant: Instant) -> int:
+        """How many the holder holds at an instant."""
+        profile = self._profiles.get((holder, type_))
+        return 0 if profile is None else profile.value(instant)
+
+    def all_at(self, instant: Instant) -> dict[tuple[str, str], int]:
+        """How many each holder holds of each type at an instant."""
+        return {key: profile.value(instant) for key, profile in self._profiles.items()}
+
     def held(self, holder: str, type_: str, window: Term) -> Iterable[tuple[Term, int]]:
         """The stretches of ``window`` in which the holder holds units of the type, in order, and how many."""
         profile = self._profiles.get((holder, type_))

@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import attrs
 import trio
@@ -35,6 +35,32 @@ class RefusedError(LeasekitError):
     def __init__(self, text: str, because: Mapping[str, Any] | None) -> None:
         super().__init__(text)
         self.because = because
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@attrs.define(eq=False)
+class Recent(Generic[K, V]):
+    """As many answers as ``most``, by what was asked: those that were given last."""
+
+    most: int
+    _kept: dict[K, V] = attrs.field(init=False, factory=dict)
+
+    def get(self, key: K) -> V | None:
+        """The answer, if it is kept; it is then the one that was given last."""
+        found = self._kept.pop(key, None)
+        if found is not None:
+            self._kept[key] = found
+        return found
+
+    def keep(self, key: K, value: V) -> None:
+        """Keep one, and let go of the one that was not given for longest."""
+        self._kept.pop(key, None)
+        self._kept[key] = value
+        if len(self._kept) > self.most:
+            del self._kept[next(iter(self._kept))]
 
 
 @attrs.define(eq=False)
@@ -81,6 +107,7 @@ class ActorConnection:
     """Frames that are to be sent: all that wait go at once, whoever they are of."""
     _more: trio.Event = attrs.field(init=False, factory=trio.Event)
     _next_id: int = attrs.field(init=False, default=0)
+    _calendars: Recent[tuple[tuple[str, Any], ...], dict[str, Any]] = attrs.field(init=False, factory=lambda: Recent(4))
 
     @property
     def connected(self) -> bool:
@@ -96,6 +123,18 @@ class ActorConnection:
     async def query(self, name: str, **arguments: Any) -> Any:
         """Ask the actor something. Raises ``ActorAwayError`` and ``RefusedError``."""
         return await self.request("query", name, arguments)
+
+    async def calendar(self, **asked: Any) -> dict[str, Any]:
+        """The actor's calendar. What it told before, and what is still so, it need not tell again: the answer is the
+        same object, not to be changed. Raises ``ActorAwayError`` and ``RefusedError``.
+        """
+        key = tuple(sorted(asked.items()))
+        told = self._calendars.get(key) or {"revision": -1}
+        found: dict[str, Any] = await self.query("calendar", **asked, known=told["revision"])
+        if found["revision"] == told["revision"]:
+            return told
+        self._calendars.keep(key, found)
+        return found
 
     async def request(self, kind: str, name: str, arguments: Mapping[str, Any], **caller: str) -> Any:
         """One request and its result. Raises ``ActorAwayError`` and ``RefusedError``."""

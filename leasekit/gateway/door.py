@@ -7,17 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import trio
 
-from leasekit.client.shapes import LeasePolicy
+from leasekit.client.shapes import CalendarView, LeasePolicy
 from leasekit.config.gateway import BlazarTable, MailTable
 from leasekit.core.measures import Histogram
 from leasekit.core.schema import Change, Store
 from leasekit.core.time import Instant
-from leasekit.gateway.actors import ActorConnection
+from leasekit.gateway.actors import ActorConnection, Recent
 from leasekit.gateway.calendars import FEEDS, FeedRecord
 from leasekit.gateway.callers import TABLE, VIEWER, Caller, Tokens
 from leasekit.gateway.events import EventHub
@@ -84,6 +84,8 @@ class GatewayDoor:
     """Set when there is something to be sent."""
     answered: Answered = attrs.field(init=False, factory=Answered)
     hub: EventHub = attrs.field(init=False, factory=EventHub)
+    calendars: Recent[Any, tuple[Any, CalendarView]] = attrs.field(init=False, factory=lambda: Recent(4))
+    """The last calendars that were shown, by who may see what; each with what it was made of."""
     _store_lock: trio.Lock = attrs.field(init=False, factory=trio.Lock)
 
     def __attrs_post_init__(self) -> None:

@@ -10,7 +10,7 @@ from deployed_world import DeployedWorld
 
 from leasekit.core.errors import CommandError
 from leasekit.core.reasons import Code
-from leasekit.core.time import HOUR
+from leasekit.core.time import HOUR, MINUTE
 
 SITES = """
 [emulation]
@@ -83,9 +83,80 @@ def test_what_is_in_the_way_is_told_of_ones_own(world: DeployedWorld) -> None:
     (lease,) = world.query("web", "leases")
     assert (found["short"], found["leases"], windows(found)) == (1, [lease["id"]], [("north", 4, 10)])
     assert slots(world, units=3, start=2 * HOUR, holder="batch")["leases"] == []
+    assert slots(world, units=3, start=2 * HOUR, filter="rack == a", site="north")["leases"] == [lease["id"]]
+    assert slots(world, units=3, start=4 * HOUR, site="south")["leases"] == []
     at_once = slots(world, units=2, start=2 * HOUR)
     assert (at_once["short"], at_once["leases"], windows(at_once)[0]) == (0, [], ("south", 2, 10))
     assert slots(world, units=6)["short"] == 3
+
+
+def test_what_is_in_the_way_follows_the_leases(world: DeployedWorld) -> None:
+    """Also after the first question: a lease that comes, is longer, is closed."""
+
+    def in_the_way(start: int) -> list[str]:
+        return list(slots(world, units=3, start=start, site="north")["leases"])
+
+    first = world.query("web", "leases")[0]["id"]
+    assert (in_the_way(3 * HOUR), in_the_way(4 * HOUR)) == ([first], [])
+    world.request("web", 3, 6 * HOUR, 8 * HOUR, site="north")
+    world.run_until(2 * HOUR + MINUTE)
+    world.command("web", "lease.extend", lease=first, end=5 * HOUR)
+    world.run_until(3 * HOUR)
+    second = next(one["id"] for one in world.query("web", "leases") if one["id"] != first)
+    assert (in_the_way(4 * HOUR), in_the_way(5 * HOUR), in_the_way(7 * HOUR)) == ([first], [], [second])
+    world.command("web", "lease.close", lease=second)
+    world.run_until(3 * HOUR + MINUTE)
+    assert in_the_way(7 * HOUR) == []
+
+
+def test_a_calendar_that_is_known_is_not_told_again(world: DeployedWorld) -> None:
+    """By its revision: until a lease has changed, whatever time passes; it goes on growing after a restart."""
+    world.run_until(3 * HOUR + MINUTE)
+    asked = {"start": HOUR, "end": 9 * HOUR, "step": HOUR}
+    for actor in ("hub", "north", "web"):
+        told = world.query(actor, "calendar", **asked)
+        assert told["entries"]
+        known = {**asked, "known": told["revision"]}
+        world.pass_time(MINUTE)
+        same = {"revision": told["revision"], "entries": [], "classes": [], "units": []}
+        assert world.query(actor, "calendar", **known) == same
+        world.restart(actor)
+        again = world.query(actor, "calendar", **known)
+        assert again["revision"] >= told["revision"]
+        world.pass_time(MINUTE)
+        assert world.query(actor, "calendar", **asked)["entries"] == told["entries"]
+    told = {actor: world.query(actor, "calendar", **asked) for actor in ("hub", "north", "web")}
+    world.command("web", "lease.close", lease=told["web"]["entries"][0]["lease"])
+    world.pass_time(MINUTE)
+    for actor, before in told.items():
+        now = world.query(actor, "calendar", **asked, known=before["revision"])
+        assert now["revision"] > before["revision"]
+        assert now["entries"] != before["entries"], actor
+
+
+def test_what_is_booked_ahead_is_counted(tmp_path: Path) -> None:
+    """What has not begun, and is not closed: of ten unit-hours that a guest may have ahead; also after a restart."""
+    world = DeployedWorld(SITES, tmp_path, changes={"actor.hub.settings.booked_hours": 2})
+
+    def is_granted(units: int, start: int, hours: int = 2) -> str:
+        lease = world.request("web", units, start, start + hours * HOUR)
+        world.pass_time(MINUTE)
+        return lease if world.lease("web", lease)["state"] == "ticketed" else ""
+
+    assert is_granted(3, 3 * HOUR)
+    second = is_granted(2, 6 * HOUR)
+    assert second
+    assert not is_granted(1, 20 * HOUR)
+    world.restart("hub")
+    world.pass_time(MINUTE)
+    assert not is_granted(1, 20 * HOUR)
+    world.command("web", "lease.close", lease=second)
+    world.pass_time(MINUTE)
+    assert is_granted(2, 20 * HOUR, 1)
+    assert not is_granted(3, 30 * HOUR, 1)
+    world.run_until(3 * HOUR + MINUTE)  # the first one has begun
+    assert is_granted(3, 30 * HOUR)
+    assert not is_granted(3, 40 * HOUR, 1)
 
 
 def test_what_can_t_be_looked_for_is_told(world: DeployedWorld) -> None:
@@ -124,7 +195,7 @@ def test_who_has_what_when(world: DeployedWorld) -> None:
     site = world.query("north", "calendar", **asked)
     assert sorted(site["entries"][0]["on"]) == ["a-0", "a-1", "b-0"]
     assert [one["unit"] for one in site["units"]] == ["a-0", "a-1", "b-0"]
-    assert world.query("north", "calendar", site="south") == {"entries": [], "classes": [], "units": []}
+    assert world.query("north", "calendar", site="south")["entries"] == []
     named = world.query("web", "calendar", **asked)["entries"]
     assert [(one["lease"], one["name"], one["units"]) for one in named] == [(lease["id"], lease["name"], 3)]
     for actor in ("hub", "north", "web"):

@@ -15,7 +15,6 @@ from leasekit.core.mappers import (
     BrokerDecision,
     Defer,
     Grant,
-    GrantedLease,
     GrantGroup,
     PendingRequest,
     Reject,
@@ -171,12 +170,12 @@ def test_what_has_not_begun_is_limited(mapper: Fcfs) -> None:
     have what begins now; others may book; a deferrable request waits until something has begun.
     """
     books = Books({"a": 4}, end=10 * WEEK)
-    held = [GrantedLease("h", "guest", "a/vm", "vm", 3, Term(DAY, 2 * DAY), False, 0, {})]
+    held = {"guest": 3 * DAY, "other": 0}
     asked = [
         ahead("l", 4, 2), ahead("m", 1, 3), ahead("n", 2, 4), ahead("now", 4, 0), ahead("o", 4, 5, holder="other"),
         ahead("p", 1, 6, latest_start=9 * DAY), ahead("q", 9 * 4, 7, min_units=1, latest_start=9 * DAY),
     ]  # fmt: skip
-    cycle = books.cycle(*asked)._replace(granted=lambda type_: held, booked_hours=48)
+    cycle = books.cycle(*asked)._replace(booked=lambda holder, type_: held[holder], booked_hours=48)
     decisions = mapper.allocate(cycle)
     assert [(one.lease, one.units) for one in grants(decisions)] == [("l", 4), ("m", 1), ("now", 4), ("o", 4)]
     assert reasons(decisions)[0] == (
@@ -184,7 +183,7 @@ def test_what_has_not_begun_is_limited(mapper: Fcfs) -> None:
         "48 were wanted"
     )
     assert [type(one) for one in decisions if one.lease in "npq"] == [Reject, Defer, Defer]
-    begun = books.cycle(*asked[-2:])._replace(now=DAY, granted=lambda type_: held, booked_hours=48)
+    begun = books.cycle(*asked[-2:])._replace(now=DAY, booked_hours=48)
     assert [(one.lease, one.units) for one in grants(mapper.allocate(begun))] == [("p", 1), ("q", 4)]
 
 

@@ -37,7 +37,7 @@ from leasekit.actors.broker.grants import (
 from leasekit.actors.broker.planner import Holds, Planner, Quotes
 from leasekit.actors.broker.preemption import LongestRuns, Market, Preemption, Promises
 from leasekit.actors.broker.requests import Admission, DryRuns, Refusals, Requests
-from leasekit.actors.broker.slots import BookCalendar, SlotFinder
+from leasekit.actors.broker.slots import BookCalendar, BookedTimes, SlotFinder
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import keeps, query
 from leasekit.actors.settings import BrokerSettings, Peer
@@ -218,8 +218,8 @@ class Broker(Server[BrokerLease]):
             self.holds,
             quotes,
             self.planner,
-            SlotFinder(self.kernel, self.book, self.served),
-            BookCalendar(self.book, self.served),
+            SlotFinder(self.kernel, self.book, BookedTimes(self.granted)),
+            BookCalendar(self.kernel, self.book, self.served),
         ):
             self.dispatch.add(part)
 

@@ -21,6 +21,7 @@ from leasekit.core.claims.signed import RECEIPT, TRUNCATION, Signer, Statement, 
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.records import BrokerLease, EndTerms, Granted, Notice, pack_body
 from leasekit.core.mappers import Grant
+from leasekit.core.profile import Ledger
 from leasekit.core.properties import Properties, saves
 from leasekit.core.protocol.messages import MODIFY, NEW, Accepted, ClaimReport, ReturnTicket, TicketUpdate, Truncated
 from leasekit.core.reasons import Code, Reason, mark
@@ -222,7 +223,7 @@ def booked_until(lease: BrokerLease) -> Instant:
     return max(claim.booked_until for claim in lease.claims)
 
 
-@keeps(derived="_cut_off _closings")
+@keeps(derived="_cut_off _closings ahead")
 @attrs.define(eq=False, slots=False)
 class GrantedClaims:
     """The claims of a broker's leases, which are booked in ``book``."""
@@ -236,8 +237,12 @@ class GrantedClaims:
     _closings: int = attrs.field(default=0, init=False)
     usage: UsageBook | None = attrs.field(default=None, init=False)
     """What each holder has been granted, if the mapper goes by it."""
+    ahead: Ledger = attrs.field(factory=Ledger, init=False)
+    """What each holder has booked over terms that begin later than an instant, in unit-milliseconds."""
     freed: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     """What happens, in order, when a lease is over."""
+    moved: list[Callable[[BrokerLease], None]] = attrs.field(factory=list, init=False)
+    """What happens, in order, when a lease has other claims, or is over."""
     shrunk: list[Callable[[BrokerLease], None]] = attrs.field(factory=list, init=False)
     """What happens, in order, when something of a lease's claims has come free."""
 
@@ -253,7 +258,19 @@ class GrantedClaims:
         if self.usage is not None:
             self.usage.replace(lease.holder, lease.type, lease.claims, claims, self._kernel.now)
             self._kernel.changes += self.usage.take_changes()
+        self._count_ahead(lease, -1)
         lease.claims = claims
+        self._count_ahead(lease, 1)
+        for tell in self.moved:
+            tell(lease)
+
+    def _count_ahead(self, lease: BrokerLease, sign: int) -> None:
+        """What has begun by now counts at no instant to come, and what is over was taken off then."""
+        for claim in lease.claims if lease.ended < 0 else ():
+            start = claim.term.start
+            if self._kernel.now < start < claim.until:
+                amount = sign * claim.units * (claim.until - start)
+                self.ahead.add(lease.holder, lease.type, amount, Term(0, start))
 
     def changed(self, lease: BrokerLease) -> None:
         """Something of the lease's claims has come free, or not any more."""
@@ -389,17 +406,21 @@ class GrantedClaims:
     def over(self, lease: BrokerLease, reason: Reason) -> None:
         """The lease is over: nothing of it is booked, and it asks for nothing."""
         self.settle_cut(lease, len(lease.claims))
+        self._count_ahead(lease, -1)
         lease.ended, lease.reason = self._kernel.now, reason
         lease.waits = lease.waits._replace(number=0)
         if self.usage is not None:  # now: after a restart its row is history, which is not read
             self.usage.let_go(lease.holder, lease.type, lease.claims)
             self._kernel.changes += self.usage.take_changes()
         self._queue.remove(lease)
-        for tell in self.freed:
-            tell()
+        for tell in self.moved:
+            tell(lease)
+        for told in self.freed:
+            told()
         self._closings += 1
         if self._closings % self._kernel.tidy_every == 0:
             self._book.forget_before(self._kernel.now)
+            self.ahead.forget_before(self._kernel.now)
 
     def restore(self, rows: Iterable[Row], usage: Iterable[Row]) -> None:
         """Take up the leases, and what was used, that a store kept."""
@@ -411,6 +432,7 @@ class GrantedClaims:
             self._served.restore(lease, row)
             if self.usage is not None:
                 self.usage.replace(lease.holder, lease.type, (), lease.claims, self._kernel.now)
+            self._count_ahead(lease, 1)
             for claim in lease.claims:
                 self._book.reserve_again(claim)
             for old, new in pairwise(lease.claims):

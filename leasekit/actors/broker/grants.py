@@ -275,6 +275,14 @@ class LeaseViews:
         """How much a holder is to have booked ahead."""
         return self._settings.booked_hours
 
+    def booked(self, *, snapshot: bool) -> Callable[[str, str], int]:
+        """How much a holder has booked ahead of a type; with ``snapshot`` as it is now, whatever comes meanwhile."""
+        now = self._kernel.now
+        if not snapshot:
+            return lambda holder, type_: self._granted.ahead.at(holder, type_, now)
+        found = self._granted.ahead.all_at(now)
+        return lambda holder, type_: found.get((holder, type_), 0)
+
     def granted(self, type_: str) -> Sequence[GrantedLease]:
         """The leases of a type that are not over. Records are read as they are when the mapper asks."""
         found = []
@@ -443,7 +451,7 @@ class Cycles:
         usage = self._views.usage
         return BrokerCycle(
             self._kernel.now, requests, groups, sources, self._views.granted, usage, self._suspends(),
-            self._views.booked_hours,
+            self._views.booked_hours, self._views.booked(snapshot=not self._inline),
         )  # fmt: skip
 
     def _suspends(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from heapq import merge
 from itertools import islice
@@ -9,7 +10,8 @@ from itertools import islice
 import attrs
 
 from leasekit.actors.broker.book import Book
-from leasekit.actors.kernel import Kernel, query
+from leasekit.actors.broker.claims import GrantedClaims
+from leasekit.actors.kernel import Kernel, keeps, query
 from leasekit.actors.served import Served
 from leasekit.core.answers import describe_counts
 from leasekit.core.calendars import ActorCalendar, CalendarClass, CalendarEntry, FreeSlot, FreeSlots
@@ -18,9 +20,47 @@ from leasekit.core.errors import CommandError
 from leasekit.core.leases.records import BrokerLease, Delegation, Granted
 from leasekit.core.profile import binned
 from leasekit.core.reasons import Code
-from leasekit.core.time import Term
+from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import ClassedTimetable
 from leasekit.core.vectors import needs_of
+
+
+@keeps(derived="_order _places")
+@attrs.define(eq=False, slots=False)
+class BookedTimes:
+    """The leases that have claims, in the order in which they begin: from the first question on, as most brokers are
+    never asked.
+    """
+
+    _granted: GrantedClaims
+    _order: list[tuple[Instant, Instant, str]] | None = attrs.field(default=None, init=False)
+    """When each begins and ends, and its id."""
+    _places: dict[str, tuple[Instant, Instant, str]] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._granted.moved.append(self._moved)
+
+    def within(self, term: Term) -> Iterator[BrokerLease]:
+        """Those that have a part of a term, in order."""
+        if self._order is None:
+            self._order = []
+            for lease in self._granted.leases.values():
+                self._moved(lease)
+        order = self._order
+        for place in range(bisect_left(order, (term.end,))):
+            _, end, id_ = order[place]
+            if end > term.start:
+                yield self._granted.leases[id_]
+
+    def _moved(self, lease: BrokerLease) -> None:
+        if self._order is None:
+            return
+        before = self._places.pop(lease.id, None)
+        if before is not None:
+            del self._order[bisect_left(self._order, before)]
+        if lease.claims and lease.ended < 0:
+            after = self._places[lease.id] = (lease.claims[0].term.start, lease.claims[-1].term.end, lease.id)
+            insort(self._order, after)
 
 
 @attrs.define(eq=False)
@@ -32,7 +72,7 @@ class SlotFinder:
 
     _kernel: Kernel
     _book: Book
-    _served: Served[BrokerLease]
+    _times: BookedTimes
 
     @query("slots")
     def find(self, asked: FindSlots) -> FreeSlots:
@@ -47,7 +87,8 @@ class SlotFinder:
         at_once = Term(start, start + asked.length)
         free = max((self._table(chain, asked).available(at_once) for chain in chains), default=0)
         short = max(0, asked.units - free)
-        return FreeSlots(slots, short, self._in_the_way(chains, asked.holder, Term(start, first)) if short else [])
+        until = Term(start, min(first, at_once.end))
+        return FreeSlots(slots, short, self._in_the_way(chains, asked, until) if short else [])
 
     def _chains(self, asked: FindSlots) -> list[Delegation]:
         """The first delegation of each chain that may be asked. Raises ``CommandError``."""
@@ -70,17 +111,19 @@ class SlotFinder:
         for found in self._table(chain, asked).fits(asked.units, asked.length, window):
             yield FreeSlot(chain.site, chain.base, *found)
 
-    def _in_the_way(self, chains: list[Delegation], holder: str, until: Term) -> list[str]:
-        """The leases of a holder that have units of these chains before the first window."""
-        bases = {chain.base for chain in chains}
+    def _in_the_way(self, chains: list[Delegation], asked: FindSlots, until: Term) -> list[str]:
+        """The leases of the holder that have some of these units over a part of the time that is asked for first."""
+        wanted = {chain.base: self._table(chain, asked).tables for chain in chains}
         return [
             lease.id
-            for lease in self._served.leases.values()
-            if lease.claims  # most are at other times, which their ends say without a look at each claim
-            and lease.claims[0].term.start < until.end
-            and lease.claims[-1].term.end > until.start
-            and lease.holder == holder
-            and any(self._book.base(one.source) in bases and one.term.overlaps(until) for one in lease.claims)
+            for lease in self._times.within(until)
+            if lease.holder == asked.holder
+            and any(
+                class_ in wanted.get(self._book.base(one.source), ())
+                for one in lease.claims
+                if one.term.overlaps(until)
+                for class_, _ in one.classes
+            )
         ]
 
 
@@ -88,13 +131,16 @@ class SlotFinder:
 class BookCalendar:
     """Shows who has what of a broker's delegations when, and what is free of each class."""
 
+    _kernel: Kernel
     _book: Book
     _served: Served[BrokerLease]
 
     @query("calendar")
     def show(self, asked: ShowCalendar) -> ActorCalendar:
         """Leases that have a part of the time, and the figures of every chain."""
-        window = asked.term
+        window, revision = asked.term, self._kernel.revision
+        if asked.known == revision:
+            return ActorCalendar(revision)
         entries = [
             entry
             for lease in self._served.leases.values()
@@ -102,7 +148,8 @@ class BookCalendar:
             for entry in self._entries(lease, window)
             if asked.site in ("", entry.site)
         ]
-        return ActorCalendar(entries, [one for chain in self._shown(asked) for one in self._classes(chain, asked)])
+        classes = [one for chain in self._shown(asked) for one in self._classes(chain, asked)]
+        return ActorCalendar(revision, entries, classes)
 
     def _shown(self, asked: ShowCalendar) -> list[Delegation]:
         types = [asked.type] if asked.type else self._book.types()

@@ -264,8 +264,11 @@ class Leases:
 
     @query("calendar")
     def _query_calendar(self, asked: ShowCalendar) -> ActorCalendar:
-        window = asked.term
+        window, revision = asked.term, self._kernel.revision
+        if asked.known == revision:
+            return ActorCalendar(revision)
         return ActorCalendar(
+            revision,
             [
                 CalendarEntry(
                     lease.id, "", lease.site, lease.type, lease.state,
@@ -274,7 +277,7 @@ class Leases:
                 for lease in self.by_id.values()
                 if lease.runs.start < window.end and _end(lease) > window.start
                 and asked.type in ("", lease.type) and asked.site in ("", lease.site)
-            ]
+            ],
         )  # fmt: skip
 
     @query("lease")

@@ -127,7 +127,7 @@ class Authority(Server[SiteLease]):
             saved, claims, self.incidents, outages, failures, calendars, self.closes, early_ends,
             UnitMoves(leases, units, calendars, replacements, assignment),
             UnitCommands(leases, units, calendars, demands, saved.context),
-            maintenance, unit_changes, SiteCalendar(name, leases, units),
+            maintenance, unit_changes, SiteCalendar(name, kernel, leases, units),
             Redemptions(served, leases, terms, tickets),
             Relinquishments(kernel, keyring, claims, voids),
         ):  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from leasekit.actors.kernel import query
+from leasekit.actors.kernel import Kernel, query
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.actors.site.units import Units
 from leasekit.core.answers import describe_counts
@@ -20,15 +20,16 @@ class SiteCalendar:
     """Shows the leases at a site, and its units. ``name`` is the site's."""
 
     name: str
+    _kernel: Kernel
     _leases: SiteLeases
     _units: Units
 
     @query("calendar")
     def show(self, asked: ShowCalendar) -> ActorCalendar:
         """Leases that have a part of the time, each with its units, and all units."""
-        window = asked.term
-        if asked.site not in ("", self.name):
-            return ActorCalendar([])
+        window, revision = asked.term, self._kernel.revision
+        if asked.known == revision or asked.site not in ("", self.name):
+            return ActorCalendar(revision)
         entries = [
             self._entry(lease)
             for lease in self._leases.by_id.values()
@@ -39,7 +40,7 @@ class SiteCalendar:
             for unit in self._units
             if unit.classes and asked.type in ("", unit.type)
         ]
-        return ActorCalendar(entries, units=units)
+        return ActorCalendar(revision, entries, units=units)
 
     def _entry(self, lease: SiteLease) -> CalendarEntry:
         return CalendarEntry(

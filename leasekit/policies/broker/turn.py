@@ -6,7 +6,6 @@ The order in which requests are decided, and whether a deferrable one is booked 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
@@ -438,7 +437,6 @@ class GrantedToo:
         self.before: Usage = Ledger() if cycle.usage is None else cycle.usage
         self._cycle = cycle
         self.booked_hours = cycle.booked_hours
-        self._booked: dict[str, Counter[str]] = {}
         self._changed: dict[tuple[str, str], list[tuple[Term, int]]] = {}
         self._sums = Ledger()
         self._summed: dict[tuple[str, str], int] = {}
@@ -449,14 +447,8 @@ class GrantedToo:
 
     def booked(self, holder: str, type_: str) -> int:
         """What a holder has over terms that have not begun, in unit-milliseconds."""
-        now, of_type = self._cycle.now, self._booked.get(type_)
-        if of_type is None:
-            of_type = self._booked[type_] = Counter()
-            for lease in self._cycle.granted(type_):
-                if lease.term.start > now:
-                    of_type[lease.holder] += lease.units * lease.term.length
-        fresh = self._changed.get((holder, type_), ())
-        return of_type[holder] + sum(units * term.length for term, units in fresh if term.start > now)
+        now, fresh = self._cycle.now, self._changed.get((holder, type_), ())
+        return self._cycle.booked(holder, type_) + sum(units * term.length for term, units in fresh if term.start > now)
 
     def units(self, type_: str) -> int:
         """How many units of a type there are to be granted."""
