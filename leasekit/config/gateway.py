@@ -24,12 +24,19 @@ LISTEN_ALLOWED: Final = "http://HOST:PORT (an IPv6 host in brackets) or unix:PAT
 ADDRESS: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,8}")
 """An address of mail, without all that only parsers like."""
 _HTTP: Final = re.compile(r"http://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
+_HOST: Final = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]")
 _BASE: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)*")
 
 
 def _base(_: object, __: object, value: str) -> None:
     if not _BASE.fullmatch(value):
         raise ValueError("expected nothing, or a path such as /leasekit without a slash at its end")
+
+
+def _hosts(_: object, __: object, value: tuple[str, ...]) -> None:
+    for one in value:
+        if not _HOST.fullmatch(one):
+            raise ValueError(f"expected names of hosts in small letters, without a port, instead of {one!r}")
 
 
 def _networks(_: object, __: object, value: tuple[str, ...]) -> None:
@@ -109,7 +116,8 @@ class BlazarTable:
 
 @attrs.frozen(kw_only=True)
 class GatewayTable:
-    """The table. ``without_login`` lets anybody do everything who reaches an address of it: of this machine only.
+    """The table. ``without_login`` lets anybody do everything who reaches an address of it: of this machine only, by
+    its own names or one of ``hosts``, by which a reverse proxy asks for it.
     ``base`` is the path before all others where a reverse proxy passes one on; ``proxies`` is how many of these a
     request comes through, each of which adds to ``X-Forwarded-For`` from where it came. Webhooks go to addresses that
     all the world can reach, and to ``webhook_networks``.
@@ -123,6 +131,7 @@ class GatewayTable:
     log_level: LogLevel = "info"
     metrics: str = attrs.field(default="", validator=check_metrics)
     without_login: bool = False
+    hosts: tuple[str, ...] = attrs.field(default=(), validator=_hosts)
     base: str = attrs.field(default="", validator=_base)
     blazar: BlazarTable | None = None
     oidc: OidcTable | None = None
@@ -146,6 +155,7 @@ class GatewaySpec:
     log_level: LogLevel
     metrics: str
     without_login: bool
+    hosts: tuple[str, ...] = ()
     base: str
     blazar: BlazarTable | None
     oidc: OidcTable | None

@@ -294,6 +294,7 @@ class Resolver:
             base=table.base,
             blazar=table.blazar,
             oidc=table.oidc,
+            hosts=table.hosts,
             webhook_networks=table.webhook_networks,
             mail=table.mail
             and attrs.evolve(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from time import perf_counter
@@ -16,8 +17,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Match
 from starlette.routing import Route as StarletteRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leasekit.client.shapes import ProblemDetails
+from leasekit.config.gateway import is_loopback
 from leasekit.core.errors import LeasekitError
 from leasekit.core.frames import MEDIA_TYPE
 from leasekit.gateway import (  # noqa: F401 - they declare their routes
@@ -150,6 +153,26 @@ def _once(request: Request) -> dict[str, str]:
     if len(found) < len(pairs):
         raise unprocessable("query: found a word twice, expected each once")
     return found
+
+
+def at_known_hosts(app: ASGIApp, hosts: Sequence[str]) -> ASGIApp:
+    """The application for those who call this machine by one of its own names, or by one of ``hosts``. A page of
+    another site, whose name leads here from one moment to the next (DNS rebinding), is not let in. No browser calls by
+    a Unix socket.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        respond = app
+        if scope["type"] == "http" and scope["client"] is not None:
+            found = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+            host = re.sub(r":\d*$", "", found).rstrip(".").lower()
+            if not is_loopback(host) and host not in hosts:
+                status, allowed = HTTPStatus.MISDIRECTED_REQUEST, ", ".join(["localhost", "127.0.0.1", "[::1]", *hosts])
+                detail = f"Host: found {found!r:.80}, expected one of {allowed}"
+                respond = told(ProblemDetails(title=status.phrase, status=status, detail=detail, code="bad_argument"))
+        await respond(scope, receive, send)
+
+    return answer
 
 
 def told(problem: ProblemDetails, headers: dict[str, str] | None = None) -> Response:

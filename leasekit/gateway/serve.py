@@ -23,7 +23,7 @@ from leasekit.core.measures import Measuring
 from leasekit.core.schema import Store
 from leasekit.gateway.accounts import drop_user, make_user, set_user, told
 from leasekit.gateway.actors import ActorConnection
-from leasekit.gateway.app import make_app
+from leasekit.gateway.app import at_known_hosts, make_app
 from leasekit.gateway.callers import rights
 from leasekit.gateway.door import GUEST, GatewayDoor
 from leasekit.gateway.notifier import Notifier
@@ -107,6 +107,8 @@ class GatewayServer:
         app: Any = make_app(door, self.spec.base)
         if self.spec.proxies:
             app = ProxyFixMiddleware(app, trusted_hops=self.spec.proxies)
+        if self.spec.without_login:
+            app = at_known_hosts(app, self.spec.hosts)
 
         async def begun(task_status: trio.TaskStatus[list[str]]) -> None:
             await serve_http(app, config, shutdown_trigger=ended, task_status=task_status)

@@ -64,7 +64,9 @@ def test_a_gateway_without_login_is_for_this_machine(tmp_path: Path, listen: str
     assert fault.startswith(f"actor.web.listen[0]: found '{listen}', which others can reach, expected a loopback")
     assert read(tmp_path, f'listen = ["{listen}"]') == []
     own = '["http://127.0.0.1:1", "http://[::1]:1", "http://localhost:2", "unix:web.http"]'
-    assert read(tmp_path, f"listen = {own}\nwithout_login = true") == []
+    assert read(tmp_path, f'listen = {own}\nwithout_login = true\nhosts = ["lab.example", "[::1]"]') == []
+    (fault,) = read(tmp_path, 'hosts = ["lab.example:80"]')
+    assert fault.startswith("actor.web.hosts: found a list, but expected names of hosts"), fault
 
 
 @pytest.mark.parametrize(

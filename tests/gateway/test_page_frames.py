@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from blazar_world import free_port
 from cli_daemons import running, site_and_broker
 from gateway_world import INVENTORY, GatewayUnderTest
 
@@ -156,6 +157,34 @@ def test_without_login_a_page_of_another_site_changes_nothing(tmp_path: Path) ->
             for headers in ({"sec-fetch-site": "cross-site"}, {"origin": "http://evil.example"}):
                 assert client.post(path, headers=headers).status_code == 403
             assert client.post(path).status_code == 200
+
+
+def test_without_login_a_name_that_leads_here_is_not_let_in(tmp_path: Path) -> None:
+    """By TCP (DNS rebinding): this machine's own names are, and those of ``hosts``; pages, API and Blazar's alike. What
+    is passed on by who says that it is a proxy changes nothing. Where callers show a token all names are let in.
+    """
+    port, login = free_port(), free_port()
+    file = tmp_path / "leasekit.toml"
+    table = """[actor.web]
+without_login = true
+proxies = 1
+hosts = ["lab.example"]
+blazar = { site = "site", type = "vm" }"""
+    other = f'[actor.door]\nrole = "gateway"\nlisten = ["http://127.0.0.1:{login}"]\n'
+    listen = INVENTORY.replace("[actor.web]", table).replace('["unix:', f'["http://127.0.0.1:{port}", "unix:')
+    file.write_text(site_and_broker(listen + other, "alpha"))
+    with running(file, os.environ), httpx.Client() as client:
+        for path in ("/api/v1/me", "/leases", "/blazar/v1/leases"):
+            url = f"http://127.0.0.1:{port}{path}"
+            for own in (f"127.0.0.1:{port}", "LOCALHOST:1", "[::1]:80", "lab.example", "lab.example:443"):
+                assert client.get(url, headers={"host": own}).status_code == 200, (path, own)
+            for foreign in (f"evil.example:{port}", "localhost.evil.example", "127.0.0.1.evil.example", "192.0.2.1"):
+                refused = client.get(url, headers={"host": foreign, "x-forwarded-host": "localhost"})
+                assert refused.status_code == 421, (path, foreign)
+                assert f"Host: found '{foreign}', expected one of localhost," in refused.json()["detail"]
+        assert client.get(f"http://127.0.0.1:{login}/login", headers={"host": "any.example"}).status_code == 200
+        with GatewayUnderTest(file, load(file).state).client() as local:
+            assert local.get("/me").status_code == 200
 
 
 def test_cookies_by_tls_are_of_this_host_alone() -> None:
