@@ -13,7 +13,7 @@ from leasekit.cli.options import DAEMON, Shown, argument, command, option
 from leasekit.cli.output import listing, print_lines
 from leasekit.cli.places import DeployPlace
 from leasekit.core.errors import LeasekitError
-from leasekit.core.time import Duration
+from leasekit.core.time import Duration, format_duration
 
 if TYPE_CHECKING:
     from leasekit.config.deployment import Deployment
@@ -89,7 +89,7 @@ def create(
       leasekit token create ci --project guest:user --for 365d
       leasekit token create ops --office operator
     """
-    length = {} if span is None else {"length": f"{span}ms"}
+    length = {} if span is None else {"length": format_duration(span)}
     allowed = _rights(projects, offices)
     made = place.command(GATEWAY, "token.create", name=name, caller=caller, **allowed, **length)
     return made, lambda _: print_lines([made["secret"]])

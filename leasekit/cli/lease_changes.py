@@ -352,7 +352,7 @@ def request(
         if series is not None:
             asked = {
                 "type": type_, "units": units, "slice": slice_, "name": name, "broker": broker, "site": site,
-                "properties": {"request_timeout": f"{ANSWER_WITHIN}ms", **requested},
+                "properties": {"request_timeout": format_duration(ANSWER_WITHIN), **requested},
                 "configuration": dict(configuration),
             }  # fmt: skip
             return request_series(place, series, asked, start=start, dry_run=dry_run)

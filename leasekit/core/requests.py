@@ -45,7 +45,7 @@ import attrs
 from leasekit.core.errors import CommandError
 from leasekit.core.properties import NO_UNITS, Counts, Properties, counts
 from leasekit.core.reasons import counted, mark
-from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant, Term, parse_duration
+from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant, Term, format_duration, parse_duration
 from leasekit.core.vectors import NEEDS, WHOLE, Vector, as_properties, needs_of
 
 TRUE, FALSE = "true", "false"
@@ -182,7 +182,7 @@ class WantedLease:
             requested["filter"] = self.filter
         requested |= as_properties(self.needs, NEEDS)
         spans = ("notice", "min_run", "max_run")
-        said = {name: f"{span}ms" for name in spans if (span := getattr(self, name)) is not None}
+        said = {name: format_duration(span) for name in spans if (span := getattr(self, name)) is not None}
         said |= {name: str(value) for name in ("on_preempt", "bid") if (value := getattr(self, name)) is not None}
         for name in said if not self.preemptible else ():
             raise WantedError(name, goes_with="preemptible")
@@ -199,9 +199,9 @@ class WantedLease:
                 raise WantedError("group_size", goes_with="group")
             requested["lease_count"] = str(self.group_size)
         if self.keepalive is not None:
-            requested[KEEPALIVE] = f"{self.keepalive}ms"
+            requested[KEEPALIVE] = format_duration(self.keepalive)
         if self.timeout is not None:
-            requested["request_timeout"] = f"{self.timeout}ms"
+            requested["request_timeout"] = format_duration(self.timeout)
         return requested
 
     def arguments(self, now: Instant | None, answer_within: Duration) -> dict[str, Any]:

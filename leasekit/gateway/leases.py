@@ -25,7 +25,7 @@ from leasekit.client.shapes import (
 )
 from leasekit.config.instants import dated
 from leasekit.core.commands import PAST_PAGE
-from leasekit.core.requests import KEEPALIVE, WantedLease
+from leasekit.core.requests import WantedLease, keepalive_of
 from leasekit.core.time import format_duration
 from leasekit.core.vectors import read_amount
 from leasekit.gateway.actors import ActorConnection, RefusedError
@@ -285,11 +285,11 @@ def _lease(project: str, shown: Mapping[str, Any]) -> Lease:
             for one in units
         ]
         current = shown["granted"] or shown["approved"] or shown["requested"]
-        units = len(members) or current["units"]
+        units, asked = len(members) or current["units"], shown["requested"]["properties"]
         details = {
             "members": members, "broker": shown["broker"], "configuration": shown["configuration"],
-            "keepalive": shown["requested"]["properties"].get(KEEPALIVE, ""),
-            "properties": shown["requested"]["properties"],
+            "keepalive": format_duration(silence) if (silence := keepalive_of(asked)) else "",
+            "properties": asked,
         }  # fmt: skip
     return Lease(
         id=shown["id"], name=shown["name"], project=project, slice=shown["slice"], type=shown["type"],

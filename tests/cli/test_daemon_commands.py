@@ -110,13 +110,13 @@ def test_options_become_request_properties(cli: Cli) -> None:
     properties = cli.json(line)["requested"]["properties"]
     assert properties.pop("latest_start")
     assert properties == {
-        "deferrable": "true", "elastic": "true", "min_units": "2", "request_timeout": "90000ms", "priority": "7"
+        "deferrable": "true", "elastic": "true", "min_units": "2", "request_timeout": "1m30s", "priority": "7"
     }  # fmt: skip
     properties = cli.json("lease request vm 1 --for 1h --group g --group-size 2")["requested"]["properties"]
     assert (properties["group_id"], properties["lease_count"]) == ("g", "2")
     line = "lease request vm 1 --for 1h --start +1h --preemptible --notice 0s --min-run 10m"
     properties = cli.json(line)["requested"]["properties"]
-    assert properties == {"preemptible": "true", "notice": "0ms", "min_run": "600000ms"}
+    assert properties == {"preemptible": "true", "notice": "0s", "min_run": "10m"}
     _, err = cli("lease request vm 1 --for 1h --min-run 10m", 2)
     assert "--min-run goes with --preemptible" in err
 

@@ -35,7 +35,7 @@ def test_a_lease_lasts_as_long_as_its_block(gateway: GatewayUnderTest) -> None:
     with client(gateway, gateway.token("clara", alpha="user")) as api:
         with api.lease("vm", 2, hours=1, name="block") as lease:
             assert [unit.unit for unit in lease.members] == ["vm-0", "vm-1"]
-            assert lease.keepalive == "60000ms"
+            assert lease.keepalive == "1m"
             assert api.get("block").state == "active"
         assert api.wait(lease, "closed").reason == "its block has ended"
         with pytest.raises(ZeroDivisionError), api.lease("vm", length="1h") as other:

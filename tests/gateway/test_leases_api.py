@@ -182,7 +182,7 @@ def test_a_lease_ends_whose_holder_falls_silent(user: httpx.Client, leased: Leas
     lease = leased(keepalive="2s")["id"]
     until(user, lease, "active")
     assert user.post(f"/leases/{lease}/keepalive", json={}).json()["keepalive"] == "2s"
-    assert user.get(f"/leases/{lease}").json()["keepalive"] == "2000ms"
+    assert user.get(f"/leases/{lease}").json()["keepalive"] == "2s"
     found = until(user, lease, "closed")
     assert (found["code"], found["reason"]) == ("not_heard", "its holder was not heard of for 2s")
     plain = leased()["id"]

@@ -41,7 +41,7 @@ await page(async (place) => {
         h("dt", {}, "Term"), h("dd", {}, `${time.term(start, end)} (${time.zone()}), ${time.span(end - start)} `, h("span", { id: "left", class: "dim" })),
         h("dt", {}, "Site"), h("dd", {}, lease.site || "not known yet", lease.broker && ` by ${lease.broker}`),
         h("dt", {}, "Project"), h("dd", {}, lease.project, lease.slice && ` / ${lease.slice}`),
-        lease.keepalive && [h("dt", {}, "Ends when silent for"), h("dd", {}, lease.keepalive.replace(/^(\d+)ms$/, (_, ms) => time.span(Number(ms))))],
+        lease.keepalive && [h("dt", {}, "Ends when silent for"), h("dd", {}, lease.keepalive)],
         lease.properties?.filter && [h("dt", {}, "Filter"), h("dd", { class: "code" }, lease.properties.filter)],
         Object.entries(lease.configuration ?? {}).map(([name, value]) => [h("dt", {}, name), h("dd", { class: "code" }, value)]),
         h("dt", {}, "Id"), h("dd", { class: "code" }, lease.id)),
