@@ -1,7 +1,7 @@
 """``leasekit site hypervisor``: machines that are leased, and are hosts of a site's virtual machines while they are.
 
-A driver's book says which machine is which host. Over all time in which a host has no machine its units are in a
-maintenance window, so that brokers grant what there will be and no more; the windows follow the book.
+A driver's book says which machine is which host. Over all time in which a host has no machine it is in a maintenance
+window, so that brokers grant what there will be and no more; the windows follow the book.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ DRIVER: Any = option("Which driver's hosts, where several have some that are lea
 
 @attrs.frozen(kw_only=True)
 class Hosts:
-    """The hosts of one driver that are leased machines, and the units of which each is the home."""
+    """The hosts of one driver that are leased machines."""
 
-    settings: LibvirtSettings
-    types: frozenset[str]
+    slots: tuple[str, ...]
     book: HostBook
 
     def units(self, client: ControlClient) -> dict[str, list[str]]:
-        """The units of each host, as the site has them."""
-        found: dict[str, list[str]] = {slot: [] for slot in self.settings.slots}
-        for unit in client.query("units"):
-            home = self.settings.home_of(unit["unit"]) if unit["type"] in self.types else ""
-            if home in found:
-                found[home].append(unit["unit"])
+        """The hosts that the site has in its inventory, and the units that somebody has there: machines, or the host as
+        a whole.
+        """
+        rows = client.query("units")
+        found: dict[str, list[str]] = {row["unit"]: [] for row in rows if row["unit"] in self.slots}
+        for row in rows:
+            host = row["host"] or row["unit"]
+            if host in found and row["lease"]:
+                found[host].append(row["unit"])
         return found
 
 
@@ -72,7 +74,7 @@ def add(
     until: Instant = option("When it goes back at the latest.", default=0, metavar="TIME"),
     driver: str = DRIVER,
 ) -> Shown:
-    """Have a machine be a host: its units are in service until then. With a later --until it stays longer.
+    """Have a machine be a host, which is in service until then. With a later --until it stays longer.
 
     Example:
       leasekit site hypervisor add node-7 --address 10.78.0.12 --host-key 'ssh-ed25519 AAAA...'
@@ -111,7 +113,7 @@ def remove(
         with place.connect(SITE) as client, place.connect(SITE) as watcher:
             events = watcher.watch("", patience=patience / SECOND)
             _follow(hosts, client)
-            left = _wait(client, events, hosts.units(client)[slot], now() + patience)
+            left = _wait(hosts, slot, client, events, now() + patience)
         hosts.book.remove(machine)
     words = f"{machine} is no host" + (" any more" if slot else "")
     words += f"; {counted(left)} of it had not ended" if left else ""
@@ -120,7 +122,7 @@ def remove(
 
 @command(hypervisor)
 def sync(place: DeployPlace, driver: str = DRIVER) -> Shown:
-    """Have units be in service while their host has a machine, and at no other time; after a first start, too.
+    """Have hosts be in service while they have a machine, and at no other time; after a first start, too.
 
     Example:
       leasekit site hypervisor sync
@@ -144,8 +146,8 @@ def list_hosts(place: DeployPlace, driver: str = DRIVER) -> Shown:
     with place.connect(SITE) as client:
         units = hosts.units(client)
     rows = []
-    for slot in hosts.settings.slots:
-        row: dict[str, Any] = {"host": slot, "machine": "", "address": "", "until": 0, "units": units[slot]}
+    for slot in hosts.slots:
+        row: dict[str, Any] = {"host": slot, "machine": "", "address": "", "until": 0, "units": units.get(slot, [])}
         if slot in machines:
             row |= {"machine": machines[slot].name, "address": machines[slot].login.host, "until": machines[slot].until}
         rows.append(row)
@@ -173,13 +175,9 @@ def _hosts(place: DeployPlace, name: str) -> Hosts:
             f"{place.deploy_file()}: actor {spec.name} has {len(fitting) or 'no'} drivers{what} of kind {KIND} with "
             f"leased hosts{also}"
         )
-    ((driver_name, settings),) = fitting.items()
+    (settings,) = fitting.values()
     assert settings.leased is not None
-    return Hosts(
-        settings=settings,
-        types=frozenset(type_ for type_, driver in spec.driver_of.items() if driver == driver_name),
-        book=HostBook(settings.leased.book, settings.slots),
-    )
+    return Hosts(slots=settings.slots, book=HostBook(settings.leased.book, settings.slots))
 
 
 def _follow(hosts: Hosts, client: ControlClient) -> list[str]:
@@ -190,33 +188,34 @@ def _follow(hosts: Hosts, client: ControlClient) -> list[str]:
     with alone(book.with_name(f"{book.name}.windows")):  # machines of a lease join side by side
         machines, units = hosts.book.all(), hosts.units(client)
         windows = client.query("maintenance")
-        for slot in hosts.settings.slots:
+        for slot in filter(units.__contains__, hosts.slots):
             reason, at = f"host {slot} is not leased", now()
             machine = machines.get(slot)
             start = at if machine is None else max(machine.until, at) if machine.until else EVER
             own = [window for window in windows if window["reason"] == reason]
-            if [_is(window, start, at, units[slot]) for window in own] == [True] * (start < EVER and bool(units[slot])):
+            if [_is(window, start, at) for window in own] == [True] * (start < EVER):
                 continue
             for window in own:
                 client.command("maintenance.remove", window=window["window"])
-            if start < EVER and units[slot]:
-                wanted = {"start": start, "end": EVER, "units": units[slot], "reason": reason, "close": True}
+            if start < EVER:
+                wanted = {"start": start, "end": EVER, "units": [slot], "reason": reason, "close": True}
                 client.request("command", "maintenance.add", wanted)
             changed.append(slot)
     return changed
 
 
-def _is(window: Mapping[str, Any], start: Instant, at: Instant, units: list[str]) -> bool:
-    begins = window["start"] <= at if start <= at else window["start"] == start
-    return begins and window["end"] == EVER and sorted(window["units"]) == sorted(units)
+def _is(window: Mapping[str, Any], start: Instant, at: Instant) -> bool:
+    begin: Instant = window["start"]
+    end: Instant = window["end"]
+    return (begin <= at if start <= at else begin == start) and end == EVER
 
 
-def _wait(client: ControlClient, events: Iterator[Any], units: list[str], until: Instant) -> int:
-    """Wait until nobody has the units any more, or it is too late; returns how many somebody has."""
+def _wait(hosts: Hosts, slot: str, client: ControlClient, events: Iterator[Any], until: Instant) -> int:
+    """Wait until nobody has units on a host any more, or it is too late; returns how many somebody has."""
     from leasekit.runtime.client import ControlError
 
     while True:
-        held = sum(bool(unit["lease"]) for unit in client.query("units") if unit["unit"] in units)
+        held = len(hosts.units(client).get(slot, ()))
         if not held or now() >= until:
             return held
         try:

@@ -26,21 +26,23 @@ DRIVER = """
 kind = "libvirt"
 {leased}
 [actor.site.driver.{name}.hosts]
-first = {{ units = ["{type}-1-*"]{uri} }}
-second = {{ units = ["{type}-2-*"]{uri} }}
+{type}-1 = {{ {uri} }}
+{type}-2 = {{ {uri} }}
 [actor.site.driver.{name}.images.tiny]
 disk = {{ volume = "base" }}
 seed = "none"
 ready = "running"
 [[actor.site.inventory]]
 type = "{type}"
-names = ["{type}-1-1", "{type}-1-2", "{type}-2-1"]
+names = ["{type}-1", "{type}-2"]
+capacity = {{ cpu = 2, memory = "1GiB" }}
 driver = "{name}"
 [[actor.site.delegation]]
 broker = "broker"
 type = "{type}"
 """
 TEXT = HEAD.replace('name = "vms"', 'name = "vms"\nstate = "run"')
+NEEDS = ("--needs", "cpu=1,memory=512MiB")
 LEASED = 'leased = { book = "book.json", key = "key" }'
 
 
@@ -90,42 +92,42 @@ def cli(file: Path, capfd: pytest.CaptureFixture[str]) -> Cli:
     return Cli(file, capfd)
 
 
-FIRST, SECOND = "host first is not leased", "host second is not leased"
+FIRST, SECOND = "host vm-1 is not leased", "host vm-2 is not leased"
 
 
-def test_units_are_in_service_while_their_host_has_a_machine(cli):
+def test_hosts_are_in_service_while_they_have_a_machine(cli):
     """Windows over all time without a machine follow the book, are asked for once each, and brokers heed them."""
-    nobody = {FIRST: (0, INSTANT_MAX, ["vm-1-1", "vm-1-2"]), SECOND: (0, INSTANT_MAX, ["vm-2-1"])}
-    assert cli("site", "hypervisor", "sync")[1] == "2 hosts changed: first, second\n"
+    nobody = {FIRST: (0, INSTANT_MAX, ["vm-1"]), SECOND: (0, INSTANT_MAX, ["vm-2"])}
+    assert cli("site", "hypervisor", "sync")[1] == "2 hosts changed: vm-1, vm-2\n"
     assert cli("site", "hypervisor", "sync")[1] == "all is as it should be\n"
     assert cli.windows() == nobody
     assert set(cli.states().values()) == {"out"}
 
-    assert cli.add("a/node-7", "--until", str(UNTIL)) == "a/node-7 is host first until 2096-10-02T07:06:40Z\n"
-    assert cli.windows() == {**nobody, FIRST: (UNTIL, INSTANT_MAX, ["vm-1-1", "vm-1-2"])}
-    assert cli.states() == {"vm-1-1": "free", "vm-1-2": "free", "vm-2-1": "out"}
+    assert cli.add("a/node-7", "--until", str(UNTIL)) == "a/node-7 is host vm-1 until 2096-10-02T07:06:40Z\n"
+    assert cli.windows() == {**nobody, FIRST: (UNTIL, INSTANT_MAX, ["vm-1"])}
+    assert cli.states() == {"vm-1": "free", "vm-2": "out"}
     cli.add("a/node-7", "--until", str(UNTIL + 1))
     assert cli.windows()[FIRST][0] == UNTIL + 1
     cli.add("b/node-1")
     assert list(cli.windows()) == [FIRST]
     listed = cli.json("site", "hypervisor", "list")
     assert [(row["host"], row["machine"], row["address"], row["until"], row["units"]) for row in listed] == [
-        ("first", "a/node-7", "192.0.2.7", UNTIL + 1, ["vm-1-1", "vm-1-2"]), ("second", "b/node-1", "192.0.2.7", 0,
-                                                                              ["vm-2-1"])]  # fmt: skip
-    assert "there is no host left for it: first is a/node-7, second is b/node-1" in cli.add("c", status=1)
+        ("vm-1", "a/node-7", "192.0.2.7", UNTIL + 1, []), ("vm-2", "b/node-1", "192.0.2.7", 0, []),
+    ]  # fmt: skip
+    assert "there is no host left for it: vm-1 is a/node-7, vm-2 is b/node-1" in cli.add("c", status=1)
 
     for name in ("a/node-7", "b/node-1"):
         assert cli("site", "hypervisor", "remove", name)[1] == f"{name} is no host any more\n"
     assert cli("site", "hypervisor", "remove", "a/node-7")[1] == "a/node-7 is no host\n"
     assert cli.windows() == nobody
-    assert "first" in cli("site", "hypervisor", "list")[0]
+    assert "vm-1" in cli("site", "hypervisor", "list")[0]
 
 
 def test_a_broker_grants_no_more_than_there_is(cli):
-    """A request is granted for as many units as have a host, and for no time in which their host has no machine."""
+    """A request is granted for as many units as hosts have room for, and for no time in which a host has no machine."""
 
     def answers(expected: bool, units: int, start: str, span: str = "1h") -> None:
-        words = ("lease", "request", "vm", str(units), "--start", start, "--for", span, "--dry-run")
+        words = ("lease", "request", "vm", str(units), *NEEDS, "--start", start, "--for", span, "--dry-run")
 
         def missing() -> str:
             status = main.run([*words, "--file", str(cli.file)])
@@ -146,13 +148,13 @@ def test_a_broker_grants_no_more_than_there_is(cli):
 
 
 def test_a_machine_that_does_not_answer_is_let_go(cli):
-    """A lease with a unit on a machine that goes ends for it; where nothing is heard of the machine, the command waits
+    """A lease with a unit on a host whose machine goes ends for it; where nothing is heard of that, the command waits
     no longer than it may, and the unit ends with the machine.
     """
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = str(silent.getsockname()[1])
         cli("site", "hypervisor", "add", "mute", "--address", "127.0.0.1", "--port", port, "--host-key", KEY)
-        lease = cli.json("lease", "request", "vm", "1", "--for", "1h")["id"]
+        lease = cli.json("lease", "request", "vm", "1", *NEEDS, "--for", "1h")["id"]
         wait_until("a unit", lambda: "" if "setup" in cli.states().values() else cli.states(), 60)
         said = cli("site", "hypervisor", "remove", "mute", "--patience", "100ms")[1]
         assert said == "mute is no host any more; 1 unit of it had not ended\n"
@@ -176,7 +178,7 @@ def test_which_driver_is_meant(tmp_path, capfd):
     file = tmp_path / "two.toml"
     one = DRIVER.format(name="one", type="vm", leased=LEASED, uri="")
     two = DRIVER.format(name="two", type="vn", leased=LEASED.replace("book.json", "2.json"), uri="")
-    none = DRIVER.format(name="none", type="vm", leased="", uri=', uri = "test:///default"')
+    none = DRIVER.format(name="none", type="vm", leased="", uri='uri = "test:///default"')
     for text, words, said in (
         (
             one + two,

@@ -94,8 +94,10 @@ def test_faults_of_the_settings_are_told_once(tmp_path: Path) -> None:
             "actor.site.driver.metal.nodes: found no node for 'node-3' of type 'node'",
         ),
         (
-            "libvirt/vms.toml", 'uri = "qemu:///system"', 'uri = "qemu:///system"\nunits = ["vm-[0-5]"]',
-            "actor.site.driver.machines.hosts: found no home (units of a host) for 'vm-6', 'vm-7' of type 'vm'",
+            "libvirt/vms.toml", 'hosts.here]\nuri = "qemu:///system"',
+            'leased]\nbook = "book.json"\nkey = "key"\n\n[actor.site.driver.machines.hosts.here]',
+            "actor.site.driver.machines.hosts: found no host with a uri for 'vm-0', 'vm-1', 'vm-2' and 5 more of type "
+            "'vm'",
         ),
         (
             "xen/vms.toml", 'address = "10.77.0.2"', 'units = ["vm-[0-5]"]\naddress = "10.77.0.2"',
@@ -113,7 +115,7 @@ def test_other_drivers_with_units_of_their_own(tmp_path: Path, file: str, old: s
 
 
 def test_hosts_of_machines_are_hosts_of_their_driver(tmp_path: Path) -> None:
-    """By the same names: which units each is the home of says nothing of machines. They can be capped and moved."""
+    """By the same names. They can be capped and moved."""
     text = (DEPLOY / "libvirt/vms.toml").read_text(encoding="utf-8")
     units = 'units = 8\nprefix = "vm-"'
     hosts = 'names = ["here", "there"]\ncapacity = { cpu = 8, memory = "16GiB" }'

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from leasekit.core.drivers import DriverError, UnitContext
+from leasekit.core.drivers import UNIT_HOST, DriverError, UnitContext
 from leasekit.core.settings import SettingsError
 from leasekit.drivers.libvirt.driver import LibvirtDriver
 from leasekit.drivers.libvirt.leased import HostBook, LeasedHost, LeasedMachine, machine_of
@@ -156,15 +156,16 @@ def test_a_machine_that_stays_longer_is_the_same(book):
 
 def settings(book: HostBook, **changes: Any) -> dict[str, Any]:
     return {
-        "hosts": {"first": {"units": ["vm-1-*"]}, "here": {"uri": "test:///default", "pool": "default-pool"}},
+        "hosts": {"first": {}, "here": {"uri": "test:///default", "pool": "default-pool"}},
         "leased": {"book": str(book.path), "key": str(book.path.with_name("key"))},
         "images": {"tiny": {"disk": {"volume": "base"}, "seed": "none", "ready": "running"}},
         **changes,
     }
 
 
-def unit(op: str, name: str = "vm-1-1") -> UnitContext:
-    return UnitContext(unit=name, type="vm", lease="l", op=op, number=1, properties={}, log=lambda line: None)
+def unit(op: str, host: str = "first") -> UnitContext:
+    on = {UNIT_HOST: host}
+    return UnitContext(unit=f"{host}.1", type="vm", lease="l", op=op, number=1, properties=on, log=lambda line: None)
 
 
 async def test_a_host_without_a_machine(book):
@@ -178,7 +179,7 @@ async def test_a_host_without_a_machine(book):
     assert (found.state, found.detail) == ("down", "host first: no machine is leased for it now")
     await driver.teardown(unit("teardown"))
     assert await driver.orphans(set()) == []
-    assert (await driver.probe(unit("probe", "vm-2"))).detail == "not set up"
+    assert (await driver.probe(unit("probe", "here"))).detail == "not set up"
 
 
 async def test_a_machine_that_is_away(book):

@@ -13,7 +13,7 @@ import trio
 from driver_harnesses import LibvirtHarness
 from polling import PATIENCE, poll
 
-from leasekit.core.drivers import DriverError, Orphan, PartlyToldError
+from leasekit.core.drivers import UNIT_HOST, DriverError, Orphan, PartlyToldError, UnitContext
 from leasekit.core.settings import SettingsError
 from leasekit.drivers.libvirt.driver import LibvirtDriver
 from leasekit.drivers.registry import action_timeout, make_driver
@@ -178,28 +178,35 @@ async def test_orphans_are_found_and_can_be_torn_down(virtual, make_unit):
     assert "test" in [domain.name() for domain in virtual.connection.listAllDomains(0)]
 
 
-async def test_units_are_where_the_settings_say(virtual, make_unit, tmp_path):
-    """Each of several hosts has the units whose names it takes; a unit that none takes is refused; a host that can't
-    be reached harms nobody else's units, and its own fail with its name.
+async def test_units_are_where_the_site_says(virtual, make_unit, tmp_path):
+    """Each of several hosts has the units that the site has there, the first those of which it says nothing; a host
+    that is none of the driver's is refused; one that can't be reached harms nobody else's units, and its own fail with
+    its name.
     """
+
+    def on(host: str, unit: str) -> UnitContext:
+        return make_unit(unit, properties={UNIT_HOST: host})
+
     other = tmp_path / "other.xml"
     other.write_text(NODE)
     hosts = {
-        "here": {"uri": "test:///default", "pool": "default-pool", "units": ["a-*"]},
-        "there": {"uri": f"test://{other}", "pool": "units", "pool_path": "/there", "units": ["b-*"]},
-        "gone": {"uri": f"qemu+unix:///system?socket={tmp_path}/none", "units": ["c-*"]},
+        "here": {"uri": "test:///default", "pool": "default-pool"},
+        "there": {"uri": f"test://{other}", "pool": "units", "pool_path": "/there"},
+        "gone": {"uri": f"qemu+unix:///system?socket={tmp_path}/none"},
     }
     images = {"none": {"disk": {"volume": "base"}, "format": "raw", "seed": "none", "ready": "running"}}
     driver = driver_of(virtual, hosts=hosts, images=images)
     assert driver.capabilities == {"cap", "resize", "suspend", "image", "save", "migrate"}
     assert (await driver.setup(make_unit("a-1")))["console"] == f"here/{PREFIX}a-1"
     with pytest.raises(DriverError, match="image none: host there has no volume 'base' in its pool"):
-        await driver.setup(make_unit("b-2"))
+        await driver.setup(on("there", "b-2"))
     with pytest.raises(DriverError, match=r"host gone: can't connect to qemu.*none: .*No such file") as caught:
-        await driver.setup(make_unit("c-3"))
+        await driver.setup(on("gone", "c-3"))
     assert caught.value.retry
-    with pytest.raises(DriverError, match="unit d-4: no host of this driver takes it") as caught:
-        await driver.setup(make_unit("d-4"))
+    with pytest.raises(
+        DriverError, match="unit d-4 is to be on 'nowhere', expected one of: gone, here, there"
+    ) as caught:
+        await driver.setup(on("nowhere", "d-4"))
     assert not caught.value.retry
     assert (await driver.probe(make_unit("a-1", "probe"))).detail == "running on host here"
     with pytest.raises(PartlyToldError, match=r"^host gone: can't connect to qemu") as untold:

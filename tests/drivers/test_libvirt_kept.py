@@ -131,7 +131,7 @@ async def test_an_image_that_the_site_has_no_more(virtual, make_unit):
 
 async def test_a_host_that_may_keep_it_and_can_not_be_asked(virtual, make_unit, tmp_path):
     """While a host is away a unit is not set up anew, for what is kept may be there; dropping it has to wait, too."""
-    gone = {"uri": f"qemu+unix:///system?socket={tmp_path}/none", "units": ["none"]}
+    gone = {"uri": f"qemu+unix:///system?socket={tmp_path}/none"}
     hosts = {"here": {"uri": "test:///default", "pool": "default-pool"}, "gone": gone}
     driver = virtual.make(hosts=hosts)
     for act in (

@@ -44,8 +44,8 @@ def world(tmp_path: Path) -> Iterator[World]:
     (tmp_path / "there.xml").write_text(NODE)
     hosts = {
         "here": {"uri": "test:///default", "pool": "default-pool"},
-        "there": {"uri": f"test://{tmp_path}/there.xml", "pool": "units", "pool_path": "/there", "units": []},
-        "gone": {"uri": f"qemu+unix:///system?socket={tmp_path}/none", "units": []},
+        "there": {"uri": f"test://{tmp_path}/there.xml", "pool": "units", "pool_path": "/there"},
+        "gone": {"uri": f"qemu+unix:///system?socket={tmp_path}/none"},
     }
     settings = structure(LibvirtSettings, virtual.settings(hosts=hosts), "vms")
     places = {name: LibvirtPlace(name, host, settings) for name, host in settings.hosts.items()}

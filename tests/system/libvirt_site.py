@@ -38,9 +38,10 @@ redeem_lead = "100ms"
 """
 
 
-def deployment(drivers: Mapping[str, tuple[int, Mapping[str, Any]]], more: str = "") -> str:
+def deployment(drivers: Mapping[str, tuple[int, Mapping[str, Any]]], more: str = "", capacity: str = "") -> str:
     """A deploy file with a type of units, so many of them, and a libvirt driver for each of ``drivers``. Units are
-    called by their type and a number: a type that ends in another digit has addresses of its own.
+    called by their type and a number: a type that ends in another digit has addresses of its own. With a ``capacity``
+    they are hosts.
     """
     parts = [HEAD]
     for type_, (units, settings) in drivers.items():
@@ -48,6 +49,7 @@ def deployment(drivers: Mapping[str, tuple[int, Mapping[str, Any]]], more: str =
         driver = as_toml({"kind": "libvirt", **settings}, f"actor.site.driver.{type_}")
         parts += [
             f'[[actor.site.inventory]]\ntype = "{type_}"\nnames = {names!r}\ndriver = "{type_}"',
+            f"capacity = {capacity}" if capacity else "",
             f'[[actor.site.delegation]]\nbroker = "broker"\ntype = "{type_}"',
             driver,
         ]
@@ -112,11 +114,11 @@ class Site:
 
 @contextmanager
 def open_site(
-    world: World, folder: Path, drivers: Mapping[str, tuple[int, Mapping[str, Any]]], more: str = ""
+    world: World, folder: Path, drivers: Mapping[str, tuple[int, Mapping[str, Any]]], more: str = "", capacity: str = ""
 ) -> Iterator[Site]:
-    """Three daemons of a site with these types of units; ``more`` goes to the deploy file."""
+    """Three daemons of a site with these types of units; ``more`` goes to the deploy file, ``capacity`` is theirs."""
     file = folder / "vms.toml"
-    file.write_text(deployment(drivers, more))
+    file.write_text(deployment(drivers, more, capacity))
     with Daemons(file, folder / "s") as daemons:
         daemons.start_all()
         yield Site(world, daemons)

@@ -253,7 +253,7 @@ async def test_a_guest_moves_to_another_host_while_it_runs(world, pair):
     """A guest moves with its disk, goes on where it was, is found there by another daemon, and moves back."""
     with LibvirtHost(world.folder, "two", world.folder / "cache", another_host()) as two:
         two.count_up()
-        hosts = {"one": world.host.settings(migration="tcp://127.0.0.1"), "two": two.settings(units=["other-*"])}
+        hosts = {"one": world.host.settings(migration="tcp://127.0.0.1"), "two": two.settings()}
         hosts["two"]["migration"] = "tcp://127.0.0.1"
         world.ssh(pair["vm-2"], "printf moving | dd of=/dev/vda bs=512 seek=9 conv=notrunc,fsync")
         begun = world.ssh(pair["vm-2"], "cat /proc/sys/kernel/random/boot_id")

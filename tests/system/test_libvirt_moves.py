@@ -56,7 +56,7 @@ def hosts() -> Iterator[Hosts]:
         two.count_up()
         settings = {
             "one": world.host.settings(migration="tcp://127.0.0.1"),
-            "two": two.settings(units=["none"], migration="tcp://127.0.0.1"),
+            "two": two.settings(migration="tcp://127.0.0.1"),
         }
         yield Hosts(world, two, settings)
 

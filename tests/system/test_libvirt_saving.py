@@ -214,8 +214,8 @@ def _writers(name: str) -> list[int]:
 async def test_a_guest_goes_on_at_another_host(world):
     """What is kept on one host is brought to the one where the unit is now at home: disk, memory and all."""
     with LibvirtHost(world.folder, "two", world.folder / "cache", another_host()) as two:
-        hosts = {"one": world.host.settings(), "two": two.settings(units=["none"])}
-        turned = {"one": world.host.settings(units=["none"]), "two": two.settings()}
+        hosts = {"one": world.host.settings(), "two": two.settings()}
+        turned = {"two": two.settings(), "one": world.host.settings()}
         driver, image = world.driver(hosts=hosts), {"image": "disk"}
         first = await driver.setup(world.unit("far-8", **image))
         world.ssh(first, f"{COUNT} printf carried | dd of=/dev/vda conv=notrunc,fsync")

@@ -38,7 +38,7 @@ from leasekit.drivers.libvirt.plan import UnitPlan, host_of, keys_digest, make_p
 from leasekit.drivers.libvirt.readiness import Console, LibvirtWaiting
 from leasekit.drivers.libvirt.record import RESUMED_DISK, RESUMED_MEMORY, LibvirtRecord, make_record
 from leasekit.drivers.libvirt.seed import HostKey, initramfs_seed, make_host_key, make_iso, nocloud_files
-from leasekit.drivers.libvirt.settings import HOME, LibvirtSettings
+from leasekit.drivers.libvirt.settings import LibvirtSettings
 from leasekit.drivers.libvirt.whereabouts import Whereabouts
 from leasekit.drivers.names import check_unit_id
 
@@ -73,8 +73,8 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
 
     @staticmethod
     def only_units(settings: LibvirtSettings) -> OnlyUnits:
-        """Those that have a home, and hosts that the settings know by the same name."""
-        return OnlyUnits(lambda unit: settings.home_of(unit) != "", "hosts", HOME, hosts=settings.hosts)
+        """Hosts that the settings know by the same name; other units only with a host that is there for good."""
+        return OnlyUnits(lambda _: settings.home != "", "hosts", "host with a uri", hosts=settings.hosts)
 
     # What the runtime calls
 

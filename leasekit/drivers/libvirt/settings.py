@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -54,15 +53,12 @@ def _not_xen(_: object, __: attrs.Attribute[str], value: str) -> None:
 _POSITIVE: Final = attrs.validators.ge(1)
 MEMORY_LEAST: Final = 16
 """The least memory of a unit, in MiB."""
-HOME: Final = "home (units of a host)"
-"""What a unit does not have that no host takes."""
 
 
 @attrs.frozen(kw_only=True)
 class LibvirtHost:
-    """One hypervisor, by the URI that libvirt opens, and the units whose home it is (names, or patterns with ``*``).
-    Where units are hosts, the places of machines are the site's to say. Without a ``uri`` it is whatever machine is
-    leased for it (:class:`LeasedHosts`).
+    """One hypervisor, by the URI that libvirt opens. Without a ``uri`` it is whatever machine is leased for it
+    (:class:`LeasedHosts`).
 
     ``pool`` is the storage pool for disks; with ``pool_path``, a folder on that host, it is made if it is missing.
     ``acceleration`` may be left to a probe that boots a tiny guest, for a KVM that is there need not run guests.
@@ -70,15 +66,10 @@ class LibvirtHost:
     """
 
     uri: str = attrs.field(default="", validator=[_one_line, _not_xen])
-    units: tuple[str, ...] = ("*",)
     pool: str = attrs.field(default="default", validator=attrs.validators.matches_re(_NAME))
     pool_path: str = attrs.field(default="", validator=_one_line)
     acceleration: Acceleration = "probe"
     migration: str = attrs.field(default="", validator=_one_line)
-
-    def takes(self, unit: str) -> bool:
-        """Whether the unit is at home here."""
-        return any(fnmatchcase(unit, pattern) for pattern in self.units)
 
 
 @attrs.frozen(kw_only=True)
@@ -339,6 +330,9 @@ class LibvirtSettings(MachineSettings):
         """The hosts that are leased machines, when there are any for them."""
         return tuple(name for name, host in self.hosts.items() if not host.uri)
 
-    def home_of(self, unit: str) -> str:
-        """The host at which a unit is at home: the first that takes it; nothing if none does."""
-        return next((name for name, host in self.hosts.items() if host.takes(unit)), "")
+    @property
+    def home(self) -> str:
+        """Where units are set up of which the site does not say on which host they are: the first host that is no
+        leased machine; nothing if all are.
+        """
+        return next((name for name, host in self.hosts.items() if host.uri), "")

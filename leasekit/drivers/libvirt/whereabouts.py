@@ -1,7 +1,7 @@
 """Where units are: at home, unless they were moved; and how one is removed wherever something of it may be.
 
-A unit's home is where the settings say, or where the site has it: a machine's home is its host. While it is moved from
-there it still is the host that it leaves.
+A unit's home is the host on which the site has it; the first of the settings, where the site knows of no hosts. While a
+machine is moved from there it still is the host that it leaves.
 
 Before anything of a unit is brought to another host, a note at its home names that host; the note goes when the host
 has been looked at and has nothing of it any more. So what a host that is in no note has, if it can be asked, is looked
@@ -34,13 +34,11 @@ class Whereabouts:
 
     def home(self, unit: UnitContext) -> LibvirtPlace:
         """The host at which a unit is set up. Raises ``DriverError`` where there is none."""
-        on = unit.properties.get(UNIT_LEAVES) or host_of(unit)
-        if on:
-            return self.named(unit, on)
-        home = self._settings.home_of(unit.unit)
-        if not home:
-            raise DriverError(f"unit {unit.unit}: no host of this driver takes it (hosts.NAME.units)", retry=False)
-        return self._places[home]
+        on = unit.properties.get(UNIT_LEAVES) or host_of(unit) or self._settings.home
+        if not on:
+            text = f"hosts: unit {unit.unit} is on no host of its site's, and none here has a uri"
+            raise SiteFaultError(text, retry=False)
+        return self.named(unit, on)
 
     def named(self, unit: UnitContext, host: str) -> LibvirtPlace:
         """The host of that name, on which the site has a unit. Raises ``SiteFaultError`` where there is none."""

@@ -15,7 +15,7 @@ from leasekit.drivers.libvirt.base import DomainDriver, operation
 from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest
 from leasekit.drivers.libvirt.readiness import console_lines
 from leasekit.drivers.libvirt.seed import make_host_key
-from leasekit.drivers.libvirt.settings import HOME, Size
+from leasekit.drivers.libvirt.settings import Size
 from leasekit.drivers.names import check_unit_id
 from leasekit.drivers.xen.document import make_plan
 from leasekit.drivers.xen.examining import examine
@@ -49,7 +49,10 @@ class XenDriver(DomainDriver[XenPlace]):
     def only_units(settings: XenSettings) -> OnlyUnits:
         """Those that have a home; no machines on hosts, which it would not place as their site says."""
         return OnlyUnits(
-            lambda unit: any(host.takes(unit) for host in settings.hosts.values()), "hosts", HOME, hosts=()
+            lambda unit: any(host.takes(unit) for host in settings.hosts.values()),
+            "hosts",
+            "home (units of a host)",
+            hosts=(),
         )
 
     # What the runtime calls
