@@ -2,13 +2,14 @@
 
 A follower of each actor reads its log whenever the actor says that there is more, so that each transition is read once
 however many listen. Who comes back with ``Last-Event-ID`` goes on in the log where they were; who does not keep up is
-hung up on, and can come back.
+told so and hung up on, and can come back. A log that is read faster than listeners take it waits for them for a while.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -25,13 +26,20 @@ HEARTBEAT: Final = 15.0
 """After so long without an event a line says that the connection is there, in seconds."""
 BACKLOG_MAX: Final = 1_000
 """How many events a listener may be behind, before it is hung up on."""
+PATIENCE: Final = 2.0
+"""How long all that listen wait for one that is further behind, in seconds, until it has caught up again."""
 LOG_PAGE: Final = 1_000
+CHUNK: Final = 100
+"""How many events are told at once at most: as many bytes as a connection may have of its own on their way."""
+TEXTS_MAX: Final = 8
 REACHED_WITHIN: Final = 5.0
 """How long a listener waits for it to be known where the logs end, when the gateway begins, in seconds."""
 RETRY: Final = 1.0
 """After how long an actor that is away is asked again, in seconds."""
 CHANGED: Final = b"event: changed\ndata: {}\n\n"
 """That something has changed, for who may not see what."""
+
+BEHIND: Final = b": you are too far behind: go on with Last-Event-ID\n\n"
 
 logger = logging.getLogger(__name__)
 
@@ -47,25 +55,61 @@ def transition(actor: str, row: Mapping[str, Any]) -> Transition:
 
 
 @attrs.define(eq=False)
+class EventChunk:
+    """Some events of an actor that come after each other, each with its number in the log: all who listen share it."""
+
+    actor: str
+    events: Sequence[tuple[int, bytes]]
+    _texts: dict[tuple[tuple[str, int], ...], bytes] = attrs.field(init=False, factory=dict)
+
+    def text(self, seen: dict[str, int]) -> bytes:
+        """What somebody is told who has ``seen`` so much before, and these now."""
+        before = tuple(seen.items())
+        found = self._texts.get(before)
+        if found is None:
+            told, at = [], dict(seen)
+            for seq, data in self.events:
+                if seq > at.get(self.actor, -1):
+                    at[self.actor] = seq
+                    told.append(_identified(at, data))
+            found = b"".join(told)
+            if len(self._texts) < TEXTS_MAX:
+                self._texts[before] = found
+        seen[self.actor] = max(seen.get(self.actor, -1), self.events[-1][0])
+        return found
+
+
+@attrs.define(eq=False)
 class Listener:
     """Somebody who listens to some actors, and hears of ``others`` only that something has changed; ``changed``: it is
-    to hear that already. ``lost``: it did not keep up.
+    to hear that already. It is ``behind`` by so many events, and is waited for as long as there is ``patience``, in
+    seconds. ``lost``: it hears nothing more.
     """
 
     actors: frozenset[str]
     others: frozenset[str]
-    send: trio.MemorySendChannel[tuple[str, int, bytes]]
+    send: trio.MemorySendChannel[EventChunk | None]
+    """None: that something has changed."""
     changed: bool = False
+    behind: int = 0
+    patience: float = PATIENCE
     lost: bool = False
+    last: bytes = b""
+    """What it is told at the end."""
 
-    def wants(self, actor: str) -> bytes | None:
-        """What it hears of an event of an actor in the place of the event: None for nothing, empty for the event."""
-        if actor in self.actors:
-            return b""
-        if actor not in self.others or self.changed:
-            return None
-        self.changed = True
-        return CHANGED
+    def hear(self, chunk: EventChunk) -> None:
+        """Have it hear what concerns it. Raises ``trio.BrokenResourceError`` if it has gone."""
+        if chunk.actor in self.actors:
+            self.send.send_nowait(chunk)
+            self.behind += len(chunk.events)
+        elif chunk.actor in self.others and not self.changed:
+            self.send.send_nowait(None)
+            self.changed = True
+
+    @property
+    def is_far_behind(self) -> bool:
+        """Whether it is to take something before it hears more."""
+        return self.behind > BACKLOG_MAX and not self.lost
 
 
 @attrs.define(eq=False)
@@ -73,7 +117,7 @@ class ActorFeed:
     """The log of one actor, followed. ``seq`` is how far it was read."""
 
     actor: ActorConnection
-    publish: Callable[[str, int, bytes], None]
+    publish: Callable[[EventChunk], Awaitable[None]]
     seq: int = -1
     reached: trio.Event = attrs.field(factory=trio.Event)
     """Set once it is known where the log ends."""
@@ -96,9 +140,10 @@ class ActorFeed:
             self.seq = await self._end_of_log()
         while True:
             rows = await self.actor.request("log", "", {"after": self.seq, "limit": LOG_PAGE})
-            for row in rows:
-                self.seq = row["seq"]
-                self.publish(self.actor.name, self.seq, event(self.actor.name, row))
+            for at in range(0, len(rows), CHUNK):
+                events = [(row["seq"], event(self.actor.name, row)) for row in rows[at : at + CHUNK]]
+                self.seq = events[-1][0]
+                await self.publish(EventChunk(self.actor.name, events))
             if len(rows) < LOG_PAGE:
                 return
 
@@ -117,6 +162,8 @@ class EventHub:
 
     _feeds: dict[str, ActorFeed] = attrs.field(init=False, factory=dict)
     _listeners: dict[int, Listener] = attrs.field(init=False, factory=dict)
+    _taken: trio.Event = attrs.field(init=False, factory=trio.Event)
+    """Set when somebody who was far behind is not any more."""
 
     def follow(self, actors: Sequence[ActorConnection], nursery: trio.Nursery) -> None:
         """Follow these actors from now on."""
@@ -135,14 +182,21 @@ class EventHub:
             listener.lost = True
             listener.send.close()
 
-    def _publish(self, actor: str, seq: int, data: bytes) -> None:
-        for listener in self._listeners.values():
-            if not listener.lost and (instead := listener.wants(actor)) is not None:
-                try:
-                    listener.send.send_nowait((actor, seq, instead or data))
-                except trio.WouldBlock:
-                    listener.lost = True
+    async def _publish(self, chunk: EventChunk) -> None:
+        """Have all hear it, when those who are far behind have taken what they were told, or were waited for."""
+        while late := [one for one in self._listeners.values() if one.is_far_behind]:
+            begin = trio.current_time()
+            with trio.move_on_after(min(one.patience for one in late)):
+                await self._taken.wait()
+            for listener in late:
+                listener.patience -= trio.current_time() - begin
+                if listener.patience <= 0 and listener.is_far_behind:
+                    listener.lost, listener.last = True, BEHIND
                     listener.send.close()
+        for listener in self._listeners.values():
+            if not listener.lost:
+                try:
+                    listener.hear(chunk)
                 except trio.BrokenResourceError:
                     listener.lost = True
 
@@ -151,7 +205,7 @@ class EventHub:
         changed at ``others``; until whoever takes them goes, or does not keep up.
         """
         seen = _positions(last)
-        send, receive = trio.open_memory_channel[tuple[str, int, bytes]](BACKLOG_MAX)
+        send, receive = trio.open_memory_channel[EventChunk | None](math.inf)  # `behind` bounds it
         listener = Listener(frozenset(actors), frozenset(others), send)
         self._listeners[id(listener)] = listener
         try:
@@ -166,23 +220,33 @@ class EventHub:
                     yield data
             while True:
                 # Nothing is given out within the scope: whoever takes it may go while it is open.
-                heard: tuple[str, int, bytes] | None = None
-                with trio.move_on_after(HEARTBEAT):
-                    heard = await receive.receive()
-                if heard is None:
+                with trio.move_on_after(HEARTBEAT) as waiting:
+                    chunk = await receive.receive()
+                if waiting.cancelled_caught:
                     yield b": heartbeat\n\n"
-                elif heard[2] is CHANGED:
+                elif chunk is None:
                     listener.changed = False
                     yield CHANGED
-                elif heard[1] > seen.get(heard[0], -1):
-                    seen[heard[0]] = heard[1]
-                    yield _identified(seen, heard[2])
+                else:
+                    if text := chunk.text(seen):
+                        yield text
+                    self._note_taken(listener, len(chunk.events))
         except trio.EndOfChannel:
-            return  # it did not keep up
+            if listener.last:
+                yield listener.last
         finally:
+            listener.lost = True
             del self._listeners[id(listener)]
+            self._note_taken(listener, listener.behind)
             send.close()
             receive.close()
+
+    def _note_taken(self, listener: Listener, events: int) -> None:
+        listener.behind -= events
+        if not listener.behind:
+            listener.patience = PATIENCE
+        self._taken.set()
+        self._taken = trio.Event()
 
     async def _missed(self, name: str, seen: dict[str, int]) -> AsyncIterator[bytes]:
         """What happened since a listener was here last."""

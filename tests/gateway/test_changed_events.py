@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import httpx
-import trio
+from contextlib import aclosing
+from pathlib import Path
 
-from leasekit.gateway.events import CHANGED, EventHub, Listener
+import httpx
+import pytest
+import trio
+import trio.testing
+
+from leasekit.gateway.actors import ActorConnection
+from leasekit.gateway.events import BACKLOG_MAX, BEHIND, CHANGED, CHUNK, PATIENCE, ActorFeed, EventChunk, EventHub
 
 
 def test_who_looks_at_the_calendar_hears_that_others_changed_it(user: httpx.Client, stranger: httpx.Client) -> None:
@@ -27,13 +33,49 @@ def test_who_looks_at_the_calendar_hears_that_others_changed_it(user: httpx.Clie
 
 async def test_many_changes_are_heard_once() -> None:
     """Until that was told: who listens is not behind by more than one."""
-    send, receive = trio.open_memory_channel[tuple[str, int, bytes]](10)
-    listener = Listener(frozenset({"alpha"}), frozenset({"broker"}), send)
-    assert [listener.wants(name) for name in ("alpha", "other", "broker", "broker")] == [b"", None, CHANGED, None]
-    listener.changed = False
-    assert listener.wants("broker") == CHANGED
     hub = EventHub()
-    hub._listeners[1] = listener
-    for seq in range(100):
-        hub._publish("broker", seq, b"secret")
-    assert receive.statistics().current_buffer_used == 0
+    async with aclosing(hub.listen([], "", ["broker"])) as heard:
+        await anext(heard)
+        for seq in range(100):
+            await hub._publish(EventChunk("broker", [(seq, b"secret")]))
+        assert await anext(heard) == CHANGED
+        await hub._publish(EventChunk("broker", [(100, b"secret")]))
+        assert await anext(heard) == CHANGED
+
+
+def numbered(first: int, count: int) -> EventChunk:
+    """So many events of the broker."""
+    return EventChunk("broker", [(seq, b"data: %d\n\n" % seq) for seq in range(first, first + count)])
+
+
+async def test_who_keeps_up_loses_nothing_and_who_does_not_is_told(autojump_clock: trio.testing.MockClock) -> None:
+    """However much comes at once; all wait for the slow one, but not for longer than it is given."""
+    hub, count, went = EventHub(), 200 * CHUNK, trio.Event()
+    hub._feeds["broker"] = feed = ActorFeed(ActorConnection("broker", "broker", Path("none")), hub._publish)
+    feed.reached.set()
+    told: list[int] = []
+
+    async def listen() -> None:
+        async with aclosing(hub.listen(["broker"], "")) as heard:
+            assert b"connected" in await anext(heard)
+            went.set()
+            while len(told) < count:
+                text = await anext(heard)
+                told.extend(int(line[6:]) for line in text.splitlines() if line.startswith(b"data: "))
+                assert b"id: broker:%d\n" % told[-1] in text
+
+    slow = hub.listen(["broker"], "")
+    await anext(slow)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listen)
+        await went.wait()
+        began = trio.current_time()
+        for first in range(0, count, CHUNK):
+            await hub._publish(numbered(first, CHUNK))
+            assert all(one.behind <= BACKLOG_MAX + CHUNK for one in hub._listeners.values())
+    assert told == list(range(count))
+    assert trio.current_time() - began == pytest.approx(PATIENCE)
+    rest = [text async for text in slow]
+    assert rest[-1] == BEHIND
+    assert rest[-2].splitlines()[-2] == b"data: %d" % (BACKLOG_MAX + CHUNK - 1)
+    assert hub.listeners == 0
