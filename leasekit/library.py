@@ -25,7 +25,7 @@ from leasekit.emulation.emulated import Emulated
 from leasekit.emulation.experiment import result_of, run_deployment, series_of
 from leasekit.emulation.pictures import RunResult, emulation_of
 from leasekit.emulation.spread import spread
-from leasekit.emulation.tidy import guest_rows, interval, run_row, site_rows
+from leasekit.emulation.tidy import guest_rows, interval, reported_rows, run_row, site_rows
 
 if TYPE_CHECKING:
     import pandas
@@ -116,6 +116,11 @@ class Result:
     def sites(self) -> Rows:
         """A row for each type of each site of each run: what became of what was bought, and the requests for it."""
         return Rows(site_rows(self.summary))
+
+    @property
+    def reported(self) -> Rows:
+        """A row for each number that a mapper reports in each run: its mean by time, its least, most and last value."""
+        return Rows(reported_rows(self.summary))
 
     def series(self, run: str = "", every: Duration | str | None = None) -> Rows:
         """What a run counted over time: ``instant_ms``, and a column for each quantity, as ``web.leased``.

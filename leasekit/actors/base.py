@@ -205,7 +205,7 @@ class Actor:
             states[lease.state] = states.get(lease.state, 0) + 1
         return ActorStatus(
             self.name, self.role, self.keyring.signer.public.hex(), self.kernel.now, states, list(self.errors[-5:]),
-            self.peering.introductions(),
+            self.peering.introductions(), dict(self.turns.reported),
         )  # fmt: skip
 
 

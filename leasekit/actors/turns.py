@@ -5,9 +5,11 @@ What comes back is not trusted: :func:`check_decision` looks at each field befor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
+from sys import float_info
 from traceback import walk_tb
 from types import FrameType
 from typing import Any, Final, Protocol, get_type_hints
@@ -16,7 +18,7 @@ import attrs
 
 from leasekit.actors.kernel import Kernel, earliest, keeps
 from leasekit.core.errors import CommandError, LeasekitError
-from leasekit.core.mappers import Demand, Grant, LeaseView, PendingRequest, PlannedPart, Preempt, Wake
+from leasekit.core.mappers import Demand, Grant, LeaseView, PendingRequest, PlannedPart, Preempt, ReportNumber, Wake
 from leasekit.core.properties import Properties, check_plain, check_properties, is_text
 from leasekit.core.steps import Turn, TurnDone
 from leasekit.core.time import INSTANT_MAX, Instant, Term, make_term
@@ -105,6 +107,12 @@ def _integer(where: str, value: Any) -> None:
         raise MalformedError(f"{where}: found {value!r:.80}, expected a whole number")
 
 
+def _number(where: str, value: Any) -> None:
+    # What is no number at all is less than nothing, and more.
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= float_info.max:
+        raise MalformedError(f"{where}: found {value!r:.80}, expected a finite number")
+
+
 def _flag(where: str, value: Any) -> None:
     if type(value) is not bool:
         raise MalformedError(f"{where}: found {value!r:.80}, expected true or false")
@@ -170,6 +178,7 @@ _BY_TYPE: Final[Mapping[Any, Check]] = {
     str | None: _or_none(_text),
     int: _integer,
     int | None: _or_none(_integer),
+    float: _number,
     bool: _flag,
     Term: _term,
     Properties: _properties,
@@ -216,11 +225,15 @@ class Turning(Protocol):
 
 
 Carriers = Mapping[type, Callable[[Any], object]]
-"""What carries out each decision that a mapper of a role may take, beside :class:`Wake`: it raises ``LeasekitError`` or
-``ValueError``, with nothing changed, if that can't be done."""
+"""What carries out each decision that a mapper of a role may take, beside those of any role: it raises
+``LeasekitError`` or ``ValueError``, with nothing changed, if that can't be done."""
+
+REPORTED_MAX: Final = 64
+"""How many numbers a mapper may report, by name."""
+_REPORTED: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
-@keeps(volatile="wake _failed running")
+@keeps(volatile="wake _failed running reported")
 @attrs.define(eq=False, slots=False)
 class MapperTurns:
     """The turns of the mapper of an actor in ``role``: one runs at a time, and what it decides is carried out decision
@@ -236,12 +249,17 @@ class MapperTurns:
     _failed: int = attrs.field(default=0, init=False)
     running: int = attrs.field(default=0, init=False)
     """The number of the turn that runs now, or 0."""
+    reported: dict[str, float] = attrs.field(factory=dict, init=False)
+    """The numbers that the mapper has reported since the actor began, by name."""
+    on_report: Callable[[str, float], None] | None = attrs.field(default=None, init=False)
+    """Told the name and the value of each, at once: for who watches."""
 
     def declare(self, carriers: Carriers, waiting: Callable[[], Iterable[str]] = tuple) -> None:
         """Say once how decisions are carried out, and how the ids of those that wait for the mapper are found, for its
         errors.
         """
-        self._carriers, self._waiting = carriers, waiting
+        self._carriers = {Wake: self._wake, ReportNumber: self._report, **carriers}
+        self._waiting = waiting
 
     def begin(self, call: Callable[[], Any]) -> Turn:
         """A turn that runs ``call``."""
@@ -282,8 +300,7 @@ class MapperTurns:
         """Carry out one decision. Raises ``LeasekitError`` or ``ValueError``, with nothing changed, if that can't be
         done.
         """
-        kinds = type(decision).__mro__
-        carry_out = self._wake if Wake in kinds else next(filter(None, map(self._carriers.get, kinds)), None)
+        carry_out = next(filter(None, map(self._carriers.get, type(decision).__mro__)), None)
         if carry_out is None:
             raise MalformedError(f"{decision!r:.80} is no decision of the {self._role} mapper")
         check_decision(decision)
@@ -291,6 +308,18 @@ class MapperTurns:
 
     def _wake(self, decision: Wake) -> None:
         self.wake = earliest(self.wake, later_than(self._kernel.now, decision.at))
+
+    def _report(self, decision: ReportNumber) -> None:
+        name, value = decision
+        if not _REPORTED.fullmatch(name):
+            raise MalformedError(
+                f"name: found {name!r:.80}, expected up to 64 letters, digits and _-., of which the first is a letter"
+            )
+        if name not in self.reported and len(self.reported) >= REPORTED_MAX:
+            raise MalformedError(f"name: found {name!r}, one more than the {REPORTED_MAX} names that a mapper may have")
+        self.reported[name] = value
+        if self.on_report is not None:
+            self.on_report(name, value)
 
     def wrong(self, kind: str, text: str) -> None:
         """Say what the mapper does wrong: ``kind`` is :data:`FAILED`, :data:`MALFORMED` or :data:`NOT_CARRIED_OUT`."""

@@ -54,7 +54,7 @@ def status(
         time.sleep(LOOK_EVERY)  # nobody tells of a socket that is not there yet
         answers = [_ask(door.name, door.role, door.control) for door in doors]
     problems = [f"{answer['name']}: {problem}" for answer in answers for problem in _problems(answer)]
-    return answers, (STATUS, *problems), 0 if all(map(_running, answers)) else 1
+    return answers, (STATUS, *filter(None, map(_numbers, answers)), *problems), 0 if all(map(_running, answers)) else 1
 
 
 def _ask(name: str, role: str, path: ControlAddress) -> dict[str, Any]:
@@ -66,6 +66,12 @@ def _ask(name: str, role: str, path: ControlAddress) -> dict[str, Any]:
     except ControlError as error:
         return {"name": name, "role": role, "shell": {"state": "down", "problem": str(error)}}
     return answer
+
+
+def _numbers(answer: dict[str, Any]) -> str:
+    """What the mapper reports, in words."""
+    told = ", ".join(f"{name} {value:g}" for name, value in answer.get("reported", {}).items())
+    return f"{answer['name']}: its mapper reports {told}" if told else ""
 
 
 def _running(answer: dict[str, Any]) -> bool:

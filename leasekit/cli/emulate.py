@@ -269,10 +269,18 @@ ENERGY: Final = listing(
 )  # fmt: skip
 
 
+REPORTED: Final = listing(
+    "run", ("mapper of", "actor"), "number", _of("mean"), _of("least"), _of("most"), _of("last"),
+    empty="no numbers", right=("mean", "least", "most", "last"),
+)  # fmt: skip
+
+
 def print_summary(summary: Mapping[str, Any]) -> None:
     """The summary of an experiment as tables: a line for each guest of each run, and for what each site has of a type
     and the requests for it.
     """
+    from leasekit.emulation.tidy import reported_rows
+
     runs = [(run["run"] or summary["deployment"], run) for run in summary["runs"]]
     GUESTS(
         {**run["measured"], **guest, "events": run["events"], "run": title, "guest": name}
@@ -300,6 +308,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         WAITS(waits)
     if mishaps := [{**one, "run": title} for title, run in runs for one in run["mishaps"]]:
         MISHAPS(mishaps)
+    if numbers := [{**row, "run": row["run"] or summary["deployment"]} for row in reported_rows(summary)]:
+        REPORTED(numbers)
     switched = [
         {**site["energy"], "run": title, "site": name}
         for title, run in runs
@@ -314,6 +324,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         MEANS(one for of in (*_names(summary),) for one in _mean_rows(summary, of))
     _print_types(summary)
     _print_topologies(summary)
+    for guest in dict.fromkeys(name for _, run in runs for name, one in run["guests"].items() if "sees_ahead" in one):
+        note(f"the mapper of {guest} is shown what is to come of its load (needs_future): others may not know as much")
     parts = [f"seed {summary['seed']}", "signed" if summary["signatures"] else "signatures off"]
     parts += ["generated load"] if summary["synthetic"] else []
     parts += [f"ticks executed: {_ticks(summary['runs'])}"] if summary["runs"] else []

@@ -24,7 +24,7 @@ from leasekit.core.drivers import Driver
 from leasekit.core.jobs import ReplayedJob
 from leasekit.core.schema import History, Store
 from leasekit.core.settings import SettingsError
-from leasekit.core.signals import Signal
+from leasekit.core.signals import Signal, SignalSoFar
 from leasekit.core.time import Instant
 from leasekit.drivers.null import LatencyModel
 from leasekit.drivers.registry import make_driver
@@ -95,8 +95,11 @@ def build(
     jobs = _jobs(deployment, spec, data, synthetic, origin)
     signer = keys.signer(name)
     peers = _peers(deployment, spec, keys)
-    extras = {key: load for key, load in (("signal", signal), ("jobs", jobs)) if load is not None}
+    so_far = None if signal is None else SignalSoFar(signal)
+    extras = {key: load for key, load in (("signal", so_far), ("jobs", jobs)) if load is not None}
     actor = _actor(deployment, spec, signer, keys.scheme, peers, extras, guard)
+    if so_far is not None:
+        so_far.now = lambda: actor.now
     for former in keys.former(name):
         actor.keyring.had_before(*former)
     return BuiltActor(

@@ -15,7 +15,9 @@ from leasekit.config.instants import instant_setting
 from leasekit.core.settings import DurationSetting, SettingsError, resolved
 from leasekit.core.time import DAY, MINUTE, SECOND, Duration, Instant, format_duration, parse_duration
 
-PlotKind = Literal["demand_holdings", "guests", "site_usage", "rmse", "alpha", "fidelity", "purchase", "runs"]
+PlotKind = Literal[
+    "demand_holdings", "guests", "site_usage", "reported", "rmse", "alpha", "fidelity", "purchase", "runs"
+]
 LogKind = Literal["all", "leases", "guests", "none"]
 SEEDS_MAX: Final = 10_000
 HORIZON_MAX: Final = 36_525 * DAY
@@ -43,7 +45,8 @@ class PlotSpec:
     """``[[emulation.plot]]``: one picture.
 
     ``demand_holdings``: each of ``guests`` in every run, one panel each; ``guests``: their holdings stacked, a panel
-    for each run; ``site_usage``: every site in every run; ``rmse``, ``alpha``, ``fidelity``: that result of each run
+    for each run; ``site_usage``: every site in every run; ``reported``: what mappers report in every run,
+    all or those ``numbers``, each as ``ACTOR.NAME``; ``rmse``, ``alpha``, ``fidelity``: that result of each run
     against the value of the dotted key ``x``, a curve for each series; ``purchase``: what was unserved, waits and what
     lay idle against the units of the group ``x`` (``actor.SITE.inventory.N.units``), with the knee; ``runs``: the
     column ``y`` of the table of runs against its column ``x``. Of runs that differ in their seeds alone the mean is
@@ -60,6 +63,7 @@ class PlotSpec:
         default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
     )
     guests: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
     series: tuple[str, ...] = ()
     file: str = ""
 

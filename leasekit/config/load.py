@@ -36,7 +36,7 @@ from leasekit.config.sockets import (
 )
 from leasekit.config.traces import SignalSpec
 from leasekit.core.settings import SettingsError, structure
-from leasekit.core.signals import Signal
+from leasekit.core.signals import Signal, SignalSoFar
 from leasekit.core.time import format_duration
 from leasekit.policies.registry import make_mapper, switched_types
 
@@ -340,7 +340,7 @@ class Resolver:
         else:
             target = self._mapper_path(target)
             # A mapper is a plain object: making one costs nothing, and finds all that is wrong with its settings.
-            stand_ins: Mapping[str, Any] = {"signal": Signal([(0, 0.0)]), "jobs": ()}
+            stand_ins: Mapping[str, Any] = {"signal": SignalSoFar(Signal([(0, 0.0)])), "jobs": ()}
             extras = {key: stand_in for key, stand_in in stand_ins.items() if key in table.mapper}
             mapper = self.faults.attempt(where, lambda: make_mapper(target, table.role, settings, where, extras))
             if isinstance(table, tables.AuthorityTable):

@@ -341,7 +341,9 @@ class ReportDetails(Answer, frozen=True):
 
 
 class ActorStatus(DaemonStatus, frozen=True):
-    """Who an actor is, what time it has, and how many leases are in which state."""
+    """Who an actor is, what time it has, how many leases are in which state, and the numbers that its mapper has
+    ``reported``.
+    """
 
     name: str
     role: str
@@ -350,6 +352,7 @@ class ActorStatus(DaemonStatus, frozen=True):
     leases: dict[str, int]
     mapper_errors: list[str]
     introductions: list[IntroductionCounts]
+    reported: dict[str, float]
 
 
 class EvictedLease(Answer, frozen=True):

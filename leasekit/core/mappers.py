@@ -22,7 +22,7 @@ from leasekit.core.timetable import ClassedTimetable, Timetable
 from leasekit.core.topology import TopologyRequest
 from leasekit.core.vectors import WHOLE, Sizes, Vector
 
-VERSION: Final = 1
+VERSION: Final = 2
 EMPTY_CLASSES: Final[Mapping[bytes, Properties]] = MappingProxyType({})
 
 
@@ -30,6 +30,17 @@ class Wake(NamedTuple):
     """Call me again at ``at``, whatever happens (any role)."""
 
     at: Instant
+
+
+class ReportNumber(NamedTuple):
+    """A number of the mapper's own, from now on (any role): people and programs see it beside what actors say.
+
+    ``name`` is up to 64 letters, digits and ``_-.``, and begins with a letter; a mapper has up to 64 names. ``value``
+    is finite. The last one counts, until the actor starts anew.
+    """
+
+    name: str
+    value: float
 
 
 # -- broker ------------------------------------------------------------------------------------------------------
@@ -296,7 +307,7 @@ class Price(NamedTuple):
     period: Duration
 
 
-BrokerDecision: TypeAlias = Grant | GrantGroup | Defer | Reject | Preempt | Price | Wake
+BrokerDecision: TypeAlias = Grant | GrantGroup | Defer | Reject | Preempt | Price | ReportNumber | Wake
 
 
 class BrokerMapper(Protocol):
@@ -567,7 +578,7 @@ class Power(NamedTuple):
     reason: str = ""
 
 
-AuthorityDecision: TypeAlias = Assign | Place | Release | Refuse | Migrate | Cap | Power | Wake
+AuthorityDecision: TypeAlias = Assign | Place | Release | Refuse | Migrate | Cap | Power | ReportNumber | Wake
 
 
 class AuthorityMapper(Protocol):
@@ -703,7 +714,9 @@ class CloseLeaseEarly(NamedTuple):
     reason: str = ""
 
 
-GuestDecision: TypeAlias = RequestLease | RequestTopology | ExtendLease | ModifyLease | CloseLeaseEarly | Wake
+GuestDecision: TypeAlias = (
+    RequestLease | RequestTopology | ExtendLease | ModifyLease | CloseLeaseEarly | ReportNumber | Wake
+)
 
 
 class GuestMapper(Protocol):

@@ -211,6 +211,72 @@ class Signal(SignalSteps):
         return self.mapped(whole_units)
 
 
+class SignalSoFar:
+    """A load signal as who follows it knows it: up to the instant that it is. What is to come raises ``ValueError``.
+
+    ``now`` tells that instant; it is for whoever calls the follower to set, and before that all is to come.
+    """
+
+    __slots__ = ("_signal", "now")
+
+    def __init__(self, signal: Signal) -> None:
+        self._signal = signal
+        self.now: Callable[[], Instant] = _before_all
+
+    def whole(self) -> Signal:
+        """All of it, for who says that it is to see what is to come."""
+        return self._signal
+
+    @property
+    def first(self) -> Instant | None:
+        """The instant of the first pair, or none where there is none yet."""
+        first = self._signal.first
+        return first if first is not None and first <= self.now() else None
+
+    @property
+    def end(self) -> Instant:
+        """The instant up to which the signal is known: now, or its last one."""
+        return min(self._signal.end, self.now())
+
+    def covers(self, window: Term) -> bool:
+        """Whether the signal is known all over the window."""
+        return window.end <= self.now() + 1 and self._signal.covers(window)
+
+    def value(self, at: Instant) -> float:
+        """The value at an instant; O(log n)."""
+        self._check(at)
+        return self._signal.value(at)
+
+    def mean(self, window: Term) -> float:
+        """The time-weighted mean over the window. Raises ``ValueError`` on an empty window."""
+        self._check(window.end - 1)
+        return self._signal.mean(window)
+
+    def peak(self, window: Term | None = None) -> float:
+        """The largest value that the function has taken in the window, or so far; 0 if it has none."""
+        if window is not None:
+            self._check(window.end - 1)
+            return self._signal.peak(window)
+        first = self.first
+        return 0.0 if first is None else self._signal.peak(Term(first, self.now() + 1))
+
+    def sampled(self, start: Instant, end: Instant, interval: Duration) -> Iterator[tuple[Instant, float]]:
+        """The pairs (instant, value) at start, start + interval, ... before end."""
+        self._check(end - 1)
+        return self._signal.sampled(start, end, interval)
+
+    def _check(self, at: Instant) -> None:
+        now = self.now()
+        if at > now:
+            raise ValueError(
+                f"the load at {at} is to come, it is {now}: a mapper that is to see ahead says needs_future = True"
+            )
+
+
+def _before_all() -> Instant:
+    return -1
+
+
 def whole_units(value: float) -> float:
     """The smallest whole number of units that serves a demand, as a float; noise in the last digits is ignored."""
     nearest = float(round(value))

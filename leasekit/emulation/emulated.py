@@ -89,6 +89,8 @@ class Emulated:
         return self._on_its_clock(made)
 
     def _on_its_clock(self, built: BuiltActor) -> ActorLike:
+        name = built.spec.name
+        built.actor.turns.on_report = lambda what, value: self.recorder.report(self.world.now, name, what, value)
         clock = self.mishaps.clocks.get(built.spec.name) if self.mishaps is not None else None
         return built.actor if clock is None else Clocked(built.actor, clock)
 

@@ -15,7 +15,7 @@ messages, actions, transitions and flips from the beginning.
   file has it, in whole units, before any filter. A filter reacts late on purpose, which is an error like any other
   here. ``idle_leased`` is the share of what it leased that was beyond its load. ``rmse_wanted`` and
   ``unserved_wanted``: against what its mapper wanted to hold, after its filter. Errors are weighted by time, not
-  sampled.
+  sampled. ``sees_ahead`` is there, and true, where its mapper was shown what is to come of the load.
 - of each guest that asked for topologies ``topologies``: how many, and how many of them were ``granted``, ``refused``,
   ``given_up`` by the guest, or ``waiting`` in the end; from the beginning.
 - of each site ``capacity`` (the units that were bought), ``bought_unit_h`` (those by the time of the window), and what
@@ -24,6 +24,8 @@ messages, actions, transitions and flips from the beginning.
   it. Of each of its ``types`` likewise, and not added where there are several. ``failed`` and ``repaired``: how often a
   unit went out of service and came back; from the beginning.
 - ``requests`` of each guest, each of its types, and each of a site's types: :mod:`.request_book`, from the beginning.
+- ``reported``: the numbers that mappers report, by actor and name: each one's ``mean`` by time, ``least``, ``most`` and
+  ``last``, from when it was first known.
 - ``mapper_errors``: what actors had to say of their mappers, by actor and kind (:mod:`leasekit.actors.turns`).
 - ``mishaps``: what went wrong as the file says: :meth:`.mishaps.Mishaps.summary`.
 - of each site that switches units ``energy``: :meth:`.energy.account.EnergyAccount.summary`.
@@ -73,7 +75,7 @@ from leasekit.emulation.tidy import means, write_table
 from leasekit.emulation.unservable import unservable
 from leasekit.emulation.world import World, few_collections
 from leasekit.policies.guest.load_following import LoadFollowing
-from leasekit.policies.registry import find_mapper, make_mapper
+from leasekit.policies.registry import find_mapper, make_mapper, sees_ahead
 
 INTERRUPT: Final = "interrupt"
 """What ``stopped_by`` says of a run that was interrupted."""
@@ -373,6 +375,7 @@ def result_of(emulated: Emulated, spec: RunSpec, stem: str, measured: Mapping[st
             "fidelity": metrics.fidelity(
                 recorder.usable[name], promised[name], window, believed=not emulation.is_still
             ),
+            **_sees_ahead(actors[name]),
             **_topologies(recorder.topologies[name]),
             "requests": emulated.requests.by_guest.get(name, Tally()).summary(),
         }
@@ -380,6 +383,7 @@ def result_of(emulated: Emulated, spec: RunSpec, stem: str, measured: Mapping[st
     }
     summary = {
         **summarise(emulated.deployment, spec, emulated.world, recorder, emulated.requests, window, guests),
+        "reported": {actor: _reported(numbers, window) for actor, numbers in recorder.reported.items()},
         "mapper_errors": emulated.faults.summary(),
         "mishaps": emulated.mishaps.summary(window) if emulated.mishaps is not None else [],
         "measured": measured,
@@ -393,7 +397,7 @@ def result_of(emulated: Emulated, spec: RunSpec, stem: str, measured: Mapping[st
             for site, account in recorder.energy.items()
             if account.switched
         },
-        signals=signals_of(actors), wanted=wanted,
+        reported=recorder.reported, signals=signals_of(actors), wanted=wanted,
     )  # fmt: skip
 
 
@@ -550,6 +554,23 @@ def _followed(window: Term, leased: Series, demand: Signal | None, wanted: Signa
     return result
 
 
+def _sees_ahead(built: BuiltActor) -> dict[str, bool]:
+    ahead = built.signal is not None and sees_ahead(built.actor.turning.mapper)
+    return {"sees_ahead": True} if ahead else {}
+
+
+def _reported(numbers: Mapping[str, Series], window: Term) -> dict[str, dict[str, float]]:
+    """What was reported up to the end of the window, from its start or when it was first known on."""
+    found = {}
+    for name, series in numbers.items():
+        begin = max(window.start, series.first or 0)
+        if begin < window.end:
+            part = Term(begin, window.end)
+            values = [value for _, _, value in series.steps(part)]
+            found[name] = {"mean": series.mean(part), "least": min(values), "most": max(values), "last": values[-1]}
+    return found
+
+
 def _topologies(counts: Topologies) -> dict[str, Any]:
     return {"topologies": {**attrs.asdict(counts), "waiting": counts.waiting}} if counts.asked else {}
 
@@ -603,6 +624,8 @@ def series_of(result: RunResult) -> dict[str, SignalSteps]:
         columns.update(_by_type(f"{name}.out_of_service", result.out_by_type[name]))
     for name, power in result.power.items():
         columns |= {f"{name}.{what}": series for what, series in power.items()}
+    for name, numbers in result.reported.items():
+        columns |= {f"{name}.reported.{what}": series for what, series in numbers.items()}
     return columns
 
 

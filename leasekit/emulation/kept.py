@@ -21,7 +21,7 @@ from leasekit.emulation.metrics import Series
 from leasekit.emulation.pictures import RunResult
 
 _ONE = ("usable",)
-_BY_TYPE = ("leased_by_type", "in_use_by_type", "out_by_type", "power")
+_BY_TYPE = ("leased_by_type", "in_use_by_type", "out_by_type", "power", "reported")
 
 
 def made_of(deployment: Deployment, synthetic: bool) -> str:

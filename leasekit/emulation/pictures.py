@@ -12,6 +12,8 @@ import attrs
 from leasekit.actors.settings import AuthoritySettings
 from leasekit.config.deployment import Deployment
 from leasekit.config.emulation import EmulationSpec, PlotSpec, RunSpec, key_in_words, lookup
+from leasekit.core.errors import LeasekitError
+from leasekit.core.settings import expect_one_of
 from leasekit.core.signals import Signal
 from leasekit.core.time import HOUR, SECOND, Term, format_duration
 from leasekit.emulation import metrics, plots
@@ -41,6 +43,7 @@ class RunResult:
 
     ``leased_by_type`` are units by guest and type, ``usable`` by guest; ``signals`` and ``wanted`` are the loads of
     those that follow any. ``in_use_by_type`` and ``out_by_type`` are by site and type, ``power`` by site.
+    ``reported`` are numbers by the actor whose mapper reports them, and by name.
     """
 
     spec: RunSpec
@@ -53,6 +56,7 @@ class RunResult:
     in_use_by_type: Mapping[str, Mapping[str, Series]]
     out_by_type: Mapping[str, Mapping[str, Series]]
     power: Mapping[str, Mapping[str, Series]]
+    reported: Mapping[str, Mapping[str, Series]]
     signals: Mapping[str, Signal]
     wanted: Mapping[str, Signal]
 
@@ -143,6 +147,22 @@ def _site_usage(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: 
                 sites[label] = series, result.in_service(name, kind, capacities.get(kind, 0))
         stem = plot.file if len(results) == 1 else f"{plot.file}-{result.stem}"
         made += plots.site_usage(out / stem, sites, result.window, units=units)
+    return made
+
+
+def _reported(plot: PlotSpec, results: Sequence[RunResult], out: Path, units: str) -> list[Path]:
+    made: list[Path] = []
+    for result in results:
+        numbers = {
+            f"{actor}.{name}": one for actor, several in result.reported.items() for name, one in several.items()
+        }
+        for name in plot.numbers:
+            if name not in numbers:
+                raise LeasekitError(f"plot {plot.file}: numbers: found {name!r}, {expect_one_of(name, numbers)}")
+        chosen = {name: numbers[name] for name in plot.numbers or numbers}
+        stem = plot.file if len(results) == 1 else f"{plot.file}-{result.stem}"
+        if chosen:
+            made += plots.reported(out / stem, chosen, result.window, title=plot.title or "What mappers report")
     return made
 
 
@@ -240,6 +260,7 @@ _DRAWN = {
     "demand_holdings": _demand_holdings,
     "guests": _guests,
     "site_usage": _site_usage,
+    "reported": _reported,
     "rmse": _rmse,
     "alpha": _alpha,
     "fidelity": _fidelity,

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import attrs
 import matplotlib as mpl
@@ -36,6 +36,7 @@ from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, WEEK, Duration, Term, 
 from leasekit.emulation.metrics import summed
 from leasekit.emulation.tidy import interval
 
+S = TypeVar("S")
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK = "#E69F00", "#56B4E9", "#000000"
 YELLOW = "#F0E442"
@@ -163,6 +164,26 @@ def site_usage(
     _some(sites, "sites")
     rows = [(name, partial(_site, held=held, capacity=most, window=window)) for name, (held, most) in sites.items()]
     return _panels(stem, rows, window, "Site usage", units, 1.2, 1.9)
+
+
+def reported(stem: Path, numbers: Mapping[str, SignalSteps], window: Term, *, title: str) -> tuple[Path, ...]:
+    """Numbers over time, a panel each with a scale of its own, from the first instant of each on; a further picture for
+    each eight of them. Raises ``ValueError`` without numbers.
+    """
+    _some(numbers, "numbers")
+    named = list(numbers.items())
+
+    def draw(figure: Figure, some: Sequence[tuple[str, SignalSteps]]) -> None:
+        rows = stacked(figure, len(some), one_scale=False)
+        for axes, (name, number) in zip(rows, some, strict=True):
+            begin = min(max(window.start, number.first or 0), window.end - 1)
+            days, values = _xy(number, Term(begin, window.end))
+            axes.step([at + (begin - window.start) / DAY for at in days], values, where="post", color=BLUE)
+            axes.set_title(name, fontsize=10)
+        _time_axis(rows[-1], window)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+
+    return _in_parts(stem, named, lambda some: (WIDTH, 1.0 + 1.9 * len(some)), draw)
 
 
 def fidelity_against(stem: Path, curves: Curves, x: Axis) -> tuple[Path, ...]:
@@ -307,11 +328,21 @@ def _curves(stem: Path, curves: Curves, finish: Callable[[Axes], None]) -> tuple
             draw_curve(axes, index, name, points)
         finish(axes)
 
+    return _in_parts(stem, named, lambda _: (7.5, 4.5), draw)
+
+
+def _in_parts(
+    stem: Path,
+    named: Sequence[S],
+    size: Callable[[Sequence[S]], tuple[float, float]],
+    draw: Callable[..., None],
+) -> tuple[Path, ...]:
+    """A figure of the first eight, and of each eight more."""
     made: list[Path] = []
     for first in range(0, len(named), SERIES_MAX):
         name = f"{stem.name}-{first // SERIES_MAX + 1}" if first else stem.name
         some = named[first : first + SERIES_MAX]
-        made += draw_figure(stem.with_name(name), (7.5, 4.5), partial(draw, some=some))
+        made += draw_figure(stem.with_name(name), size(some), partial(draw, some=some))
     return tuple(made)
 
 
@@ -401,9 +432,9 @@ def draw_curve(axes: Axes, index: int, name: str, points: Sequence[tuple[float, 
         axes.errorbar(list(found), means, yerr=halves, capsize=3, **style)
 
 
-def stacked(figure: Figure, count: int) -> list[Axes]:
-    """``count`` panels below each other that share both axes."""
-    grid = figure.subplots(count, 1, sharex=True, sharey=True, squeeze=False)
+def stacked(figure: Figure, count: int, *, one_scale: bool = True) -> list[Axes]:
+    """``count`` panels below each other that share both axes, or the horizontal one alone."""
+    grid = figure.subplots(count, 1, sharex=True, sharey=one_scale, squeeze=False)
     return [row[0] for row in grid]
 
 

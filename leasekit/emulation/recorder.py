@@ -12,8 +12,8 @@ For each site: units in use (held from the start of setup to the end of teardown
 of their power. Units are counted by type, since those of different types may be different things: machines, or granules
 of bandwidth.
 
-For each guest what became of its topologies; what actors say of their mappers. And the transition log,
-streamed to a file.
+For each guest what became of its topologies; what actors say of their mappers, and what these report. And the
+transition log, streamed to a file.
 
 What became of the requests of guests is a :class:`~.request_book.RequestBook`'s to tell.
 """
@@ -32,7 +32,7 @@ from leasekit.config.emulation import LogKind
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.plans import CLOSED, COMMITTED, FAILED
 from leasekit.core.leases.records import SiteUnit
-from leasekit.core.reasons import Code
+from leasekit.core.reasons import Code, read, words
 from leasekit.core.schema import LOG, LOG_COLUMNS, Change, Row
 from leasekit.core.time import Duration, Instant, format_duration
 from leasekit.emulation.energy.account import EnergyAccount
@@ -139,6 +139,8 @@ class Recorder:
         self._requests, self._mappers, self._start = requests, mappers, start
         self._out: dict[tuple[str, str], Series] = {}
         self.topologies: dict[str, Topologies] = {name: Topologies() for name in guests}
+        self.reported: dict[str, dict[str, Series]] = {}
+        """Numbers that the mappers of actors report, by actor and name."""
         self.energy: dict[str, EnergyAccount] = {name: EnergyAccount() for name in switched}
         self.transitions = 0
         self.flips = 0
@@ -169,6 +171,10 @@ class Recorder:
         """Units that each guest was to have by the terms of its leases. Made anew like :attr:`leased_by_type`."""
         return {name: changes.series() for name, changes in self._promised.items()}
 
+    def report(self, now: Instant, actor: str, name: str, value: float) -> None:
+        """The mapper of an actor reports a number."""
+        self.reported.setdefault(actor, {}).setdefault(name, Series()).append(now, value)
+
     def observe(self, now: Instant, actor: str, changes: Sequence[Change]) -> None:
         """Take in one commit of one actor."""
         role = self._roles[actor]
@@ -182,7 +188,7 @@ class Recorder:
                 if role == "guest" and self._requests is not None:
                     self._requests.logged(now, actor, row)
                 if row[2] == "mapper" and self._mappers is not None:
-                    self._mappers.add(format_duration(now - self._start), actor, row[4], row[5])
+                    self._mappers.add(format_duration(now - self._start), actor, row[4], words(read(row[5])))
                 if self._log is not None and (self._logs == "all" or self._is_logged(role, row)):
                     self._log.writerow([row[0], actor, *row[1:]])
             elif table == "units":

@@ -55,11 +55,21 @@ def site_rows(summary: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 yield {"run": run["run"], **run["set"], "site": name, "type": kind, **_flat({**found, **power})}
 
 
+def reported_rows(summary: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A row for each number that a mapper reports in each run."""
+    for run in summary["runs"]:
+        for actor, numbers in run["reported"].items():
+            for name, number in numbers.items():
+                yield {"run": run["run"], **run["set"], "actor": actor, "number": name, **number}
+
+
 def wide_row(run: Mapping[str, Any]) -> dict[str, Any]:
     """All figures of a run that repeat, by dotted names: ``web.unserved``, ``lab.node.used``."""
     row = {key: value for key, value in run_row(run).items() if not key.startswith("measured.")}
     for name, guest in run["guests"].items():
         row |= _flat(guest, f"{name}.", without=("types",))
+    for name, numbers in run["reported"].items():
+        row |= _flat(numbers, f"{name}.reported.")
     for name, site in run["sites"].items():
         row |= _flat(site.get("energy", {}), f"{name}.energy.")
         for kind, found in site["types"].items():

@@ -3,7 +3,7 @@
 A mapper class follows one convention, whoever wrote it: it has the method of its role, an attrs class ``Settings`` as
 an attribute if it has settings (its constructor then takes an instance of it), and ``needs_signal = True`` if it
 follows a load signal, or ``needs_jobs = True`` if it replays jobs (its constructor then takes ``signal=``, or
-``jobs=``, as well).
+``jobs=``, as well). Of a signal it sees what was, up to each turn, or all if it says ``needs_future = True``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from leasekit.core.settings import SettingsError, expect_one_of, structure
+from leasekit.core.signals import SignalSoFar
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -180,7 +181,15 @@ def _extras(kind: type[Any], target: str, where: str, extras: Mapping[str, Any])
             wrong.append(f"{where}.{name}: found nothing, expected {called}: mapper {target!r} {does} {one}")
         if not needs and name in extras:
             wrong.append(f"{where}.{name}: found {called}, mapper {target!r} {does} none")
-    return ({} if wrong else dict(extras)), wrong
+    given = dict(extras)
+    if isinstance(load := given.get("signal"), SignalSoFar) and sees_ahead(kind):
+        given["signal"] = load.whole()
+    return ({} if wrong else given), wrong
+
+
+def sees_ahead(mapper: object) -> bool:
+    """Whether a mapper, or its class, says that it is to see what is to come of the load that it follows."""
+    return bool(getattr(mapper, "needs_future", False))
 
 
 def _load(target: str, role: str, where: str) -> Any:

@@ -311,6 +311,9 @@ class ActorMetrics:
             return  # it ended meanwhile
         for state, count in status["leases"].items():
             into.gauge("leasekit_leases", "Leases that are not over, by state.", count, **labels, state=state)
+        for name, value in status["reported"].items():
+            words = "Numbers that the mapper reports of itself."
+            into.gauge("leasekit_mapper_reported", words, value, **labels, number=name)
         if "waiting" in status:
             into.gauge("leasekit_waiting_leases", "Leases that wait for units.", status["waiting"], **labels)
         if self.role == "guest":

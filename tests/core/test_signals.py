@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasekit.core.signals import Signal, whole_units
+from leasekit.core.signals import Signal, SignalSoFar, whole_units
 from leasekit.core.time import INSTANT_MAX, Term
 
 VALUES = st.floats(0, 1e6, allow_nan=False)
@@ -214,3 +214,27 @@ def test_equality_is_of_pairs_and_end() -> None:
     assert Signal([(0, 1.0)]) != Signal([(0, 2.0)])
     with pytest.raises(TypeError):
         hash(Signal([]))
+
+
+def test_a_signal_so_far_shows_nothing_that_is_to_come() -> None:
+    """Up to the instant that it is all is as the signal has it; beyond it is an error that says what to do."""
+    signal = Signal([(10, 2.0), (20, 5.0), (30, 1.0)], end=40)
+    load, now = SignalSoFar(signal), -1
+    assert load.first is None and load.peak() == 0.0 and load.end == -1
+    load.now = lambda: now
+    now = 20
+    assert (load.first, load.end, load.value(20), load.mean(Term(0, 20)), load.peak()) == (10, 20, 5.0, 1.0, 5.0)
+    assert list(load.sampled(0, 21, 10)) == [(0, 0.0), (10, 2.0), (20, 5.0)]
+    assert load.peak(Term(0, 20)) == 2.0
+    assert load.covers(Term(10, 21)) and not load.covers(Term(10, 30)) and signal.covers(Term(10, 30))
+    for peek in (
+        lambda: load.value(21),
+        lambda: load.mean(Term(0, 22)),
+        lambda: load.peak(Term(0, 31)),
+        lambda: load.sampled(0, 22, 1),
+    ):
+        with pytest.raises(ValueError, match=r"is to come, it is 20: a mapper that is to see ahead says needs_future"):
+            peek()
+    now = 50
+    assert (load.end, load.value(50), load.peak()) == (40, 1.0, 5.0)
+    assert load.whole() is signal

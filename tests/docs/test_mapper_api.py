@@ -31,3 +31,16 @@ def test_every_public_name_has_a_heading_and_words() -> None:
 def test_the_version_is_told() -> None:
     """The page names the version that the module has."""
     assert f"Version **{mappers.VERSION}**" in PAGE
+
+
+def test_every_flag_is_told() -> None:
+    """What actors, the registry and shells ask of a mapper by name is in the table of flags, and nothing else is."""
+    asked = re.compile(r"""(?:getattr|_flag)\((?:self\._?)?(?:mapper|kind), "(\w+)\"""")
+    files = [path for room in ("actors", "policies", "config") for path in (ROOT / "leasekit" / room).rglob("*.py")]
+    flags = {name for path in files for name in asked.findall(path.read_text())}
+    table = PAGE.partition("## Flags of mappers")[2].partition("\n## ")[0]
+    named = set(re.findall(r"^\| `(\w+)", table, re.MULTILINE)) | {"usage_kept"}
+    assert flags > {"inline", "wants_usage", "switches", "watches"}
+    assert flags - named == set()
+    # Asked for in other ways: by the kind of load, or as a method.
+    assert named - flags == {"needs_signal", "needs_jobs", "unblock"}

@@ -127,6 +127,7 @@ def test_what_a_mapper_does_wrong_is_told_and_counted(
     lines = [line for line in told.splitlines() if said in line]
     assert len(lines) == 1, told
     assert lines[0].startswith(f"broker, mapper {tmp_path / 'bad.py'}:{mapper}, after ")
+    assert ": broker mapper" in lines[0], "in words, not as a code with its values"
     (errors,) = [one["mapper_errors"]["broker"] for one in run_file(file)["runs"]]
     assert errors[kind] > 1
     assert f"the mapper of broker went wrong: {', '.join(f'{k}: {n}' for k, n in errors.items())}" in told

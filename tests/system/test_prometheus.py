@@ -34,9 +34,21 @@ delegation = [{{ broker = "broker", type = "vm" }}]
 role = "broker"
 listen = ["unix:broker.sock"]
 metrics = "127.0.0.1:{broker}"
+mapper = {{ name = "reporting.py" }}
 [actor.guest]
 role = "guest"
 metrics = "127.0.0.1:{guest}"
+"""
+
+MAPPER = """
+from leasekit.core.fitting import fit
+from leasekit.core.mappers import ReportNumber
+
+
+class Reporting:
+    def allocate(self, cycle):
+        yield ReportNumber("asked", sum(request.units for request in cycle.requests))
+        yield from (fit(cycle, request) for request in cycle.requests)
 """
 
 
@@ -54,6 +66,12 @@ def free_ports(*names: str) -> dict[str, int]:
     for probe in probes:
         probe.close()
     return found
+
+
+def write_deployment(file: Path, **ports: int) -> None:
+    """The deploy file, with the broker's mapper beside it."""
+    file.write_text(DEPLOYMENT.format(**ports))
+    file.with_name("reporting.py").write_text(MAPPER)
 
 
 def lease_of(daemons: Daemons, units: int) -> None:
@@ -89,7 +107,7 @@ def test_prometheus_scrapes_three_daemons(tmp_path: Path) -> None:
     targets = ", ".join(f'"127.0.0.1:{ports[name]}"' for name in ("site", "broker", "guest"))
     config.write_text(text.replace('"127.0.0.1:9464"', targets))
     file, state = tmp_path / "deploy.toml", tmp_path / "s"
-    file.write_text(DEPLOYMENT.format(**ports))
+    write_deployment(file, **ports)
     with Daemons(file, state) as daemons:
         daemons.start_all()
         lease_of(daemons, 3)
@@ -108,6 +126,7 @@ def test_prometheus_scrapes_three_daemons(tmp_path: Path) -> None:
             until(lambda: asked('count(up{job="leasekit"} == 1)') == [3.0])
             assert asked('leasekit_units{type="vm",state="active"}') == [3.0]
             assert asked('leasekit_units{type="vm",state="free"}') == [1.0]
+            assert asked('leasekit_mapper_reported{actor="broker",number="asked"}') == [3.0]
             assert asked('leasekit_leases{actor="guest",state="active"}') == [1.0]
             assert asked('leasekit_requests_total{actor="broker",outcome="granted"}') == [1.0]
             assert asked('leasekit_requests_total{actor="broker",outcome="not_taken",code="too_large"}') == [1.0]
@@ -173,7 +192,7 @@ def test_an_address_that_is_taken_is_told(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         file, state = tmp_path / "deploy.toml", tmp_path / "s"
-        file.write_text(DEPLOYMENT.format(site=port, broker=port, guest=port))
+        write_deployment(file, site=port, broker=port, guest=port)
         process = DaemonProcess(file, state, "guest")
         assert process.wait() == 1
         assert f"actor.guest.metrics: can't listen on tcp://127.0.0.1:{port}" in process.said()

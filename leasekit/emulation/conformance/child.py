@@ -13,7 +13,7 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TextIO
 
@@ -22,7 +22,9 @@ import attrs
 from leasekit.config.jobs import JobsSpec, MadeJobs, open_jobs
 from leasekit.config.traces import synthetic
 from leasekit.core.errors import LeasekitError
-from leasekit.core.time import DAY
+from leasekit.core.mappers import GuestCycle, GuestDecision
+from leasekit.core.signals import SignalSoFar
+from leasekit.core.time import DAY, Instant
 from leasekit.emulation.conformance.cases import Case, case_from_json, case_to_json, draw, shrink
 from leasekit.emulation.conformance.loads import SIZES, costs, survives_nothing
 from leasekit.emulation.conformance.stage import play
@@ -73,11 +75,34 @@ def maker(subject: Subject) -> Callable[[], Any]:
     Raises ``SettingsError``.
     """
     kind, extras = find_mapper(subject.target, subject.role, "mapper"), dict[str, Any]()
-    if getattr(kind, "needs_signal", False):
-        extras["signal"] = synthetic(subject.seed, 2 * DAY, peak=20.0)
     if getattr(kind, "needs_jobs", False):
         extras["jobs"] = open_jobs(JobsSpec(made=MadeJobs(), horizon=2 * DAY, seed=subject.seed), None)
-    return lambda: make_mapper(subject.target, subject.role, subject.settings, "mapper", extras)
+
+    def made(**more: Any) -> Any:
+        return make_mapper(subject.target, subject.role, subject.settings, "mapper", {**extras, **more})
+
+    if not getattr(kind, "needs_signal", False):
+        return made
+    load = synthetic(subject.seed, 2 * DAY, peak=20.0)
+    return lambda: _Following(SignalSoFar(load), made)
+
+
+class _Following:
+    """A mapper that follows a load, of which it sees as much as has been at each turn."""
+
+    def __init__(self, load: SignalSoFar, make: Callable[..., Any]) -> None:
+        self._mapper = make(signal=load)
+        self._now: Instant = 0
+        load.now = lambda: self._now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mapper, name)
+
+    def plan(self, cycle: GuestCycle) -> Iterable[GuestDecision]:
+        """As the mapper does."""
+        self._now = cycle.now
+        decided: Iterable[GuestDecision] = self._mapper.plan(cycle)
+        return decided
 
 
 class _MapperChild:

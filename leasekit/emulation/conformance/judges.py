@@ -13,19 +13,24 @@ from typing import Any
 from leasekit.core.mappers import (
     Assign,
     AuthorityCycle,
+    AuthorityDecision,
     BrokerCycle,
-    Defer,
+    BrokerDecision,
+    Cap,
     Demand,
     Grant,
     GrantGroup,
     GuestCycle,
+    Migrate,
     PendingRequest,
+    Place,
     Power,
     Preempt,
     Price,
     Refuse,
     Reject,
     Release,
+    ReportNumber,
     RequestLease,
     Wake,
 )
@@ -70,9 +75,9 @@ class BrokerJudge:
         members = {member.lease: member.group for group in cycle.groups for member in group}
         granted: set[str] = set()
         for decision in decisions:
-            if not isinstance(decision, Grant | GrantGroup | Defer | Reject | Preempt | Price | Wake):
+            if not isinstance(decision, BrokerDecision):
                 return _no_decision(decision)
-            if isinstance(decision, Wake | Preempt | Price):
+            if isinstance(decision, ReportNumber | Wake | Preempt | Price):
                 continue
             if isinstance(decision, Grant) and decision.lease in members:
                 group = members[decision.lease]
@@ -175,9 +180,9 @@ class AuthorityJudge:
         decided: set[str] = set()
         given: dict[str, str] = {}
         for decision in decisions:
-            if not isinstance(decision, Assign | Release | Refuse | Power | Wake):
+            if not isinstance(decision, AuthorityDecision):
                 return _no_decision(decision)
-            if isinstance(decision, Power | Wake):
+            if isinstance(decision, Migrate | Cap | Power | ReportNumber | Wake):
                 continue
             lease = decision.lease
             if lease not in leases:
@@ -185,7 +190,7 @@ class AuthorityJudge:
             if lease in decided:
                 return Fault(VALID, f"decided {lease} twice in one turn, at {cycle.now} ms")
             decided.add(lease)
-            for unit in decision.units if isinstance(decision, Assign) and isinstance(decision.units, tuple) else ():
+            for unit in _given(decision):
                 if unit in given:
                     whom = f"twice to {lease}" if given[unit] == lease else f"to {given[unit]} and to {lease}"
                     return Fault(OVERBOOKS, f"gave unit {unit!r} {whom} in one turn, at {cycle.now} ms")
@@ -197,12 +202,22 @@ class AuthorityJudge:
         if able == 0:
             return None
         demand = cycle.demands[0]
-        units = next((d.units for d in decisions if isinstance(d, Assign | Release)), ())
+        units = next((_named(one) for one in decisions if isinstance(one, Assign | Place | Release)), ())
         if len(units) >= abs(able) or wakes(decisions):
             return None
         did = "gave up" if able < 0 else "got"
         could = f"had to give up {-able}" if able < 0 else f"could have got {able}"
         return Fault(ANSWERS, f"{demand.lease} {did} {len(units)} units at {cycle.now} ms, but {could}")
+
+
+def _named(decision: Assign | Place | Release) -> tuple[str, ...]:
+    """The units that it speaks of: of a type that is not divided, whole hosts are units."""
+    return decision.hosts if isinstance(decision, Place) else decision.units
+
+
+def _given(decision: Assign | Place | Release | Refuse) -> tuple[str, ...]:
+    named = _named(decision) if isinstance(decision, Assign | Place) else ()
+    return named if isinstance(named, tuple) else ()
 
 
 class GuestJudge:

@@ -24,7 +24,7 @@ import attrs
 from leasekit.core.mappers import ExtendLease, GuestCycle, GuestDecision, LeaseView, RequestLease, Wake
 from leasekit.core.properties import EMPTY, Properties, valid_properties
 from leasekit.core.settings import DurationSetting
-from leasekit.core.signals import Signal, whole_units
+from leasekit.core.signals import Signal, SignalSoFar, whole_units
 from leasekit.core.time import HOUR, MINUTE, SECOND, Instant, Term, format_duration
 from leasekit.policies.guest.filters import FlopFlip, FlopFlipSettings
 
@@ -95,7 +95,7 @@ class LoadFollowing:
     needs_signal: ClassVar[bool] = True
     inline: ClassVar[bool] = True
 
-    def __init__(self, settings: LoadFollowingSettings, *, signal: Signal) -> None:
+    def __init__(self, settings: LoadFollowingSettings, *, signal: Signal | SignalSoFar) -> None:
         self.settings = settings
         self._load = _Load(settings, signal)
         self._seen = -1
@@ -197,11 +197,11 @@ class LoadFollowing:
 class _Load:
     """The units wanted at each interval."""
 
-    def __init__(self, settings: LoadFollowingSettings, signal: Signal) -> None:
+    def __init__(self, settings: LoadFollowingSettings, signal: Signal | SignalSoFar) -> None:
         self._settings = settings
         self._signal = signal
         self._filter = FlopFlip(settings.filter) if settings.smooth else None
-        self._next = -(-(signal.first or 0) // settings.interval)
+        self._next: int | None = None
         self._index = -1
         self._wanted = 0
 
@@ -217,8 +217,10 @@ class _Load:
         settings = self._settings
         if self._filter is None:
             return self._signal.value(index * settings.interval) * settings.scale
-        begin = max(self._next, index + 1 - OBSERVATIONS_MAX)
-        if begin <= index:
+        if self._next is None and (first := self._signal.first) is not None:
+            self._next = -(-first // settings.interval)
+        begin = max(self._next or 0, index + 1 - OBSERVATIONS_MAX)
+        if self._next is not None and begin <= index:
             self._next = index + 1
             span = begin * settings.interval, index * settings.interval + 1
             for _, value in self._signal.sampled(*span, settings.interval):
