@@ -5,8 +5,8 @@ bookings.
 
 Gateway, actors and callers are processes of their own. ``history``: a guest's store has so many leases that are over,
 copies of some that were. ``listeners``: so many connections hear events; one lease changes, and the last of them hears
-of it. ``slots``: a broker has 1,000 units in 20 classes for 30 days, and so many bookings. ``calendar``: all of these,
-as the project sees them, and a stranger.
+of it; then much changes at once. ``slots``: a broker has 1,000 units in 20 classes for 30 days, and so many bookings.
+``calendar``: all of these, as the project sees them, and a stranger.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -42,6 +43,8 @@ UNITS, CLASSES = 1_000, 20
 MOST_MS = {"page": 20.0, "slots": 10.0, "listeners": 250.0}
 MOST_KB = 300.0
 EVENTS = 100
+CHANGE = b'"slice.create"'
+BURST = 20_000
 
 
 def p99(took: list[float]) -> float:
@@ -111,23 +114,27 @@ async def _pages(web: Path, token: str, path: str, count: int) -> list[float]:
     return took
 
 
-def listeners(count: int, changes: int) -> list[Result]:
-    """From a command to the last listener that hears of what it did; and how the gateway grows meanwhile."""
+def listeners(count: int, changes: int, burst: int) -> list[Result]:
+    """From a command to the last listener that hears of what it did; then as many changes as come at once are told:
+    how fast, to how many that did not keep up, and how the gateway grows meanwhile.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4 * count)), hard))
     with daemons(10, GATEWAY) as file, door(file) as (web, token):
         with ControlClient(control(file, "web")) as client:
             pid = int(client.query("status")["pid"])
-        took, grown = trio.run(_listened, web, token, control(file, "guest"), count, changes, pid)
+        took, grown, rate, lost = trio.run(_listened, web, token, control(file, "guest"), count, changes, burst, pid)
     return [
         result("listeners_last_p99_ms", p99(took), "ms", MOST_MS["listeners"]),
+        result("listeners_burst_rate", rate, "events/s to all", None),
+        result("listeners_hung_up_on", lost, "of them", 0),
         result("listeners_growth_mb", grown, "MB", None),
     ]
 
 
 async def _listened(
-    web: Path, token: str, guest: Path, count: int, changes: int, pid: int
-) -> tuple[list[float], float]:
+    web: Path, token: str, guest: Path, count: int, changes: int, burst: int, pid: int
+) -> tuple[list[float], float, float, int]:
     heard = trio.Semaphore(0)
     ready = trio.Semaphore(0)
     knocking = trio.CapacityLimiter(20)
@@ -142,14 +149,18 @@ async def _listened(
                 data += await stream.receive_some(65_536)
         ready.release()
         async with stream:
-            data = b""
-            while True:
-                data = data[-20:] + await stream.receive_some(65_536)
-                if b'"lease.keepalive"' in data or b'"slice.create"' in data:
+            data, seen, told = b"", 0, 0
+            while more := await stream.receive_some(65_536):
+                data = data[1 - len(CHANGE) :] + more
+                seen += data.count(CHANGE)
+                if told < wanted[0] <= seen:
+                    told = wanted[0]
                     heard.release()
-                    data = b""
+        lost.append(1)
+        heard.release()
 
     took: list[float] = []
+    wanted, lost = [0], list[int]()
     async with trio.open_nursery() as nursery:
         for _ in range(count):
             nursery.start_soon(listen)
@@ -158,14 +169,22 @@ async def _listened(
         before = _megabytes(pid)
         with ControlClient(guest) as client:
             for number in range(changes):
-                begin = time.perf_counter()
-                await trio.to_thread.run_sync(lambda n=number: client.command("slice.create", name=f"s{n}"))
+                begin, wanted[0] = time.perf_counter(), number + 1
+                await trio.to_thread.run_sync(partial(client.command, "slice.create", name=f"s{number}"))
                 for _ in range(count):
                     await heard.acquire()
                 took.append(1000 * (time.perf_counter() - begin))
+            begin, wanted[0] = time.perf_counter(), changes + burst
+            for at in range(0, burst, 500):
+                asked = [("command", "slice.create", {"name": f"burst{at + n}"}) for n in range(500)]
+                answers = await trio.to_thread.run_sync(lambda asked=asked: list(client.batch(asked)))
+                assert not any(isinstance(one, Exception) for one in answers), answers[0]
+            for _ in range(count):
+                await heard.acquire()
+            rate = burst * count / (time.perf_counter() - begin)
         grown = _megabytes(pid) - before
         nursery.cancel_scope.cancel()
-    return took, grown
+    return took, grown, rate, len(lost)
 
 
 def _megabytes(pid: int) -> float:
@@ -281,7 +300,7 @@ def main() -> int:
     if "history" in only:
         results += history(KEPT // part, 500 // part)
     if "listeners" in only:
-        results += listeners(LISTENERS // part, EVENTS)
+        results += listeners(LISTENERS // part, EVENTS, BURST // part)
     if {"slots", "calendar"} & set(only):
         results += windows(BOOKINGS // part, 300 // part, only)
     return 0 if emit("gateway_scale", "quick" if options.quick else "full", results, options.json) else 1
