@@ -165,11 +165,11 @@ def first_of(of: Counts, units: int) -> Counts:
 
 
 def chosen(units: int, free: Mapping[bytes, int], first: Counts = NO_UNITS) -> Counts:
-    """So many units of what is ``free``: as many as can be of ``first``, then of the classes in their order. None if
-    there are not so many.
+    """So many units of what is ``free``: as many as can be of ``first``, then more of its classes, then of the others
+    in their order. None if there are not so many.
     """
     found: dict[bytes, int] = {}
-    for class_, most in (*first, *free.items()):
+    for class_, most in (*first, *((class_, units) for class_, _ in first), *free.items()):
         taken = max(0, min(units, most, free.get(class_, 0) - found.get(class_, 0)))
         found[class_] = found.get(class_, 0) + taken
         units -= taken

@@ -11,11 +11,11 @@ free throughout of each class, and not the least of the sums.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, MutableMapping
 from typing import TypeAlias
 
 from leasekit.core.profile import FOREVER, Profile, Segment, coalesced
-from leasekit.core.properties import NO_UNITS, Counts, count_of, counts
+from leasekit.core.properties import Counts, count_of, counts
 from leasekit.core.time import Duration, Instant, Term
 
 
@@ -544,24 +544,33 @@ class ClassedTimetable:
 
     # -- booking -----------------------------------------------------------------------------------------------
 
-    def pick(self, units: int, term: Term, *, first: Counts = NO_UNITS, but: Hashable = None) -> Counts:
-        """So many units that are free throughout ``term``, by class: as many as can be of ``first``, then of the
-        largest classes. What is booked under ``but`` counts as free. Raises :class:`Shortfall`.
-        """
-        found: dict[bytes, int] = {}
+    def pick(self, units: int, term: Term) -> Counts:
+        """So many units that are free throughout ``term``, by class: of the first classes. Raises ``Shortfall``."""
+        free: dict[bytes, int] = {}
         left = units
-        wanted = [*first, *((class_, units) for class_ in self.tables)]
-        for class_, most in wanted:
-            table = self.tables.get(class_)
-            if table is None or not left:
-                continue
-            free = (_without(table, but) if but is not None and but in table else table).available(term)
-            taken = max(0, min(left, most, free - found.get(class_, 0)))
-            found[class_] = found.get(class_, 0) + taken
-            left -= taken
-        if left:
-            raise Shortfall(term, units - left, units)
-        return counts(found)
+        for class_, table in self.tables.items():
+            free[class_] = max(0, min(left, table.available(term)))
+            left -= free[class_]
+            if not left:
+                return counts(free)
+        raise Shortfall(term, units - left, units)
+
+    def goes_on(self, kept: Counts, until: Instant, term: Term, accepted: Container[bytes]) -> dict[bytes, int]:
+        """How many units of each class a lease can have over ``term`` that goes on with those that it has, ``kept``,
+        which are booked for it up to ``until``; more than these of the classes that are ``accepted``. Those that it
+        has stay its own also where more is booked than there is.
+        """
+        start, end = term
+        inside = Term(start, min(until, end)) if until > start else None
+        beyond = Term(max(start, until), end) if until < end else None
+        found: dict[bytes, int] = {}
+        for class_ in (*self.tables, *(class_ for class_, _ in kept if class_ not in self.tables)):
+            own, table = count_of(kept, class_), self.tables.get(class_)
+            free = [max(0, table.available(part)) if table is not None else 0 for part in (inside, beyond) if part]
+            if inside:
+                free[0] += own
+            found[class_] = min(free) if class_ in accepted else min(own, *free)
+        return found
 
     def reserve(self, key: Hashable, units: int | Counts, term: Term, *, force: bool = False) -> None:
         """As :meth:`Timetable.reserve`. A number that does not fit is forced on the largest class."""
@@ -774,10 +783,3 @@ def _sum(frees: list[int]) -> int:
     """What there is of all classes, where one may have less than nothing."""
     more = sum(free for free in frees if free > 0)
     return more or sum(frees)
-
-
-def _without(table: Timetable, key: Hashable) -> Timetable:
-    """The timetable as it would be without a reservation that it has."""
-    view = table.overlay()
-    view.release(key)
-    return view

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from deployed_world import DeployedWorld
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from leasekit.cli.broker import calendars
 from leasekit.core.claims.claim import decode_ticket
@@ -327,3 +329,94 @@ def test_who_takes_any_class_leaves_the_others_of_its_group_what_they_need(tmp_p
         {"b": 2, "a": 1},
     ]
     assert world.broker("upper").errors == []
+
+
+ROUNDS = RACKS.replace('name = "MAPPER"', 'name = "MAPPER", gather = "10s"')
+"""What is asked for in ten seconds is decided in one turn."""
+
+
+def round_of(world: DeployedWorld) -> None:
+    """Requests of before are decided, and those of the next seconds together."""
+    world.run_until(world.now // (10 * SECOND) * 10 * SECOND + 11 * SECOND)
+
+
+@pytest.mark.parametrize("mapper", MAPPERS)
+def test_a_lease_that_grows_has_more_of_its_own_classes_first(tmp_path: Path, mapper: str) -> None:
+    """So its broker does, and so its mapper counts: what it grants to others in that turn is there."""
+    world = world_of(tmp_path, mapper, ROUNDS)
+    now = world.now
+    lease = world.request("web", 1, now, now + HOUR, properties={"filter": "rack == a"})
+    round_of(world)
+    round_of(world)
+    end = world.now + 2 * HOUR
+    assert not world.command("web", "lease.extend", lease=lease, units=2, end=end).error
+    long = world.request("batch", 4, world.now + MINUTE, end, properties={"filter": "rack == b"})
+    rest = world.request("batch", 1, world.now + MINUTE, end)
+    round_of(world)
+    assert [world.lease("batch", one)["state"] for one in (long, rest)] == [sm.TICKETED] * 2
+    world.run_until(now + HOUR + MINUTE)
+    assert racks(world, lease) == {"a": 2} and racks(world, long) == {"b": 4} and racks(world, rest) == {"a": 1}
+    assert world.broker("upper").errors == []
+
+
+@pytest.mark.parametrize("mapper", MAPPERS)
+def test_a_lease_goes_on_with_units_that_are_free_for_all_of_its_term(tmp_path: Path, mapper: str) -> None:
+    """Not with those of one class as long as it has what it has, and with those of another after that."""
+    world = world_of(tmp_path, mapper)
+    now, end, later = world.now, world.now + HOUR, world.now + 2 * HOUR
+    lease = ask(world, 1, now, end, "rack == a")["id"]
+    for units, start, until, text in ((4, now, end, "b"), (1, now, end, "a"), (2, end, later, "a")):
+        assert ask(world, units, max(start, world.now), until, f"rack == {text}", guest="batch")["state"] != sm.FAILED
+    for units, granted in ((2, 1), (1, 1)):
+        assert not world.command("web", "lease.modify", lease=lease, units=units, end=later).error
+        world.pass_time(MINUTE)
+        assert world.lease("web", lease)["approved"]["units"] == granted
+        assert (world.lease("web", lease)["end"] == later) is (units == granted)
+    assert world.broker("upper").errors == []
+
+
+@pytest.mark.parametrize("mapper", MAPPERS)
+def test_an_extend_says_of_which_classes_it_wants_more(tmp_path: Path, mapper: str) -> None:
+    """It keeps the units that it has, whatever its filter says, and has no others of their class."""
+    world = world_of(tmp_path, mapper)
+    now = world.now
+    lease = ask(world, 1, now, now + HOUR, "rack == a")["id"]
+    world.pass_time(MINUTE)
+    wanted = {"lease": lease, "units": 6, "end": now + 2 * HOUR, "properties": {"filter": "rack == b"}}
+    assert not world.command("web", "lease.extend", **wanted).error
+    world.pass_time(MINUTE)
+    assert "5 free" in words(world.guest("web").leases[lease].reason)
+    assert not world.command("web", "lease.extend", **{**wanted, "units": 5}).error
+    world.run_until(now + HOUR + MINUTE)
+    assert racks(world, lease) == {"a": 1, "b": 4} and world.broker("upper").errors == []
+
+
+FILTERS = st.sampled_from(["", "", "rack == a", "rack == b"])
+ASKED = st.tuples(st.just("request"), st.integers(1, 5), st.integers(0, 6), st.integers(1, 6), FILTERS)
+CHANGED = st.tuples(
+    st.sampled_from(["extend", "modify"]), st.integers(0, 5), st.integers(1, 5), st.integers(1, 6), FILTERS
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(mapper=st.sampled_from(MAPPERS), turns=st.lists(st.lists(ASKED | CHANGED, max_size=5), min_size=2, max_size=6))
+def test_what_a_mapper_decides_of_classes_can_be_carried_out(
+    tmp_path: Path, mapper: str, turns: list[list[tuple[str, int, int, int, str]]]
+) -> None:
+    """Of what is asked for at once of any classes: new leases, extends and modifies, in any order."""
+    world = world_of(tmp_path, mapper, ROUNDS)
+    leases: list[str] = []
+    for turn in turns:
+        round_of(world)
+        for op, first, second, length, text in turn:
+            properties = {"filter": text} if text else {}
+            if op == "request":
+                start = world.now + 5 * SECOND + second * MINUTE
+                leases.append(world.request("web", first, start, start + length * MINUTE, properties=properties))
+            elif leases:
+                lease = leases[first % len(leases)]
+                end = world.guest("web").leases[lease].last_end + length * MINUTE
+                more = {"properties": properties} if op == "extend" else {}
+                world.command("web", f"lease.{op}", lease=lease, units=second, end=end, **more)
+    world.pass_time(HOUR)
+    assert world.broker("upper").errors == [] and world.site().errors == []

@@ -57,7 +57,7 @@ from leasekit.actors.site.units import Units
 from leasekit.core.claims.signed import Ed25519
 from leasekit.core.steps import ActionDone
 from leasekit.core.time import Term
-from leasekit.policies.broker.turn import BrokerTurn as MapperTurn
+from leasekit.policies.broker.capacity import GoingOn
 from leasekit_simulation.faults.run import simulate
 from leasekit_simulation.faults.scenario import draw
 
@@ -319,7 +319,7 @@ BUGS: Final[dict[str, Bug]] = {
         Grants, "grant", "self._book.table_of(grant.source).release(key)", NOTHING
     ),
     "a mapper does not count what a modify takes in addition": Bug(
-        MapperTurn, "_take_more", "if units > request.held:", "if False:"
+        GoingOn, "take", "(own, minus(taken, self._kept))", "(own, ())"
     ),
     # -- reasons
     "good tickets are refused as expired": Bug(

@@ -37,12 +37,12 @@ from leasekit.core.errors import CommandError
 from leasekit.core.leases.plans import HOLD, PlanHold
 from leasekit.core.leases.records import NO_ROOM, Asked, BrokerLease, Delegation, Granted
 from leasekit.core.mappers import BrokerCycle, Grant, GrantedLease, PendingRequest, Usage
-from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties, chosen, count_of, first_of, fits, saves, total
+from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties, chosen, first_of, fits, saves, total
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, REPLACE, TICKET_MAX, Introduce, TicketUpdate
 from leasekit.core.reasons import Code, Reason, mark, marked
 from leasekit.core.requests import SUSPEND, TERMINATE, Options
 from leasekit.core.time import DAY, Instant, Term
-from leasekit.core.timetable import ClassedTimetable, Shortfall, Timetable
+from leasekit.core.timetable import ClassedTimetable, Shortfall
 from leasekit.core.vectors import WHOLE, Portion, Vector
 
 
@@ -346,7 +346,8 @@ class LeaseViews:
         """The units that a lease goes on with: all of those that it holds, or those that its guest keeps."""
         if asked.op == REPLACE:
             return held.classes
-        kept = options.keep if options.keep and fits(options.keep, held.classes) else held.classes
+        named = total(options.keep) == asked.units and fits(options.keep, held.classes)
+        kept = options.keep if named else held.classes
         return self._book.goes_on_as(self._book.base(held.source), asked.term, kept)
 
 
@@ -548,29 +549,15 @@ class GrantChecks:
             with suppress(Shortfall):  # whether a host has it by now is for the site to say
                 return self._book.accepted(grant.source, options.filter, needs).pick(grant.units, grant.booked)
             return table.pick(grant.units, grant.booked)
-        old = concerned(lease)
-        named = total(options.keep) == grant.units and fits(options.keep, old.classes)
-        kept = options.keep if named else first_of(old.classes, grant.units)
-        kept = self._book.goes_on_as(grant.source, grant.booked, kept)
-        whole = self._book.asked(grant.source, needs)
-        but = old.key if lease.asked.op == MODIFY else None
+        kept = first_of(self._cycles.view(lease).classes, grant.units)
         if grant.units == total(kept):
             return kept
-        # What is kept is the lease's own, also where its class is overcommitted.
-        each = {**dict(kept), **table.tables}
-        free = {name: max(self._free_of(whole.open(name), grant, but), count_of(kept, name)) for name in each}
-        more = chosen(grant.units, free, kept)
-        if not fits(kept, more):
-            raise Shortfall(grant.booked, total(more), grant.units)
-        return more
-
-    @staticmethod
-    def _free_of(table: Timetable, grant: Grant, but: str | None) -> int:
-        """The units free over a grant, those that its lease gives up for it among them."""
-        if but is not None and but in table:
-            table = table.overlay()
-            table.end(but, grant.booked.start)
-        return table.available(grant.booked)
+        until = concerned(lease).until if lease.asked.op == MODIFY else 0
+        free = self._book.asked(grant.source, needs).goes_on(kept, until, grant.booked, table.tables)
+        units = chosen(grant.units, free, kept)
+        if not fits(kept, units):
+            raise Shortfall(grant.booked, sum(free.values()), grant.units)
+        return units
 
     def _check_covered(self, source: Delegation, grant: Grant) -> None:
         """What is granted lies in one delegation, or in some that go on from each other. Raises ``CommandError``."""

@@ -8,7 +8,7 @@ and how the members of a group are spread over them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from hashlib import blake2b
 from itertools import chain, islice
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from leasekit.core.divided import DividedTimetable
 from leasekit.core.filters import Shown, ask, seen
 from leasekit.core.mappers import BrokerCycle, PendingRequest, Source
-from leasekit.core.properties import NO_UNITS, Counts, chosen, first_of, minus, total
+from leasekit.core.properties import Counts, chosen, first_of, minus, total
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Timetable
 from leasekit.core.vectors import WHOLE, HostClasses, Vector, ratio
@@ -97,9 +97,12 @@ class CapacityView:
         self._settle()
         self._table.add_capacity(term, units)
 
-    def take_more(self, units: int, term: Term, classes: Counts) -> None:
-        """Book units for a lease that goes on with those of ``classes``, which it has."""
-        self.give(-units, term, classes)
+    def going_on(self, request: PendingRequest, accepted: Container[bytes]) -> GoingOn:
+        """What the lease of a request can have here that goes on, of those classes beside its own."""
+        self._settle()
+        ((class_, _),) = classes_seen(self.source).items()
+        kept = ((class_, total(request.classes) or request.held),)
+        return GoingOn(self, ClassedTimetable({class_: self._table}), kept, request, accepted)
 
     def earliest(self, units: int, length: Duration, not_before: Instant, not_after: Instant) -> Instant | None:
         """The earliest start in ``[not_before, not_after]`` with ``units`` free for ``length`` ms, or None."""
@@ -215,12 +218,11 @@ class ClassedView(CapacityView):
     taken of one is at once missing in the others of its delegation.
     """
 
-    __slots__ = ("_booked_here", "_classed", "_first", "_hosts", "_needs", "_whole", "classes")
+    __slots__ = ("_booked_here", "_classed", "_hosts", "_needs", "_whole", "classes")
 
     def __init__(
-        self, source: Source, classed: ClassedTimetable, now: Instant, whole: CapacityView | None = None,
-        first: Counts = NO_UNITS,
-    ) -> None:  # fmt: skip
+        self, source: Source, classed: ClassedTimetable, now: Instant, whole: CapacityView | None = None
+    ) -> None:
         super().__init__(source, Timetable(0), now)
         self._needs, self._hosts = WHOLE, HostClasses()
         if isinstance(classed, DividedTimetable):
@@ -235,8 +237,6 @@ class ClassedView(CapacityView):
                 steps = classed.steps(Term(begin, max(begin + 1, self.span.end)))
                 self.units = max(capacity for _, _, capacity in steps)
         self._booked_here: _Booked = whole._booked_here if isinstance(whole, ClassedView) else _Booked()
-        self._first = first
-        """The units of a lease that goes on: it can have others only beside them."""
 
     def overlaps(self, other: CapacityView) -> bool:
         """Whether both are of one delegation, and have a class in common."""
@@ -256,15 +256,7 @@ class ClassedView(CapacityView):
 
     def free(self, term: Term) -> int:
         """The units free throughout ``term``; 0 where the delegation doesn't cover it."""
-        if not self.span.contains(term):
-            return 0
-        each, found = self._each(term), 0
-        for class_, units in self._first:
-            free = each.get(class_, 0)
-            if free < units:
-                return found + free
-            found += units
-        return sum(each.values())
+        return sum(self._each(term).values()) if self.span.contains(term) else 0
 
     def _each(self, term: Term) -> dict[bytes, int]:
         """The units of each class that are free throughout a term."""
@@ -276,7 +268,7 @@ class ClassedView(CapacityView):
 
     def take(self, units: int, term: Term) -> None:
         """Book units that :meth:`free` has just shown."""
-        taken = chosen(units, self._each(term), self._first)
+        taken = chosen(units, self._each(term))
         assert taken, "only what free() has shown is taken"
         self._classed.reserve(self._booked_here.add(units, term, taken), taken, term, force=True)
 
@@ -292,15 +284,10 @@ class ClassedView(CapacityView):
         gone = minus(classes, first_of(classes, total(classes) - abs(units)))
         self._whole.add_capacity(term, gone, 1 if units > 0 else -1)
 
-    def take_more(self, units: int, term: Term, classes: Counts) -> None:
-        """As :meth:`CapacityView.take_more`: of the classes that the lease has, as far as there are any, then of the
-        others.
-        """
-        assert self._whole is not None, "of one class there is a CapacityView"
-        each = self._each(term)
-        taken = chosen(units, {**{class_: each.get(class_, 0) for class_, _ in classes}, **each})
-        self._booked_here.forget()
-        self._whole.add_capacity(term, taken, -1)
+    def going_on(self, request: PendingRequest, accepted: Container[bytes]) -> GoingOn:
+        """As :meth:`CapacityView.going_on`: on hosts it has its places."""
+        free = self._classed.placed() if isinstance(self._classed, DividedTimetable) else self._classed
+        return GoingOn(self, free, request.classes, request, accepted)
 
     def earliest(self, units: int, length: Duration, not_before: Instant, not_after: Instant) -> Instant | None:
         """The earliest start in ``[not_before, not_after]`` with ``units`` free for ``length`` ms, or None."""
@@ -342,6 +329,42 @@ class ClassedView(CapacityView):
             tables = [*self._whole.pools.tables.values(), *(one.table for one in ceilings)]
         changes = (term.start for table in tables for term, _, _ in islice(table.steps(window), 1, 2))
         return min((at for at in changes if at > now), default=None)
+
+
+class GoingOn:
+    """What the lease of an extend or a modify can have of a view: it goes on with the units that it has, ``kept``, and
+    can have others, of the classes that are ``accepted``, only beside them.
+    """
+
+    __slots__ = ("_accepted", "_free", "_kept", "_until", "ahead", "site", "view")
+
+    def __init__(
+        self, view: CapacityView, free: ClassedTimetable, kept: Counts, request: PendingRequest,
+        accepted: Container[bytes],
+    ) -> None:  # fmt: skip
+        self.view, self.site, self.ahead = view, view.site, 0
+        self._free, self._kept, self._accepted = free, kept, accepted
+        self._until = request.held_until if request.op == "modify" else 0
+
+    def free(self, term: Term) -> int:
+        """The units that it can have throughout ``term``; 0 where the delegation doesn't cover it."""
+        if not self.view.span.contains(term):
+            return 0
+        each, found = self._free.goes_on(self._kept, self._until, term, self._accepted), 0
+        for class_, units in self._kept:
+            if each[class_] < units:
+                return found + each[class_]
+            found += units
+        return sum(each.values())
+
+    def take(self, units: int, term: Term) -> None:
+        """Book units that :meth:`free` has just shown: beside those that it has as long as it has these."""
+        taken = chosen(units, self._free.goes_on(self._kept, self._until, term, self._accepted), self._kept)
+        assert taken, "only what free() has shown is taken"
+        own = Term(term.start, min(max(self._until, term.start), term.end))
+        for part, counted in ((own, minus(taken, self._kept)), (Term(own.end, term.end), taken)):
+            if part.length and counted:
+                self.view.give(-total(counted), part, counted)
 
 
 class _Booked:
@@ -476,12 +499,16 @@ class CapacityViews:
             place = self._prepared[view, ahead] = Prepared(view, ahead, self.now)
         return place
 
-    def going_on(self, view: CapacityView, held: Counts, needs: Vector) -> CapacityView:
-        """A view as a lease sees it that goes on there with the units that it has."""
-        free = view.source.free
-        if isinstance(free, DividedTimetable):
-            free = free.placed().needing(needs)
-        return view if isinstance(free, Timetable) else ClassedView(view.source, free, self.now, view, held)
+    def filtered(self, type_: str, text: str) -> tuple[str, dict[str, frozenset[bytes]]]:
+        """What is wrong with a filter, and which classes of each delegation of a type it takes."""
+        if type_ not in self._seen:
+            each = {view.id: classes_seen(view.source) for view in self.of_type(type_)}
+            self._seen[type_] = each, frozenset(one for classes in each.values() for one in classes.values())
+        each, several = self._seen[type_]
+        fault, taken = ask(text, several) if text else ("", several)
+        return fault, {
+            id_: frozenset(class_ for class_, one in classes.items() if one in taken) for id_, classes in each.items()
+        }
 
     def needing(self, view: CapacityView, needs: Vector) -> CapacityView:
         """A view in units that have these needs; of a type that is not divided, itself."""
@@ -509,14 +536,9 @@ class CapacityViews:
             return Shape(offered, views)
         fault, left_out = constraints.fault, []
         if constraints.filter:
-            if type_ not in self._seen:
-                each = {view.id: classes_seen(view.source) for view in offered}
-                self._seen[type_] = each, frozenset(one for classes in each.values() for one in classes.values())
-            each, several = self._seen[type_]
-            fault, accepted = ask(constraints.filter, several)
-            found = [(view, {name for name, one in each[view.id].items() if one in accepted}) for view in views]
-            left_out = [view for view, classes in found if not classes]
-            views = [self._part(view, frozenset(classes), constraints.needs) for view, classes in found if classes]
+            fault, taken = self.filtered(type_, constraints.filter)
+            left_out = [view for view in views if not taken[view.id]]
+            views = [self._part(view, taken[view.id], constraints.needs) for view in views if taken[view.id]]
         if constraints.needs:
             views = [view for view in views if isinstance(view.source.free, DividedTimetable)]
             fault = fault or ("" if views else f"needs.*: units of {type_!r} are not divided into machines")

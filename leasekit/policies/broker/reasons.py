@@ -13,7 +13,7 @@ from leasekit.core.filters import misses
 from leasekit.core.mappers import PendingRequest, Source
 from leasekit.core.reasons import Coded, counted, mark, marked
 from leasekit.core.time import Instant, Term, format_duration
-from leasekit.policies.broker.capacity import CapacityView, Place, Shape, classes_seen
+from leasekit.policies.broker.capacity import GoingOn, Place, Shape, classes_seen
 
 T = TypeVar("T")
 INSUFFICIENT = "insufficient"
@@ -58,7 +58,7 @@ def late(request: PendingRequest) -> str:
     return Coded(f"its latest start, {mark(request.latest_start)}, is past", LATE)
 
 
-def insufficient(request: PendingRequest, places: Sequence[Place], term: Term, least: int) -> str:
+def insufficient(request: PendingRequest, places: Sequence[Place | GoingOn], term: Term, least: int) -> str:
     """How many are free, where, of how many that were wanted."""
     free = _listed([f"{place.free(term)} free at {place.site}" for place in places])
     return Coded(f"insufficient resources: {_wanted(request, least)} wanted over {_span(term)}, {free}", INSUFFICIENT)
@@ -106,11 +106,11 @@ def _nowhere(request: PendingRequest, shape: Shape) -> str:
     return Coded(f"every site with {request.type!r} is excluded: {_listed(sites)}", "excluded")
 
 
-def beside(request: PendingRequest, view: CapacityView, free: int, until: Instant) -> str:
+def beside(request: PendingRequest, found: GoingOn, free: int, until: Instant) -> str:
     """What a modify could have with the units that its lease holds up to ``until``."""
     return Coded(
         f"insufficient resources: {counted(request.min_units)} of {request.type!r} wanted over "
-        f"{_span(request.term)}, {free} to be had at {view.site} with the {request.held} "
+        f"{_span(request.term)}, {free} to be had at {found.site} with the {request.held} "
         f"that the lease holds there until {mark(until)}", INSUFFICIENT,
     )  # fmt: skip
 

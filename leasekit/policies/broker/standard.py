@@ -50,7 +50,7 @@ def decide(turn: BrokerTurn, op: int, requests: tuple[PendingRequest, ...]) -> l
     """The decision on one item."""
     if op == NEW:
         return turn.group(requests) if requests[0].group else [turn.new(requests[0])]
-    return [turn.extend(requests[0]) if op == 0 else turn.modify(requests[0])]
+    return [turn.goes_on(requests[0])]
 
 
 class Booking:

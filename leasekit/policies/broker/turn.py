@@ -30,6 +30,7 @@ from leasekit.policies.broker.capacity import (
     CapacityView,
     CapacityViews,
     Choice,
+    GoingOn,
     Member,
     Place,
     Shape,
@@ -168,7 +169,7 @@ class BrokerTurn:
         """What limits a request's holder, if anything does."""
         return self._quotas.of(request, self.usage, self.now)
 
-    def grant(self, request: PendingRequest, found: Place, term: Term, limit: Limit | None) -> Grant:
+    def grant(self, request: PendingRequest, found: Place | GoingOn, term: Term, limit: Limit | None) -> Grant:
         """Book as many units as there are, up to those wanted."""
         units = min(request.units, found.free(term))
         if limit is not None:
@@ -204,51 +205,26 @@ class BrokerTurn:
 
     # -- extends and modifies ----------------------------------------------------------------------------------
 
-    def extend(self, request: PendingRequest) -> BrokerDecision:
-        """Grant from where the lease is, over exactly the term asked for, or refuse."""
-        view = self._source(request)
-        if isinstance(view, Reject):
-            return view
-        view, term, least = self.views.going_on(view, request.classes, request.needs), request.term, request.min_units
-        if view.free(term) < least:
-            return Reject(request.lease, reasons.insufficient(request, [view], term, least))
-        return self._continued(request, view)
-
-    def modify(self, request: PendingRequest) -> BrokerDecision:
-        """Grant in place of the rest of what the lease holds, which counts as free for it."""
-        view = self._source(request)
-        if isinstance(view, Reject):
-            return view
+    def goes_on(self, request: PendingRequest) -> BrokerDecision:
+        """Grant an extend or a modify from where the lease is, over exactly the term asked for, or refuse. What a
+        modify gives up is nobody else's yet: the broker keeps it booked until the site has confirmed the modify.
+        """
+        found = self._source(request)
+        if isinstance(found, Reject):
+            return found
         term, least, until = request.term, request.min_units, request.held_until
+        free = found.free(term)
+        if free < least and until > term.start:
+            return Reject(request.lease, reasons.beside(request, found, free, until))
+        if free < least:
+            return Reject(request.lease, reasons.insufficient(request, [found], term, least))
         limit = self.limit(request)
         short = limit.short(term, least) if limit is not None else None
         if short is not None:
             return Reject(request.lease, short.reason)
         if until > term.start:
-            free = _free_beside(request, view, self.views.going_on(view, request.classes, request.needs), until)
-            if free < least:
-                return Reject(request.lease, reasons.beside(request, view, free, until))
-            units = min(request.units, free if limit is None else min(free, limit.units(term)))
-            self._take_more(request, view, units)
-            return Grant(request.lease, view.id, units, term, request.preemptible)
-        view = self.views.going_on(view, request.classes, request.needs)
-        if view.free(term) < least:
-            return Reject(request.lease, reasons.insufficient(request, [view], term, least))
-        return self._continued(request, view)
-
-    def _take_more(self, request: PendingRequest, view: CapacityView, units: int) -> None:
-        """Book what a modify takes beside what its lease holds. What it gives up is nobody else's yet: the broker keeps
-        it booked until the site has confirmed the modify.
-        """
-        (start, end), until = request.term, request.held_until
-        if units > request.held:
-            view.take_more(units - request.held, Term(start, min(end, until)), request.classes)
-        if end > until:
-            view.take_more(units, Term(until, end), request.classes)
-        self._full.clear()
-        self.changes += 1
-        self.usage.add(request.holder, request.type, -request.held, Term(start, until))
-        self.usage.add(request.holder, request.type, units, request.term)
+            self.usage.add(request.holder, request.type, -request.held, Term(term.start, until))
+        return self.grant(request, found, term, limit)
 
     def give(self, view: CapacityView, units: int, term: Term, classes: Counts = NO_UNITS) -> None:
         """Free units that a lease of these ``classes`` has, or takes them back where negative; without classes, what
@@ -265,16 +241,8 @@ class BrokerTurn:
         whole = self.views.get(one.type, view.id) or view
         self.give(self.views.needing(whole, one.needs), sign * one.units, term, one.classes)
 
-    def _continued(self, request: PendingRequest, view: CapacityView) -> BrokerDecision:
-        """Grant what is free at the lease's own view, as far as the quota goes."""
-        limit = self.limit(request)
-        short = limit.short(request.term, request.min_units) if limit is not None else None
-        if short is not None:
-            return Reject(request.lease, short.reason)
-        return self.grant(request, view, request.term, limit)
-
-    def _source(self, request: PendingRequest) -> CapacityView | Reject:
-        """The view that the lease continues from, if it can at any load."""
+    def _source(self, request: PendingRequest) -> GoingOn | Reject:
+        """What the lease can go on with where it is, if it can at any load."""
         view = self.views.get(request.type, request.source)
         if view is None:
             words = f"the delegation {request.source!r} that the lease is from is over"
@@ -283,8 +251,10 @@ class BrokerTurn:
             words = f"the lease is at site {view.site!r} and can't go on anywhere else"
             return Reject(request.lease, Coded(words, "not_there"))
         view = self.views.needing(view, request.needs)
-        reason = reasons.never(request, Shape([view], [view]), request.min_units, self.now)
-        return Reject(request.lease, reason) if reason else view
+        constraints = read_constraints(request.properties)
+        fault, taken = self.views.filtered(request.type, constraints.filter)
+        reason = reasons.never(request, Shape([view], [view], constraints.fault or fault), request.min_units, self.now)
+        return Reject(request.lease, reason) if reason else view.going_on(request, taken[view.id])
 
     # -- groups ------------------------------------------------------------------------------------------------
 
@@ -471,15 +441,6 @@ class GrantedToo:
             self._sums.add(holder, type_, units, term)
         self._summed[holder, type_] = len(changed)
         return self._sums.held(holder, type_, window)
-
-
-def _free_beside(request: PendingRequest, view: CapacityView, after: CapacityView, until: Instant) -> int:
-    """How many units the lease could have from now on, its own counted, which it holds up to ``until``; ``after`` that
-    it goes on with these.
-    """
-    start, end = request.term
-    inside = view.free(Term(start, min(end, until))) + request.held
-    return inside if end <= until else min(inside, after.free(Term(until, end)))
 
 
 def _starts(group: Sequence[PendingRequest], members: Sequence[Member], now: Instant) -> Iterator[Instant]:
