@@ -194,6 +194,16 @@ def test_who_is_ended_for_others_asks_anew(tmp_path: Path) -> None:
     assert state(world, again) == sm.TICKETED, "its broker has granted what is free next"
 
 
+def test_what_a_host_has_beside_preemptible_leases_follows_its_size(tmp_path: Path) -> None:
+    """An empty host that is given more has more left at once, whatever was known of it."""
+    world = world_of(tmp_path)
+    places, loose = world.site().calendars.places, {b"a claim of a preemptible lease"}
+    assert places.pieces("node", loose) == ()
+    capacity = {"cpu": "8", "memory": "16GiB"}
+    assert not world.command("site", "unit.set", unit="node-0", capacity=capacity).error
+    assert places.pieces("node", loose) == ()
+
+
 def test_a_host_that_dies_has_others_make_room(tmp_path: Path) -> None:
     """The machine of a normal lease is replaced on another host, whose preemptible lease leaves for it."""
     world = world_of(tmp_path)

@@ -63,7 +63,7 @@ class Places:
     changed: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     """Who is told that hosts may have more, or less, left."""
     _vacancies: Vacancies = attrs.field(init=False)
-    _loose: dict[tuple[str, str], tuple[int, Instant]] = attrs.field(factory=dict, init=False)
+    _loose: dict[str, dict[str, tuple[int, Instant]]] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.reset()
@@ -158,8 +158,7 @@ class Places:
     def _follow(self) -> None:
         """What is known of each host is as it is now."""
         for host in self._vacancies.follow():
-            for name in self._tables.get(host, ()):
-                self._loose.pop((host, name), None)
+            self._loose.pop(host, None)
 
     def pieces(self, type_: str, loose: Container[bytes] = ()) -> tuple[LargestPiece, ...]:
         """Of each class of a type, what no host that counts as one has left beside all but ``loose`` claims, and until
@@ -194,9 +193,10 @@ class Places:
         for alike in several:
             left = amount(alike.left, resource)
             for host in self._vacancies.hosts(alike) if alike.serves else ():
-                known = self._loose.get((host, resource))
+                there = self._loose.setdefault(host, {})
+                known = there.get(resource)
                 if known is None:
-                    known = self._loose[host, resource] = self._left_without(host, resource, left, loose)
+                    known = there[resource] = self._left_without(host, resource, left, loose)
                 most, until = max(most, known[0]), min(until, known[1])
         return most, until
 

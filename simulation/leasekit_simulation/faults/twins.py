@@ -153,6 +153,7 @@ STAYS: Final[Mapping[str, str]] = {
     "refused_offers": "at most REFUSED_MAX",
     "linked": "peers that are connected",
     "Places.counts": "how often a place was found, and how often not, since the start",
+    "Places._loose": "what each host has left, until it changes",
     "Calendars._moved": "types of units",
     "Market._prices": "of types that were delegated at any time",
 }
