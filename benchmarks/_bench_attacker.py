@@ -26,8 +26,9 @@ from leasekit.core.claims.claim import delegate_root
 from leasekit.core.claims.signed import ED25519, Keypair, key_tag
 from leasekit.core.protocol.channel import NONCE_BYTES, Channel, State
 from leasekit.core.protocol.codec import encode_batch
-from leasekit.core.protocol.messages import NEW, Redeem, RequestTicket
+from leasekit.core.protocol.messages import NEW, Plan, Redeem, RequestTicket
 from leasekit.core.time import HOUR, Term
+from leasekit.core.topology import read_topology
 from leasekit.runtime.tls import Tls
 
 NAME: Final = "mallory"
@@ -134,6 +135,21 @@ class Attacker:
         """Envelopes without messages: each has a signature."""
         return itertools.repeat(b"")
 
+    def topologies(self) -> Iterator[bytes]:
+        """Questions as dear as there may be: topologies of the most sites, at any of a thousand starts."""
+        now = int(time.time() * 1000)
+        ends = [(number, (number + step) % 16) for number in range(16) for step in (1, 5)]
+        frames = {"count": 1000, "mode": "both"}
+        asked = read_topology({
+            "sites": [{"id": f"r{number}", "type": "vm", "units": 2} for number in range(16)],
+            "links": [{"id": f"k{a}-{b}", "from": f"r{a}", "to": f"r{b}", "bw": 3, "backup": True} for a, b in ends],
+            "duration": HOUR, "est": now + HOUR, "lst": now + 5 * HOUR,
+            "options": {"pmax": 64, "distinct_sites": False, "sort": "value", "frames": frames},
+        }).to_bytes()  # fmt: skip
+        while True:
+            number = next(self._numbers)
+            yield encode_batch([Plan(f"q{number}", number, "try", asked)])
+
     async def forged(self) -> None:
         """Envelopes that are not signed by the peer's key: each ends a connection that was proven."""
         secured, channel = await self.connect()
@@ -172,6 +188,8 @@ class Attacker:
 
 CONNECTIONS: Final = ("forged", "reconnects", "half_open")
 FLOODS: Final = ("requests", "refused", "malformed", "properties", "repeats", "heartbeats", *CONNECTIONS)
+PLANS: Final = "topologies"
+"""The flood of questions that only a broker answers whose mapper plans topologies."""
 
 
 async def again_and_again(what: Callable[[], Awaitable[None]]) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,9 +65,9 @@ def sockets(count: int, in_flight: int) -> float:
 
 
 @contextmanager
-def daemons(units: int, others: str = "") -> Iterator[Path]:
+def daemons(units: int, others: str = "", also: Sequence[str] = ()) -> Iterator[Path]:
     """The deploy file of daemons that run, where the guest can ask the broker for ``units`` units. It has ``others``,
-    too, who do not run.
+    too, of whom those ``also`` named run, in one more process.
     """
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         file = Path(scratch) / "lifecycle.toml"
@@ -75,6 +75,8 @@ def daemons(units: int, others: str = "") -> Iterator[Path]:
         file.write_text(DEPLOY.format(units=units, **ports) + others, encoding="utf-8")
         for name in ACTORS:
             stack.enter_context(started_daemon(file, name))
+        if also:
+            stack.enter_context(started_daemon(file, *also))
         _wait("the broker to hold the site's delegation", control(file, "broker"), lambda c: bool(c.query("sources")))
         _wait("the guest to be connected to its peers", control(file, "guest"), _connected)
         yield file
@@ -118,19 +120,19 @@ def _drive(commands: ControlClient, events: Iterator[Mapping[str, Any]], count: 
 LEASEKIT = (sys.executable, "-m", "leasekit.cli.main")
 
 
-def started_daemon(file: Path, name: str) -> ExitStack:
-    """Start one daemon and wait until it says that it is ready."""
+def started_daemon(file: Path, *names: str) -> ExitStack:
+    """Start one daemon, of one actor or several, and wait until it says that it is ready."""
     stack = ExitStack()
     reading, writing = os.pipe()
     process = subprocess.Popen(
-        [*LEASEKIT, "up", str(file), name, "--ready-fd", str(writing)], pass_fds=[writing], stdout=subprocess.DEVNULL
+        [*LEASEKIT, "up", str(file), *names, "--ready-fd", str(writing)], pass_fds=[writing], stdout=subprocess.DEVNULL
     )
     os.close(writing)
     stack.callback(process.wait, 20)
     stack.callback(process.send_signal, signal.SIGTERM)
     with os.fdopen(reading, "rb") as ready:
         if not ready.readline():
-            raise RuntimeError(f"{name} did not start")
+            raise RuntimeError(f"{', '.join(names)} did not start")
     return stack
 
 

@@ -10,6 +10,7 @@ flood as multiples of them.
 from __future__ import annotations
 
 import argparse
+import itertools
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import trio
-from _bench_attacker import CONNECTIONS, FLOODS, NAME, Attacker
+from _bench_attacker import CONNECTIONS, FLOODS, NAME, PLANS, Attacker
 from _bench_sockets import ACTORS, control, daemons
 from _report import Result, emit, result
 
@@ -48,6 +49,33 @@ def hostile(target: str) -> str:
     """Two peers of ``target``, for the deploy file: a guest's peers are brokers."""
     role = BROKER if target == "guest" else GUEST
     return "".join(f"\n[actor.{name}]\n{role}\n" for name in (NAME, VISITOR))
+
+
+SITES = ("N0", "N1", "N2", "N3")
+"""The sites that topologies are asked of, and :data:`NET` the links between them."""
+NET = "net"
+
+
+def network() -> str:
+    """Sites of eight units with links from each to each, for the deploy file, and a mapper that plans over them."""
+    parts = ['[actor.broker.mapper]\nname = "coallocation"\n']
+    plain = 'role = "authority"\nlog_level = "warning"\ndriver.null.kind = "null"\n'
+    for name in (*SITES, NET):
+        parts.append(f'[actor.{name}]\nlisten = ["unix:{name}.sock"]\n{plain}')
+    offered = [(name, "vm", 8, "") for name in SITES]
+    for a, b in itertools.permutations(SITES, 2):
+        offered.append((NET, f"{a}x{b}", 10, f'"link.a" = "{a}", "link.b" = "{b}"'))
+    for name, type_, units, properties in offered:
+        parts.append(f"""[[actor.{name}.inventory]]
+type = "{type_}"
+units = {units}
+driver = "null"
+properties = {{ {properties} }}
+[[actor.{name}.delegation]]
+broker = "broker"
+type = "{type_}"
+""")
+    return "".join(parts)
 
 
 def latencies(socket: Path, count: int) -> list[float]:
@@ -123,14 +151,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer leases")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--flood", action="append", choices=FLOODS, help="only this one (may be repeated)")
+    parser.add_argument("--flood", action="append", choices=(*FLOODS, PLANS), help="only this one (may be repeated)")
     parser.add_argument("--target", choices=ACTORS, default="broker", help="who is flooded")
     options = parser.parse_args()
     target = options.target
     count = 50 if options.quick else 200
     results: list[Result] = []
-    for flood in options.flood or FLOODS:
-        with daemons(UNITS, hostile(target)) as file:
+    for flood in options.flood or (*FLOODS, *([PLANS] if target == "broker" else [])):
+        more, also = (network(), (*SITES, NET)) if flood == PLANS else ("", ())
+        with daemons(UNITS, hostile(target) + more, also) as file:
             guest = control(file, "guest")
             latencies(guest, 10)
             rest = latencies(guest, count)

@@ -47,6 +47,11 @@ def is_inline(mapper: object) -> bool:
     return getattr(mapper, "inline", False) is True
 
 
+def plans_apart(mapper: object) -> bool:
+    """Whether the mapper promises that its ``plan`` shares nothing with what else it is asked: both may run at once."""
+    return getattr(mapper, "plans_apart", False) is True
+
+
 def run_turn(number: int, call: Callable[[], Any]) -> TurnDone:
     """Call a mapper. Never raises: a mapper's bug must not become the actor's."""
     try:
@@ -263,7 +268,13 @@ class MapperTurns:
 
     def begin(self, call: Callable[[], Any]) -> Turn:
         """A turn that runs ``call``."""
-        self.running = number = self._kernel.next("turn")
+        turn = self.beside(call)
+        self.running = turn.number
+        return turn
+
+    def beside(self, call: Callable[[], Any]) -> Turn:
+        """A turn that runs ``call``, whatever else runs; its caller knows its number when it is over."""
+        number = self._kernel.next("turn")
         return Turn(number, lambda: run_turn(number, call))
 
     def answer_wake(self) -> None:

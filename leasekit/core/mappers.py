@@ -291,7 +291,8 @@ class NoPlan(NamedTuple):
 
 class PlansTopologies(Protocol):
     """A broker's mapper that plans topologies as well. It is called for one request at a time; the broker holds the
-    first of its plans that can be held.
+    first of its plans that can be held. Where it has ``plans_apart = True``, ``plan`` shares nothing with ``allocate``,
+    and runs beside it.
     """
 
     def plan(self, cycle: PlanCycle) -> Iterable[TopologyPlan | NoPlan]: ...

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from topology_worlds import STAR, TopologyWorld, pair, world
 
 from leasekit.actors.base import Actor
-from leasekit.core.protocol.messages import DryRun, Plan, RequestTicket
+from leasekit.core.protocol.messages import DryRun, Plan, RequestTicket, TicketUpdate
 from leasekit.core.steps import Received
 from leasekit.core.time import HOUR, Term
 from leasekit.core.topology import read_topology
@@ -41,6 +42,12 @@ class OneByOne:
         """A topology that is asked for."""
         self.asked += 1
         self._hears(peer, Plan(f"{peer}-{self.asked}", self.asked, "try", read_topology(pair()).to_bytes()))
+
+    def granted(self) -> int:
+        """How many requests have tickets that are on their way."""
+        ready = self.actor.ready()
+        sent = [one.message for one in ready.messages] if ready else []
+        return sum(isinstance(message, TicketUpdate) and bool(message.ticket) for message in sent)
 
     def _hears(self, peer: str, message: Any) -> None:
         self.actor.step(Received(peer, message))
@@ -79,3 +86,34 @@ def test_topologies_of_peers_are_planned_in_turn(tmp_path: Path) -> None:
     one.plan("h")
     turns += [one.turn() for _ in range(6)]
     assert turns == ["g", "h", "g", "h", "g", "g", "g"]
+
+
+def test_requests_are_decided_while_a_topology_is_planned(tmp_path: Path) -> None:
+    """A mapper that plans apart is asked for ordinary requests beside the dearest topology; the next one waits."""
+    one = OneByOne(tmp_path)
+    one.plan("h")
+    planning = one.actor.turn()
+    assert planning is not None and one.broker.planner.in_turn is not None
+    one.plan("g")
+    one.request("g")
+    assert one.broker.wake_at() == one.broker.now
+    requests = one.actor.turn()
+    assert requests is not None and one.actor.turn() is None
+    one.actor.step(requests.run())
+    assert one.granted() == 1
+    one.actor.step(planning.run())
+    one.actor.ready()
+    assert one.turn() == "g"
+
+
+def test_a_mapper_that_does_not_plan_apart_is_asked_one_thing_at_a_time(tmp_path: Path) -> None:
+    """What it keeps between its calls may be half changed while it plans."""
+    one = OneByOne(tmp_path)
+    one.broker.turning.mapper = SimpleNamespace(plan=None)
+    one.plan("h")
+    planning = one.actor.turn()
+    assert planning is not None
+    one.request("g")
+    assert one.actor.turn() is None
+    one.actor.step(planning.run())
+    assert one.actor.turn() is not None and one.actor.turn() is None

@@ -88,8 +88,13 @@ class World:
             ["ssh", "-F", "/dev/null", "-i", self.folder / key, *words, f"root@{properties['host']}", command],
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, f"{command}: {done.returncode} {done.stdout} {done.stderr}"
+        assert done.returncode == 0, f"{command}: {done.returncode} {done.stdout} {done.stderr}{self.consoles()}"
         return done.stdout
+
+    def consoles(self) -> str:
+        """What every guest has written to its console, for who reads why a test failed."""
+        found = sorted(self.folder.rglob("*.console"))
+        return "".join(f"\n--- {path}\n{path.read_text(errors='replace')}" for path in found)
 
     def pid(self, unit: str, prefix: str = "leasekit-") -> int | None:
         """The process that a unit runs as, while it does."""

@@ -7,7 +7,6 @@ and the requests, and cuts tickets. Nothing that a mapper says can overbook.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import attrs
 
@@ -41,7 +40,7 @@ from leasekit.actors.broker.slots import BookCalendar, BookedTimes, SlotFinder
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import keeps, query
 from leasekit.actors.settings import BrokerSettings, Peer
-from leasekit.actors.turns import Carriers, MapperTurns, is_inline
+from leasekit.actors.turns import Carriers, MapperTurns, is_inline, plans_apart
 from leasekit.core.answers import (
     BrokerLeaseDetails,
     BrokerStatus,
@@ -90,10 +89,12 @@ def decisions(
     }
 
 
-@keeps(volatile="_last")
+@keeps(volatile="_last _plans")
 @attrs.define(eq=False)
 class BrokerTurns:
-    """When the mapper is called: for requests that wait, and for questions what it would answer."""
+    """When the mapper is called: for requests that wait, and for questions what it would answer. Where it plans apart,
+    topologies are planned beside that: who asks for the dearest one holds up only those who ask for others.
+    """
 
     _turns: MapperTurns
     _cycles: Cycles
@@ -101,45 +102,60 @@ class BrokerTurns:
     _planner: Planner
     mapper: BrokerMapper
     _last: int = attrs.field(default=-1, init=False)
+    _plans: int = attrs.field(default=0, init=False)
+    """The number of the turn that plans a topology now, or 0."""
 
     def at(self) -> Instant | None:
         """See :class:`Turning`."""
-        if self._turns.running:
-            return None
-        return self._cycles.due_at(self._turns.wake, asked=self._dry_runs.is_due() or self._planner.is_due())
+        if (self._planner.is_due() and self._may_plan()) or (self._dry_runs.is_due() and self._may_decide()):
+            return self._cycles.due_at(None, asked=True)
+        return self._cycles.due_at(self._turns.wake) if self._may_decide() else None
+
+    def _may_plan(self) -> bool:
+        return not self._plans and (plans_apart(self.mapper) or not self._turns.running)
+
+    def _may_decide(self) -> bool:
+        return not self._turns.running and (plans_apart(self.mapper) or not self._plans)
 
     def turn(self) -> Turn | None:
         """The mapper's turn, if requests wait and something has changed since it saw them, or a question's, or a
         topology's: what had the last turn goes behind the others, so that none waits for ever behind what keeps coming.
         """
-        if self._turns.running:
-            return None
-        kinds = (self._allocation, self._dry_runs.next_call, self._planned)
+        kinds = (self._allocation, self._dry_run, self._planned)
         for number in range(self._last + 1, self._last + 1 + len(kinds)):
-            call = kinds[number % len(kinds)]()
-            if call is not None:
+            turn = kinds[number % len(kinds)]()
+            if turn is not None:
                 self._last = number % len(kinds)
-                return self._turns.begin(call)
+                return turn
         return None
 
-    def _allocation(self) -> Callable[[], Any] | None:
-        if not self._cycles.is_due(self._turns.wake):
+    def _allocation(self) -> Turn | None:
+        if not self._may_decide() or not self._cycles.is_due(self._turns.wake):
             return None
         self._turns.answer_wake()
         cycle = self._cycles.show_news()
-        return (lambda: self.mapper.allocate(cycle)) if cycle.requests or cycle.groups else None
+        return self._turns.begin(lambda: self.mapper.allocate(cycle)) if cycle.requests or cycle.groups else None
 
-    def _planned(self) -> Callable[[], Any] | None:
-        return self._planner.next_call(snapshot=not is_inline(self.mapper))
+    def _dry_run(self) -> Turn | None:
+        call = self._dry_runs.next_call() if self._may_decide() else None
+        return None if call is None else self._turns.begin(call)
+
+    def _planned(self) -> Turn | None:
+        call = self._planner.next_call(snapshot=not is_inline(self.mapper)) if self._may_plan() else None
+        if call is None:
+            return None
+        turn = self._turns.beside(call)
+        self._plans = turn.number
+        return turn
 
     def done(self, done: TurnDone) -> None:
         """See :class:`Turning`."""
-        if done.number == self._turns.running and self._dry_runs.in_turn is not None:
+        if done.number == self._plans:
+            self._plans = 0
+            self._planner.turn_done(done)
+        elif done.number == self._turns.running and self._dry_runs.in_turn is not None:
             self._turns.end()
             self._dry_runs.turn_done(done)
-        elif done.number == self._turns.running and self._planner.in_turn is not None:
-            self._turns.end()
-            self._planner.turn_done(done)
         else:
             self._turns.done(done)
 

@@ -7,6 +7,7 @@ Before anything moves, a note at the unit's home says where to, so that a daemon
 from __future__ import annotations
 
 from typing import Any, Final
+from xml.etree import ElementTree
 
 from leasekit.core.drivers import DriverError
 from leasekit.drivers.libvirt.connection import HostConnection
@@ -38,7 +39,8 @@ async def stream_volume(source: Volumes, name: str, target: Volumes, new: str) -
 
 async def migrate(source: HostConnection, target: HostConnection, name: str, *, copy_disk: bool) -> None:
     """Moves the domain ``name``, which goes on running; it stays if that is cancelled. A guest that writes to its
-    memory faster than that can be sent is slowed down. Raises ``DriverError``.
+    memory faster than that can be sent is slowed down. One without acceleration stands still: QEMU 7.2 loses what its
+    emulation writes while memory is sent, and the guest's kernel panics where it arrives. Raises ``DriverError``.
     """
     # Its library's flags need a connection to either host, in one thread; the target's is made first.
     connections: list[Any] = []
@@ -46,13 +48,15 @@ async def migrate(source: HostConnection, target: HostConnection, name: str, *, 
     libvirt = source.libvirt
 
     def move(connection: Any) -> None:
+        domain = connection.lookupByName(name)
         flags = (
-            libvirt.VIR_MIGRATE_LIVE
-            | libvirt.VIR_MIGRATE_PERSIST_DEST
+            libvirt.VIR_MIGRATE_PERSIST_DEST
             | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
             | libvirt.VIR_MIGRATE_ABORT_ON_ERROR
             | libvirt.VIR_MIGRATE_AUTO_CONVERGE
         )
+        if ElementTree.fromstring(domain.XMLDesc()).get("type") != "qemu":
+            flags |= libvirt.VIR_MIGRATE_LIVE
         if copy_disk:
             flags |= libvirt.VIR_MIGRATE_NON_SHARED_INC
         # Kernel, seed and console are the same files at the same place there; only a disk is checked for.
@@ -60,7 +64,7 @@ async def migrate(source: HostConnection, target: HostConnection, name: str, *, 
         parameters = {}
         if target.host.migration:
             parameters[libvirt.VIR_MIGRATE_PARAM_URI] = target.host.migration
-        connection.lookupByName(name).migrate3(connections[0], parameters, flags)
+        domain.migrate3(connections[0], parameters, flags)
 
     await source.work(f"can't move domain {name} to host {target.name}", move, abort=Domains(source).job_ender(name))
 

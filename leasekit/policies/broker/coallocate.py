@@ -68,7 +68,8 @@ class CoallocationSettings(FcfsSettings):
     """The most nodes of HiGHS for each start."""
     effort: int = attrs.field(default=4_000, validator=attrs.validators.ge(1))
     """The most nodes of all searches for one request, with starts, bounds and runs of HiGHS counted by their size.
-    While a request is planned the mapper decides no other one: this is how long one guest can make all others wait.
+    While a request is planned the mapper plans no other one: this is how long one guest can make others wait who ask
+    for topologies. Ordinary requests are decided meanwhile.
     """
     plans: int = attrs.field(default=8, validator=[attrs.validators.ge(1), attrs.validators.le(100)])
     """How many plans are handed over, of which the broker holds the first that it can."""
@@ -79,6 +80,7 @@ class Coallocation(Fcfs):
 
     Settings: ClassVar[type[CoallocationSettings]] = CoallocationSettings
     inline: ClassVar[bool] = False
+    plans_apart: ClassVar[bool] = True
 
     def __init__(self, settings: CoallocationSettings | None = None) -> None:
         self.wanted = settings or CoallocationSettings()
