@@ -9,8 +9,9 @@ a tick's share of the run alone. Where the trace is missing, generated load take
 
 ``crowd`` has 100 guests, each after a load of its own, on 1,000 nodes of four sites, and on 10,000: they look every
 five minutes, and lease for an hour. Of the week that they are asked about, a share is run (``days``). An event is a
-message or the end of an action; timers come on top, and are not counted. ``floor_per_s`` is what the same machine does
-at the same time of the least that an event is: taken from a queue of as many, with a message encoded and decoded.
+message, a timer (an actor that wakes by itself, for however much is due), or the end of an action. ``floor_per_s`` is
+what the same machine does at the same time of the least that an event is: taken from a queue of as many, with a message
+encoded and decoded.
 
 ``year`` has 1,000 guests, which look every hour and lease for a day, on 5,000 nodes: a share (``days``) is run with its
 transition log, and time and log are multiplied up to a year, so ``year_min`` and ``year_log_gb`` are extrapolated.
@@ -137,7 +138,10 @@ def crowd_child(nodes: int, guests: int, days: float, interval: str, term: str) 
     (run,) = done.summary["runs"]
     rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return Crowd(
-        cpu_s=run["measured"]["cpu_s"], events=run["messages"] + run["actions"], log_bytes=log_bytes, rss_mb=rss_mb
+        cpu_s=run["measured"]["cpu_s"],
+        events=run["messages"] + run["timers"] + run["actions"],
+        log_bytes=log_bytes,
+        rss_mb=rss_mb,
     )
 
 

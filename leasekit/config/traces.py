@@ -17,6 +17,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -629,12 +630,25 @@ def _from_trace(spec: SignalSpec, path: Path) -> Signal:
 
 
 def _read(spec: SignalSpec, path: Path) -> Signal:
-    names = path.name.removesuffix(".gz")
-    if names.endswith(".swf"):
+    changed = path.stat().st_mtime_ns if path.exists() else 0
+    if path.name.removesuffix(".gz").endswith(".swf"):
         column = "wanted_procs" if spec.column is None else spec.column
         load = next((load for load in JOB_LOADS if load == column), None)
         if load is None:
             raise TraceError(f"{path}: found column {column!r}, allowed of an SWF file: {', '.join(JOB_LOADS)}")
-        return swf_signal(swf_jobs(path), load, interval=spec.interval)
-    column = 1 if spec.column is None else spec.column
-    return read_csv(path, time=spec.time_column, value=column, unit=spec.time_unit, gaps=spec.gaps)
+        return _swf_kept(path, changed, load, spec.interval)
+    return _csv_kept(
+        path, changed, spec.time_column, 1 if spec.column is None else spec.column, spec.time_unit, spec.gaps
+    )
+
+
+@lru_cache(maxsize=4)
+def _swf_kept(path: Path, changed: int, load: JobLoad, interval: Duration) -> Signal:
+    """As :func:`_csv_kept`."""
+    return swf_signal(swf_jobs(path), load, interval=interval)
+
+
+@lru_cache(maxsize=4)
+def _csv_kept(path: Path, changed: int, time: str | int, value: str | int, unit: TimeUnit, gaps: Gaps) -> Signal:
+    """A whole trace, kept: guests that follow different parts of it read it once. ``changed`` is when the file was."""
+    return read_csv(path, time=time, value=value, unit=unit, gaps=gaps)

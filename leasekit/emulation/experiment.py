@@ -29,8 +29,8 @@ messages, actions, transitions and flips from the beginning.
 - ``mapper_errors``: what actors had to say of their mappers, by actor and kind (:mod:`leasekit.actors.turns`).
 - ``mishaps``: what went wrong as the file says: :meth:`.mishaps.Mishaps.summary`.
 - of each site that switches units ``energy``: :meth:`.energy.account.EnergyAccount.summary`.
-- ``events``: how often an actor was woken with something due, ticks on which nothing was due left out; ``flips``:
-  :attr:`.recorder.Recorder.flips`.
+- ``events``: how often an actor was woken with something due, ticks on which nothing was due left out; ``timers``:
+  how often by a timer of its own (:attr:`.world.World.timers`); ``flips``: :attr:`.recorder.Recorder.flips`.
 - ``measured``: ``wall_s`` and ``cpu_s`` are the real time and the processor time of the run. ``alpha_ms`` is the
   processor time by the ticks in its horizon, whether they were executed or skipped (``ticks_executed`` says which). It
   holds all actors, their mappers, stores in memory, messages through the wire encoding, signatures if they are on,
@@ -484,6 +484,7 @@ def summarise(
         "sites": sites,
         "events": world.events,
         "messages": world.messages,
+        "timers": world.timers,
         "actions": world.actions,
         "transitions": recorder.transitions,
         "flips": recorder.flips,

@@ -9,17 +9,23 @@ from leasekit.config.deployment import Deployment
 from leasekit.config.sense import capacities
 from leasekit.core.requests import TRUE
 from leasekit.core.settings import structure
+from leasekit.core.signals import whole_units
+from leasekit.policies.guest.load_following import LoadFollowing, LoadFollowingSettings
 from leasekit.policies.guest.replaying import Replay, ReplaySettings
 from leasekit.policies.guest.static import StaticDemand, StaticSettings
 from leasekit.policies.registry import find_mapper
 
 
 def unservable(deployment: Deployment, actors: Mapping[str, BuiltActor]) -> Iterator[str]:
-    """A line for each guest whose requests, of a list or of jobs, ask for more units of a type than any site has."""
+    """A line for each guest whose requests, of a list or of jobs, ask for more units of a type than any site has, or
+    whose load has a peak above that.
+    """
     most: dict[str, int] = {}
+    together: dict[str, int] = {}
     for site in deployment.of_role("authority"):
         for kind, units in capacities(deployment, site.name).items():
             most[kind] = max(most.get(kind, 0), units)
+            together[kind] = together.get(kind, 0) + units
     for name, built in actors.items():
         asked = [(kind, units) for kind, units in _asked(built) if units > most.get(kind, 0)]
         if asked:
@@ -30,6 +36,18 @@ def unservable(deployment: Deployment, actors: Mapping[str, BuiltActor]) -> Iter
                 f"{name}: {len(asked)} of {total} requests ask for more units than any site has, the widest for "
                 f"{widest} of {kind!r}, where the largest site has {has}: they can't be granted"
             )
+        if (followed := _followed(built)) is not None:
+            kind, peak = followed
+            if peak > together.get(kind, 0):
+                yield (
+                    f"{name}: its load has a peak of {peak} of {kind!r}, where all sites together have "
+                    f"{together.get(kind, 0)}: the peak can't be served"
+                )
+            elif peak > most.get(kind, 0):
+                yield (
+                    f"{name}: its load has a peak of {peak} of {kind!r}, where the largest site has {most[kind]}: it "
+                    "needs leases of several sites, which it asks for one after the other"
+                )
 
 
 def _asked(built: BuiltActor) -> Iterator[tuple[str, int]]:
@@ -45,3 +63,13 @@ def _asked(built: BuiltActor) -> Iterator[tuple[str, int]]:
         for job in built.jobs or ():
             if {**settings.properties, **job.properties}.get("elastic") != TRUE:
                 yield job.type or settings.type, job.units
+
+
+def _followed(built: BuiltActor) -> tuple[str, int] | None:
+    """The type that a guest follows a load with, and the most units that it can come to want."""
+    spec = built.spec.mapper
+    if built.signal is None or not issubclass(find_mapper(spec.target, built.spec.role, spec.where), LoadFollowing):
+        return None
+    settings = structure(LoadFollowingSettings, spec.settings, spec.where)
+    peak = max(settings.minimum, int(whole_units(built.signal.peak() * settings.scale)))
+    return settings.type, peak if settings.maximum is None else min(peak, settings.maximum)

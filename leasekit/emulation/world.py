@@ -128,6 +128,8 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.events = 0
         self.ticks = 0
+        self.timers = 0
+        """How often an actor was woken by its own timer, or for its mapper, however many were due then."""
         self.messages = 0
         self.actions = 0
         self.replies: dict[int, Reply] = {}
@@ -208,6 +210,7 @@ class World:
             if node.scheduled != at:
                 return
             node.scheduled = None
+            self.timers += 1
         else:
             node.inbox.extend(payload[1])
         while queue and queue[0][0] == at and queue[0][1] == index:
@@ -216,6 +219,7 @@ class World:
                 node.inbox.extend(payload[1])
             elif node.scheduled == at:
                 node.scheduled = None
+                self.timers += 1
         self.now, self.acting = at, node.actor.name
         self.events += 1
         node.actor.step(Tick(at))

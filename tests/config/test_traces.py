@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import itertools
 import math
+import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import attrs
 import pytest
@@ -16,6 +18,7 @@ from datafiles import data_file
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leasekit.config import traces
 from leasekit.config.instants import format_instant, parse_instant
 from leasekit.config.traces import (
     BATCH,
@@ -397,6 +400,29 @@ def test_data_dir_must_exist_where_it_is_named(tmp_path: Path) -> None:
         data_dir(tmp_path / "nowhere", environ={})
     with pytest.raises(TraceError, match=r"LEASEKIT_DATA: found .*nowhere"):
         data_dir(environ={"LEASEKIT_DATA": str(tmp_path / "nowhere")})
+
+
+def test_guests_that_follow_parts_of_a_trace_read_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the file is another one."""
+    file = tmp_path / "load.csv"
+    file.write_text("0,1\n3600,2\n7200,3\n")
+    opened_at: list[Path] = []
+    real = traces.opened
+
+    def opened(path: Path) -> AbstractContextManager[TextIO]:
+        opened_at.append(path)
+        return real(path)
+
+    monkeypatch.setattr(traces, "opened", opened)
+    hours = [
+        SignalSpec(file="load.csv", start=hour * HOUR, horizon=HOUR, interval=HOUR, time_column=0) for hour in (0, 1, 2)
+    ]
+    assert [open_signal(spec, tmp_path).value(0) for spec in hours] == [1, 2, 3]
+    assert opened_at == [file]
+    file.write_text("0,4\n3600,5\n7200,6\n10800,7\n")
+    os.utime(file, (1, 1))
+    assert [open_signal(spec, tmp_path).value(0) for spec in hours] == [4, 5, 6]
+    assert opened_at == [file, file]
 
 
 def test_missing_traces_are_told_at_once(tmp_path: Path) -> None:

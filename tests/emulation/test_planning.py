@@ -132,6 +132,37 @@ def test_what_can_come_to_nothing_is_told_before_the_run(
     assert said in told and len(told.splitlines()) == 1, told
 
 
+@pytest.mark.parametrize(
+    ("peak", "said"),
+    [
+        (4, ""),
+        (
+            7,
+            "crowd: its load has a peak of 7 of 'node', where the largest site has 4: it needs leases of several",
+        ),
+        (9, "crowd: its load has a peak of 9 of 'node', where all sites together have 8: the peak can't be served"),
+    ],
+)
+def test_a_peak_of_a_load_above_what_sites_have_is_told_before_the_run(
+    tmp_path: Path, peak: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two sites of four nodes, and a guest that follows a load of its own."""
+    crowd = f"""[actor.second]
+role = "authority"
+inventory = [{{ type = "node", units = 4, prefix = "s-" }}]
+delegation = [{{ broker = "broker", type = "node" }}]
+
+[actor.crowd]
+role = "guest"
+mapper = {{ name = "load_following", type = "node", term = "1h", signal = {{ synthetic = {{}}, peak = {peak} }} }}
+"""
+    file = tmp_path / "lab.toml"
+    file.write_text(LAB.replace("PROPERTIES", "{}").replace("[actor.late]", f"{crowd}[actor.late]", 1))
+    assert main.run(["emulate", str(file)]) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "its load has a peak" in line]
+    assert bool(told) == bool(said) and all(said in line for line in told)
+
+
 def test_requests_that_no_site_can_grant_are_told_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

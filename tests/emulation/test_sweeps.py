@@ -78,7 +78,7 @@ async def test_a_sweep_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     assert contents(out) == contents(tmp_path / "whole")
     lab(tmp_path, LAB.replace("peak = 6", "peak = 5"))
     run_file(file, out, resume=True, tell=told.append)
-    assert told[-1] == "0 of 3 runs are done already"
+    assert "0 of 3 runs are done already" in told
 
 
 async def test_an_interrupt_ends_all_processes(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_what_is_torn_is_run_again(tmp_path: Path) -> None:
     torn.write_text(torn.read_text()[:100])
     told: list[str] = []
     run_file(file, out, resume=True, tell=told.append)
-    assert told == ["2 of 3 runs are done already"]
+    assert told[0] == "2 of 3 runs are done already" and "nodes 4" in told[1]
 
 
 def test_resume_needs_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

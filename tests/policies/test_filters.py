@@ -47,7 +47,7 @@ def test_sliding_moments_are_those_of_the_window(values: list[float], window: in
     for index, value in enumerate(values):
         found = moments.add(value)
         kept = values[max(0, index + 1 - window) : index + 1]
-        assert found.count == len(kept)
+        assert found.samples == len(kept)
         assert found.mean == pytest.approx(statistics.fmean(kept), rel=1e-9, abs=1e-6)
         assert found.deviation == pytest.approx(statistics.pstdev(kept), rel=1e-9, abs=1e-6)
 

@@ -17,7 +17,7 @@ readings are settings: ``average = "damped"``, A(t) = d * A(t-1) + (1-d) * x(t) 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import attrs
 
@@ -38,28 +38,27 @@ class FlopFlipSettings:
     """Which moving average the estimate is held against."""
 
 
-@attrs.frozen
-class Moments:
-    """Count, mean and sum of squared distances from the mean of some samples."""
+class Moments(NamedTuple):
+    """Number, mean and sum of squared distances from the mean of some samples."""
 
-    count: int
+    samples: int
     mean: float
     spread: float
 
     def merged(self, other: Moments) -> Moments:
         """The moments of both sets together (Chan, Golub and LeVeque); only adds, so nothing cancels."""
-        if not self.count or not other.count:
-            return self if self.count else other
-        count = self.count + other.count
+        if not self.samples or not other.samples:
+            return self if self.samples else other
+        samples = self.samples + other.samples
         delta = other.mean - self.mean
-        mean = self.mean + delta * (other.count / count)
-        spread = self.spread + other.spread + delta * delta * (self.count * other.count / count)
-        return Moments(count, mean, spread)
+        mean = self.mean + delta * (other.samples / samples)
+        spread = self.spread + other.spread + delta * delta * (self.samples * other.samples / samples)
+        return Moments(samples, mean, spread)
 
     @property
     def deviation(self) -> float:
         """The standard deviation of the samples, as the whole population."""
-        return math.sqrt(self.spread / self.count) if self.count else 0.0
+        return math.sqrt(self.spread / self.samples) if self.samples else 0.0
 
 
 _NONE = Moments(0, 0.0, 0.0)
