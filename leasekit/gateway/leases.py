@@ -96,8 +96,9 @@ async def list_leases(call: Call, params: LeaseList) -> LeasePage:
         at = ""
     following = None
     if params.all:
-        more, following = await _past(actor, at, wanted, params, params.limit - len(found))
-        found += more
+        past, following = await _past(actor, at, wanted, params, params.limit - len(found))
+        over = {one["id"] for one in past}
+        found = [one for one in found if one["id"] not in over] + past  # one that has ended since it was asked for
     return LeasePage(items=[_lease(actor.name, one) for one in found], next=following)
 
 
