@@ -86,7 +86,7 @@ def structure(cls: type[T], mapping: Mapping[str, Any], where: str, *, base: Pat
 
 def expect_one_of(found: str, allowed: Iterable[str]) -> str:
     """The words for a name that is not one of the ``allowed``, with the nearest of them where one is near."""
-    names = sorted(allowed)
+    names = sorted(set(allowed))
     near = difflib.get_close_matches(found, names, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     return f"expected one of: {', '.join(names)}{hint}" if names else "none is expected here"

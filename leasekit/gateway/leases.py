@@ -80,7 +80,9 @@ async def show_lease(call: Call, lease: str, params: OfProject) -> Lease:
 
 @route("GET", "/leases")
 async def list_leases(call: Call, params: LeaseList) -> LeasePage:
-    """List the leases of a project: those that go on, in the order of their ids, and then those that are over."""
+    """List the leases of a project: those that go on, in the order of their ids, and then those that are over.
+    One that ends between two pages may come again, as it is by then.
+    """
     actor = call.door.project(call.caller, params.project, VIEWER)
     wanted = {name: value for name in ("state", "type", "slice", "site") if (value := getattr(params, name))}
     part, _, at = params.cursor.partition(":")

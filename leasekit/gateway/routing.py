@@ -98,11 +98,13 @@ class Route:
             return {}
         try:
             return {"body": msgspec.json.decode(data or b"{}", type=self.body)}
-        except msgspec.ValidationError as error:
-            found = msgspec.json.decode(data or b"{}")
+        except msgspec.DecodeError as error:  # of a type that is not expected, or no JSON at all, maybe further on
+            try:
+                found = msgspec.json.decode(data)
+            except msgspec.DecodeError as worse:
+                text = f"body: expected JSON: {worse}"
+                raise ProblemError(HTTPStatus.BAD_REQUEST, text, code="bad_argument") from None
             raise unprocessable(explained("body", str(error), found, self.body)) from None
-        except msgspec.DecodeError as error:
-            raise ProblemError(HTTPStatus.BAD_REQUEST, f"body: expected JSON: {error}", code="bad_argument") from None
 
 
 def explained(part: str, text: str, found: Any, kind: type[Struct]) -> str:

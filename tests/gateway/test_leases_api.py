@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import httpx
 import pytest
 from gateway_world import GatewayUnderTest, until
+
+from leasekit.gateway.leases import LeaseList, list_leases
 
 Leased = Callable[..., dict[str, Any]]
 
@@ -108,7 +111,8 @@ def test_bad_requests_are_told(user: httpx.Client, body: Any, status: int, detai
 def test_what_is_no_request_is_told(user: httpx.Client) -> None:
     """Bodies that are no JSON, too long or of another kind; queries and paths that there are not."""
     post = user.post
-    assert post("/leases", content=b"{", headers={"content-type": "application/json"}).status_code == 400
+    for text in (b"{", b"9\r+", b'{"type": 9} }'):
+        assert post("/leases", content=text, headers={"content-type": "application/json"}).status_code == 400
     assert post("/leases", content=b"type=vm").status_code == 415
     huge = b'{"type": "' + b"x" * 1_100_000 + b'"}'
     assert post("/leases", content=huge, headers={"content-type": "application/json"}).status_code == 413
@@ -212,3 +216,29 @@ def test_projects_don_t_see_each_other(
     with gateway.client() as nobody:
         answer = nobody.get("/leases")
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, 'Bearer realm="leasekit"')
+
+
+class EndsMeanwhile:
+    """A project's guest whose lease ends between two questions of one page."""
+
+    name = "alpha"
+    shown: ClassVar[dict[str, Any]] = {
+        "id": "l-1", "name": "", "slice": "main", "type": "vm", "site": "site", "state": "active", "pending": "-",
+        "join": "-", "units": 1, "start": 1000, "end": 2000, "reason": "", "because": None,
+    }  # fmt: skip
+
+    async def query(self, _: str, **__: Any) -> list[dict[str, Any]]:
+        """The lease goes on."""
+        return [self.shown]
+
+    async def request(self, _op: str, _id: str, asked: dict[str, Any]) -> dict[str, Any]:
+        """It is over."""
+        after = {"ended": 1500, "id": "l-1"}
+        return {"leases": [{**self.shown, "state": "closed"}] if not asked["ended"] else [], "after": after}
+
+
+async def test_a_lease_that_ends_while_it_is_listed_is_listed_once() -> None:
+    """As it is in the end: the list of what goes on was asked for first, so none is left out."""
+    call: Any = SimpleNamespace(caller=None, door=SimpleNamespace(project=lambda *_: EndsMeanwhile()))
+    page = await list_leases(call, LeaseList(all=True))
+    assert [(one.id, one.state) for one in page.items] == [("l-1", "closed")]
