@@ -17,6 +17,7 @@ from leasekit.core.time import parse_duration
 from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.callers import MANAGER, OPERATOR, USER, VIEWER
 from leasekit.gateway.door import forbidden
+from leasekit.gateway.events import APPROVALS_CHANGED
 from leasekit.gateway.instants import moment
 from leasekit.gateway.leases import OfProject, asked_for, extension, holder, modification
 from leasekit.gateway.notices import Notification, one_line
@@ -198,6 +199,7 @@ async def _keep(call: Call, record: ApprovalRecord) -> None:
     for id_ in gone:
         del kept[id_]
     kept[record.id] = record
+    call.door.hub.hint(APPROVALS_CHANGED, record.project)
 
 
 def _shown(call: Call, record: ApprovalRecord) -> Approval:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import attrs
@@ -38,6 +39,8 @@ RETRY: Final = 1.0
 """After how long an actor that is away is asked again, in seconds."""
 CHANGED: Final = b"event: changed\ndata: {}\n\n"
 """That something has changed, for who may not see what."""
+APPROVALS_CHANGED: Final = b"event: approvals\ndata: {}\n\n"
+"""That something waits to be approved, or was decided."""
 
 BEHIND: Final = b": you are too far behind: go on with Last-Event-ID\n\n"
 
@@ -81,16 +84,15 @@ class EventChunk:
 
 @attrs.define(eq=False)
 class Listener:
-    """Somebody who listens to some actors, and hears of ``others`` only that something has changed; ``changed``: it is
-    to hear that already. It is ``behind`` by so many events, and is waited for as long as there is ``patience``, in
+    """Somebody who listens to some actors, and hears of ``others`` only that something has changed; ``hints``: what it
+    is to hear already. It is ``behind`` by so many events, and is waited for as long as there is ``patience``, in
     seconds. ``lost``: it hears nothing more.
     """
 
     actors: frozenset[str]
     others: frozenset[str]
-    send: trio.MemorySendChannel[EventChunk | None]
-    """None: that something has changed."""
-    changed: bool = False
+    send: trio.MemorySendChannel[EventChunk | bytes]
+    hints: set[bytes] = attrs.field(factory=set)
     behind: int = 0
     patience: float = PATIENCE
     lost: bool = False
@@ -102,9 +104,14 @@ class Listener:
         if chunk.actor in self.actors:
             self.send.send_nowait(chunk)
             self.behind += len(chunk.events)
-        elif chunk.actor in self.others and not self.changed:
-            self.send.send_nowait(None)
-            self.changed = True
+        elif chunk.actor in self.others:
+            self.hear_hint(CHANGED)
+
+    def hear_hint(self, hint: bytes) -> None:
+        """Have it hear that something has changed, once however often before it hears that."""
+        if hint not in self.hints:
+            self.send.send_nowait(hint)
+            self.hints.add(hint)
 
     @property
     def is_far_behind(self) -> bool:
@@ -200,12 +207,21 @@ class EventHub:
                 except trio.BrokenResourceError:
                     listener.lost = True
 
+    def hint(self, what: bytes, project: str) -> None:
+        """Have all who listen to a project hear that something of the gateway's own has changed, which has no place in
+        the log of an actor.
+        """
+        for listener in self._listeners.values():
+            if not listener.lost and project in listener.actors:
+                with suppress(trio.BrokenResourceError):  # it has gone
+                    listener.hear_hint(what)
+
     async def listen(self, actors: Sequence[str], last: str, others: Iterable[str] = ()) -> AsyncIterator[bytes]:
         """The events of these actors, after the one with the id ``last`` (empty: from now on), and that something has
         changed at ``others``; until whoever takes them goes, or does not keep up.
         """
         seen = _positions(last)
-        send, receive = trio.open_memory_channel[EventChunk | None](math.inf)  # `behind` bounds it
+        send, receive = trio.open_memory_channel[EventChunk | bytes](math.inf)  # `behind` bounds it
         listener = Listener(frozenset(actors), frozenset(others), send)
         self._listeners[id(listener)] = listener
         try:
@@ -224,9 +240,9 @@ class EventHub:
                     chunk = await receive.receive()
                 if waiting.cancelled_caught:
                     yield b": heartbeat\n\n"
-                elif chunk is None:
-                    listener.changed = False
-                    yield CHANGED
+                elif isinstance(chunk, bytes):
+                    listener.hints.discard(chunk)
+                    yield chunk
                 else:
                     if text := chunk.text(seen):
                         yield text

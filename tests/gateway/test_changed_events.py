@@ -11,7 +11,17 @@ import trio
 import trio.testing
 
 from leasekit.gateway.actors import ActorConnection
-from leasekit.gateway.events import BACKLOG_MAX, BEHIND, CHANGED, CHUNK, PATIENCE, ActorFeed, EventChunk, EventHub
+from leasekit.gateway.events import (
+    APPROVALS_CHANGED,
+    BACKLOG_MAX,
+    BEHIND,
+    CHANGED,
+    CHUNK,
+    PATIENCE,
+    ActorFeed,
+    EventChunk,
+    EventHub,
+)
 
 
 def test_who_looks_at_the_calendar_hears_that_others_changed_it(user: httpx.Client, stranger: httpx.Client) -> None:
@@ -41,6 +51,24 @@ async def test_many_changes_are_heard_once() -> None:
         assert await anext(heard) == CHANGED
         await hub._publish(EventChunk("broker", [(100, b"secret")]))
         assert await anext(heard) == CHANGED
+
+
+async def test_a_hint_is_heard_by_who_listens_to_the_project() -> None:
+    """Once however often it is given before that was told; others hear nothing of it."""
+    hub = EventHub()
+    for name in ("alpha", "beta"):
+        hub._feeds[name] = feed = ActorFeed(ActorConnection(name, "guest", Path("none")), hub._publish)
+        feed.reached.set()
+    async with aclosing(hub.listen(["alpha"], "")) as heard, aclosing(hub.listen(["beta"], "", ["broker"])) as other:
+        for each in (heard, other):
+            await anext(each)
+        for _ in range(3):
+            hub.hint(APPROVALS_CHANGED, "alpha")
+        await hub._publish(EventChunk("broker", [(1, b"secret")]))
+        assert await anext(heard) == APPROVALS_CHANGED
+        hub.hint(APPROVALS_CHANGED, "alpha")
+        assert await anext(heard) == APPROVALS_CHANGED
+        assert await anext(other) == CHANGED
 
 
 def numbered(first: int, count: int) -> EventChunk:

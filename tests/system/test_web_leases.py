@@ -8,11 +8,10 @@ import httpx
 import pytest
 from gateway.gateway_world import until
 from playwright.sync_api import expect
-from web_world import Person, WebLab, chromium, lab, person
+from web_world import XSS, Person, WebLab, chromium, lab, person
 
 __all__ = ["chromium", "lab", "person"]
 pytestmark = pytest.mark.xdist_group("system")
-XSS = "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script>'\"&"
 
 
 @pytest.fixture(scope="module")

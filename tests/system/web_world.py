@@ -23,6 +23,8 @@ from leasekit.config.load import load
 from leasekit.runtime.client import ControlClient
 
 PASSWORD = "correct horse battery"
+XSS = "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script>'\"&"
+"""What would change the title of a page, if anything made markup of it."""
 WITHIN_MS = 15_000
 """How long a page may take to show something, on a busy machine."""
 RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}}
@@ -59,7 +61,8 @@ listen = ["http://127.0.0.1:{port}"]
 
 @attrs.frozen
 class WebLab:
-    """A deployment whose pages are at ``url``; ``ada`` and ``bob`` use the project alpha, ``olga`` operates all."""
+    """A deployment whose pages are at ``url``; ``ada`` and ``bob`` use the project alpha, ``mona``
+    manages it, ``olga`` operates all."""
 
     file: Path
     folder: Path
@@ -76,6 +79,7 @@ class WebLab:
         for name, rights in {
             "ada": {"projects": {"alpha": "user"}},
             "bob": {"projects": {"alpha": "user"}},
+            "mona": {"projects": {"alpha": "manager"}},
             "olga": {"offices": ["operator"]},
         }.items():
             with ControlClient(self.folder / "web.control.sock") as control:

@@ -69,6 +69,7 @@ PAGES: Final = (
     WebPage("leases", "Leases", "/leases"),
     WebPage("lease", "Lease", "/leases/{lease}"),
     WebPage("request", "Request", "/request"),
+    WebPage("approvals", "Approvals", "/approvals"),
     WebPage("sites", "Sites", "/sites", office=True),
     WebPage("claims", "Claims", "/claims", office=True),
     WebPage("usage", "Usage", "/usage"),

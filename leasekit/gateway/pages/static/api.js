@@ -95,6 +95,7 @@ export function listen(query, heard, again) {
     };
     source.addEventListener("transition", (event) => heard(JSON.parse(event.data)));
     source.addEventListener("changed", () => heard(null));
+    source.addEventListener("approvals", () => window.dispatchEvent(new Event("approvals")));
   };
   connect();
   window.addEventListener("pagehide", () => source.close());

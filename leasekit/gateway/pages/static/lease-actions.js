@@ -1,8 +1,8 @@
 // What one does to a lease: extend, change, close. Each says beforehand what would be answered, where the API can tell.
 
+import { did } from "./acts.js";
 import { here, post, ask, Problem } from "./api.js";
 import { h, fill, field, button, chip } from "./dom.js";
-import { note } from "./frame.js";
 import * as time from "./time.js";
 
 export const OVER = ["closed", "failed"];
@@ -64,19 +64,6 @@ export class Trying {
 
 const of = (lease) => `/leases/${encodeURIComponent(lease.id)}`;
 
-/** Do something to a lease, and say so. True if it was done. */
-async function did(words, doing) {
-  try {
-    await doing();
-    note(words);
-    return true;
-  } catch (problem) {
-    if (!(problem instanceof Problem)) throw problem;
-    note(problem.message, { refused: true });
-    return false;
-  }
-}
-
 export const title = (lease) => lease.name || lease.id;
 
 /** The answer to a form's question, above its buttons. */
@@ -98,7 +85,8 @@ export function extendForm(lease, done) {
   };
   const form = h("form", { on: { input: tries, submit: async (event) => {
     event.preventDefault();
-    if (await did(`${title(lease)} is to go on for ${body().length} more.`, () => post(`${of(lease)}/extend`, body(), { project: lease.project }))) done();
+    const approval = [{ lease: lease.id, extend: body() }, lease.project];
+    if (await did(`${title(lease)} is to go on for ${body().length} more.`, () => post(`${of(lease)}/extend`, body(), { project: lease.project }), { approval })) done();
   } } },
     h("div", { class: "pair" }, field("For", length, "How much longer, such as 90m, 2h or 1d 12h."), field("Units", units, "From the old end on: more, or fewer.")),
     victims.place, place,
@@ -145,7 +133,8 @@ export function changeForm(lease, done, wished = {}) {
     event.preventDefault();
     const [path, what] = call(), query = { project: lease.project };
     const change = () => (later() ? post(path, what, query) : ask("PATCH", of(lease), { body: what, query }));
-    if (await did(`A change of ${title(lease)} is asked for.`, change)) done();
+    const approval = [{ lease: lease.id, [later() ? "extend" : "modify"]: what }, lease.project];
+    if (await did(`A change of ${title(lease)} is asked for.`, change, { approval })) done();
   } } },
     field("Units", units),
     h("div", { class: "pair" }, field(`From (${time.zone()})`, start), field(`To (${time.zone()})`, end)),

@@ -1,5 +1,6 @@
 // A request in all its words: a form that is made of the API's schema, which says what would be answered before it is sent.
 
+import { refused } from "./acts.js";
 import { Problem, get, path, post } from "./api.js";
 import { button, choice, empty, field, fill, h } from "./dom.js";
 import { note, page, setView, view } from "./frame.js";
@@ -117,9 +118,8 @@ await page(async (place) => {
       const lease = await post("/leases", body(), { project });
       location.href = path(`leases/${encodeURIComponent(lease.id)}`, { project: lease.project });
     } catch (problem) {
-      if (!(problem instanceof Problem)) throw problem;
       send.disabled = false;
-      note(problem.message, { refused: true });
+      refused(problem, [{ request: body() }, project]);
     }
   }
 

@@ -1,5 +1,6 @@
 // The form by which one reserves: what, how many, from when to when; it says what would be answered, and what would do.
 
+import { refused } from "./acts.js";
 import { post, path, Problem } from "./api.js";
 import { h, fill, field, choice, button } from "./dom.js";
 import { note } from "./frame.js";
@@ -126,15 +127,15 @@ export class Reserving {
   async #submit(event) {
     event.preventDefault();
     this.send.disabled = true;
+    const request = { ...this.#body(), name: this.name.value };
     try {
-      const lease = await post("/leases", { ...this.#body(), name: this.name.value }, { project: this.wish.project });
+      const lease = await post("/leases", request, { project: this.wish.project });
       this.stop();
       const link = h("a", { href: path(`leases/${encodeURIComponent(lease.id)}`, { project: lease.project }) }, lease.name || lease.id);
       note("Asked for", { link });
       this.on.done(lease);
     } catch (problem) {
-      if (!(problem instanceof Problem)) throw problem;
-      note(problem.message, { refused: true });
+      refused(problem, [{ request }, this.wish.project]);
       this.#try();
     }
   }

@@ -1,5 +1,6 @@
 // Sites, for those who operate them: units and what ails them, maintenance, delegations, peers; and what one does about it.
 
+import { did, whyForm } from "./acts.js";
 import { Problem, ask, gently, get, here, listen, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, table } from "./dom.js";
 import { note, page, setView, view } from "./frame.js";
@@ -94,23 +95,12 @@ await page(async (place) => {
   }
 
   async function done(words, doing) {
-    try {
-      await doing();
-    } catch (problem) {
-      if (!(problem instanceof Problem)) throw problem;
-      note(problem.message, { refused: true });
-      return;
-    }
-    note(words);
+    if (!await did(words, doing)) return;
     dialog.close();
     await load();
   }
 
-  function why(words, verb, doing) {
-    const reason = h("input", { name: "reason", maxlength: 1000, autocomplete: "off" });
-    return h("form", { on: { submit: (event) => { event.preventDefault(); done("Done.", () => doing(reason.value)); } } }, h("p", {}, words), field("Why", reason),
-      h("div", { class: "buttons" }, h("button", { class: "danger", type: "submit" }, verb), button("Cancel", () => dialog.close())));
-  }
+  const why = (words, verb, doing) => whyForm(words, verb, (reason) => done("Done.", () => doing(reason)), () => dialog.close());
 
   function maintenanceForm(list) {
     const types = [...new Set(list.map((one) => one.type))];

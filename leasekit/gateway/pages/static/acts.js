@@ -1,0 +1,58 @@
+// What one does by a page: it is done and said, or why not is; with a reason where one is asked for it.
+
+import { Problem, path, post } from "./api.js";
+import { button, field, fill, h } from "./dom.js";
+import { note } from "./frame.js";
+
+/** Do something, and say so. Gives what it gave, or null where it was refused; `link` is made of what it gave. Where a policy
+ * wants it approved first, that is asked for: `approval` is [what `POST /approvals` is sent, the project]. */
+export async function did(words, doing, { link, approval } = {}) {
+  try {
+    const made = await doing();
+    note(words, { link: link?.(made) });
+    return made;
+  } catch (problem) {
+    refused(problem, approval);
+    return null;
+  }
+}
+
+/** Say why something was not done, or ask that it be approved. Throws what is no answer of the API. */
+export function refused(problem, approval) {
+  if (!(problem instanceof Problem)) throw problem;
+  if (approval && problem.code === "approval_needed") askApproval(problem.message, ...approval);
+  else note(problem.message, { refused: true });
+}
+
+/** A dialog, in which a form is shown. */
+export class Dialog {
+  place = h("dialog", { class: "dialog" });
+
+  open(form) {
+    fill(this.place, form);
+    this.place.showModal();
+  }
+
+  close() {
+    this.place.close();
+  }
+}
+
+/** A form that asks why, and then does it. */
+export function whyForm(words, verb, doing, away, kind = "danger") {
+  const reason = h("input", { name: "reason", maxlength: 2000, autocomplete: "off" });
+  return h("form", { on: { submit: (event) => { event.preventDefault(); doing(reason.value); } } },
+    h("p", {}, words), field("Why", reason),
+    h("div", { class: "buttons" }, h("button", { class: kind, type: "submit" }, verb), button("Cancel", away)));
+}
+
+function askApproval(words, asked, project) {
+  const dialog = new Dialog();
+  dialog.place.addEventListener("close", () => dialog.place.remove());
+  document.body.append(dialog.place);
+  const ask = async (reason) => {
+    const link = () => h("a", { href: path("approvals", { project }) }, "Approvals");
+    if (await did("It waits to be approved.", () => post("/approvals", { ...asked, why: reason }, { project }), { link })) dialog.close();
+  };
+  dialog.open(whyForm(words, "Ask for approval", ask, () => dialog.close(), "do"));
+}

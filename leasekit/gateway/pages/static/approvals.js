@@ -1,0 +1,127 @@
+// What waits to be approved, with what a broker would answer to it now, and what was decided; approved, refused and withdrawn.
+
+import { Dialog, did, whyForm } from "./acts.js";
+import { Problem, gently, get, here, listen, path, post } from "./api.js";
+import { button, chip, choice, empty, field, fill, h, table } from "./dom.js";
+import { note, page, setView, view } from "./frame.js";
+import { verdict } from "./lease-actions.js";
+import * as time from "./time.js";
+
+const STATES = [["pending", "waits"], ["approved", "approved"], ["refused", "refused"], ["withdrawn", "withdrawn"], ["expired", "too late"], ["all", "all"]];
+const KINDS = { pending: "waits", approved: "granted", refused: "refused" };
+const TRIED = 30, SHOWN = 200;
+const INSTANTS = ["start", "end", "deferrable_until"];
+const dialog = new Dialog();
+
+await page(async (place) => {
+  const [{ items: projects }, me] = await Promise.all([get("/projects"), get("/me")]);
+  if (!projects.length) {
+    fill(place, empty("You have no project. An operator can give you a role in one."));
+    return;
+  }
+  const list = h("div", {});
+  const state = () => (STATES.some(([value]) => value === view().state) ? view().state : "pending");
+  const project = () => (projects.includes(view().project) ? view().project : "");
+  const chosen = (name) => (value) => { setView({ [name]: value }); load(); };
+  fill(place, h("div", { class: "tools" },
+    projects.length > 1 && field("Project", choice([["", "all"], ...projects], project(), chosen("project"))),
+    field("State", choice(STATES, state(), chosen("state")))), list, dialog.place);
+  let turn = 0;
+
+  async function load() {
+    const mine = ++turn;
+    let items, policies;
+    try {
+      [{ items }, { items: policies }] = await Promise.all([get("/approvals", { project: project(), state: state() === "all" ? "" : state() }), get("/policies")]);
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      note(problem.message, { refused: true });
+      return;
+    }
+    if (mine !== turn) return;
+    const approvers = new Map(policies.map((one) => [one.project, one.policy.approvers ?? []]));
+    const waits = items.filter((one) => one.state === "pending"), over = items.filter((one) => one.state !== "pending").reverse();
+    const cards = waits.slice(0, TRIED).map((one) => card(one, approvers.get(one.project) ?? []));
+    fill(list,
+      cards.map((one) => one.place),
+      waits.length > TRIED && h("p", { class: "dim" }, `${waits.length - TRIED} more wait: they are shown when these are decided.`),
+      over.length > 0 && table("Decided", [`When (${time.zone()})`, "What", "Asked for by", "State", "By", "Lease"], over.slice(0, SHOWN).map(row)),
+      over.length > SHOWN && h("p", { class: "dim" }, `${over.length - SHOWN} older ones are left out.`),
+      !items.length && empty(state() === "pending" ? "Nothing waits to be approved." : "There is none."));
+    // One after the other: a broker has others to answer as well.
+    for (const one of cards) {
+      if (mine !== turn) return;
+      await one.tried();
+    }
+  }
+
+  /** Who may decide it is who manages the project, or is named by its policy and has not asked for it. */
+  function decides(one, approvers) {
+    return here.operates || me.projects[one.project] === "manager" || (approvers.includes(here.caller) && one.caller !== here.caller);
+  }
+
+  function card(one, approvers) {
+    const answer = h("div", { class: "answer", role: "status" }, h("p", { class: "dim" }, "Asking what would be answered…"));
+    const decide = (verb, words, kind) => button(`${verb}…`, () => dialog.open(whyForm(`${verb} ${brief(one)}, for ${one.caller}?`, verb, async (reason) => {
+      const link = (made) => made.lease && leaseLink(made);
+      if (await did(words, () => post(`/approvals/${encodeURIComponent(one.id)}/${verb.toLowerCase()}`, { reason }), { link })) dialog.close();
+      await load();
+    }, () => dialog.close(), kind)), { class: kind, "aria-label": `${verb} ${brief(one)} for ${one.caller}` });
+    const place = h("section", { class: "approval", "aria-label": `${brief(one)} for ${one.caller}` },
+      h("h2", {}, brief(one)),
+      h("dl", {},
+        h("dt", {}, "Asked for by"), h("dd", {}, `${one.caller}, ${one.project}, ${time.moment(Date.parse(one.created))}`),
+        h("dt", {}, "Why"), h("dd", { class: "why" }, one.asked.why || h("span", { class: "dim" }, "not said")),
+        one.asked.lease && [h("dt", {}, "Lease"), h("dd", {}, leaseLink({ ...one, lease: one.asked.lease }))],
+        details(one.asked),
+        h("dt", {}, "To be decided"), h("dd", {}, `by ${time.moment(Date.parse(one.until))} (${time.zone()}), ${time.until(Date.parse(one.until))}`)),
+      answer,
+      h("div", { class: "buttons" },
+        decides(one, approvers) && [decide("Approve", "Approved.", "do"), decide("Refuse", "Refused.", "danger")],
+        (here.operates || one.caller === here.caller) && decide("Withdraw", "Withdrawn.", "")));
+    const tried = async () => {
+      try {
+        verdict(answer, await post(...dryRun(one.asked), { project: one.project }));
+      } catch (problem) {
+        if (!(problem instanceof Problem)) throw problem;
+        if (problem.code === "forbidden") fill(answer, h("p", { class: "dim" }, `What would be answered is not known: ${problem.message}.`));
+        else verdict(answer, problem);
+      }
+    };
+    return { place, tried };
+  }
+
+  function row(one) {
+    return [time.moment(Date.parse(one.created)), [brief(one), one.asked.why && h("div", { class: "dim why" }, one.asked.why)], `${one.caller}, ${one.project}`,
+      chip(one.state, KINDS[one.state] ?? one.state), [one.decided_by, one.reason && h("div", { class: "dim why" }, one.reason)], one.lease ? leaseLink(one) : ""];
+  }
+
+  const soon = gently(load);
+  await load();
+  listen({}, () => {}, soon);
+  window.addEventListener("approvals", soon);
+  window.addEventListener("zone", load);
+});
+
+function leaseLink(one) {
+  return h("a", { href: path(`leases/${encodeURIComponent(one.lease)}`, { project: one.project }) }, one.lease);
+}
+
+/** What is asked for, in a few words. */
+function brief({ asked }) {
+  if (asked.request) return `${asked.request.units ?? 1} × ${asked.request.type}${asked.request.name ? `, ${asked.request.name}` : ""}`;
+  return `${asked.extend ? "More time for" : "A change of"} ${asked.lease}`;
+}
+
+/** All that is asked for, in words and values. */
+function details(asked) {
+  const said = (name, value) => (INSTANTS.includes(name) ? time.moment(Date.parse(value)) : typeof value === "object" ? JSON.stringify(value) : String(value));
+  return Object.entries(asked.request ?? asked.extend ?? asked.modify).filter(([, value]) => value !== null && value !== "").map(([name, value]) => [h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, said(name, value))]);
+}
+
+/** The path and the body by which one learns what would be answered. */
+function dryRun(asked) {
+  if (asked.request) return ["/leases/dry-run", asked.request];
+  const lease = `/leases/${encodeURIComponent(asked.lease)}`;
+  return asked.extend ? [`${lease}/extend/dry-run`, asked.extend] : [`${lease}/modify/dry-run`, asked.modify];
+}
