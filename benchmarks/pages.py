@@ -1,31 +1,44 @@
-"""What the calendar costs a browser: 1,000 units, 10,000 bookings, 30 days; drawn, panned and zoomed, and changed.
+"""What calendars cost a browser: 1,000 units, 10,000 bookings, 30 days; drawn, panned and zoomed, and changed. And the
+run of an emulated month, with 1,000 nodes and more than a million transitions: opened.
 
-    python benchmarks/pages.py [--json] [--quick]
+    python benchmarks/pages.py [--json] [--quick | --folder FOLDER]
 
 Debian's Chromium, without a screen, driven by Playwright. ``drawn``: from the click on a link until all that is in
 sight is drawn, as the page itself marks it. ``frame``: how long a frame takes while one pans and zooms. ``change``:
-from a command elsewhere until the page shows it.
+from a command elsewhere until the page shows it. ``run_drawn``: from the request to a server that has not opened the
+run yet until its whole month is drawn. With ``--folder`` the run is that of a folder which an emulation has written,
+and nothing else is measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+import signal
 import statistics
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 from _bench_sockets import _free_ports
 from _report import Result, emit, result
+from emulation import crowd_of
 from gateway import GATEWAY
 from gateway_scale import BOOKINGS, booked
-from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
+import leasekit
 from leasekit.runtime.client import ControlClient
 
 PASSWORD = "correct horse battery"
 DRAWN_MS, WIRE_KB, FRAME_MS, SLOW_MS, HEAP_MB, CHANGE_MS = 1_000.0, 300.0, 1_000 / 30, 100.0, 150.0, 1_000.0
+RUN_MS, NODES, GUESTS, DAYS = 2_000.0, 1_000, 10, 30.0
 STEPS = 120
 FLOOR = """async steps => {
     const over = document.querySelector(".chart-canvas"), bare = document.createElement("canvas"), took = [];
@@ -70,11 +83,54 @@ def measured(bookings: int) -> list[Result]:
     with booked(bookings, gateway) as (web, token, _), sync_playwright() as playwright:
         with ControlClient(web.with_name("web.control.sock")) as control:
             control.command("user.add", name="ada", password=PASSWORD, projects={"guest": "user"})
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        try:
+        with _chromium(playwright) as browser:
             return _of_calendar(browser, url, token)
-        finally:
-            browser.close()
+
+
+@contextmanager
+def _chromium(playwright: Playwright) -> Iterator[Browser]:
+    browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+    try:
+        yield browser
+    finally:
+        browser.close()
+
+
+def emulated(days: float) -> list[Result]:
+    """The figures of a run of so many days."""
+    with TemporaryDirectory() as out:
+        leasekit.emulate(crowd_of(NODES, GUESTS, days, "10m", "40m"), synthetic=True, out=out)
+        return of_run(Path(out))
+
+
+def of_run(folder: Path) -> list[Result]:
+    """The figures of the run in a folder: the median of three, each with a server of its own."""
+    drawn, wire = [], 0.0
+    with sync_playwright() as playwright, _chromium(playwright) as browser:
+        for _ in range(3):
+            with _served(folder) as address:
+                page = browser.new_page(viewport={"width": 1600, "height": 1000})
+                took, wire = _opened(page, f"{address}run", "run-drawn", "/api/calendar", times=1)
+                drawn.append(took)
+                page.close()
+    with (folder / "transitions.csv").open("rb") as log:
+        transitions = sum(1 for _ in log) - 1
+    return [
+        result("run_transitions", transitions, "", None),
+        result("run_drawn_ms", statistics.median(drawn), "ms", RUN_MS),
+        result("run_on_the_wire_kb", wire, "kB", None),
+    ]
+
+
+@contextmanager
+def _served(folder: Path) -> Iterator[str]:
+    line = [sys.executable, "-m", "leasekit.cli.main", "runs", str(folder)]
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        found = re.search(r"http://\S+", server.stderr.readline())
+        assert found is not None
+        yield found[0]
+        server.send_signal(signal.SIGINT)
 
 
 def _of_calendar(browser: Browser, url: str, token: str) -> list[Result]:
@@ -87,7 +143,8 @@ def _of_calendar(browser: Browser, url: str, token: str) -> list[Result]:
     cdp = page.context.new_cdp_session(page)
     now = datetime.now(UTC)
     since, until = now.isoformat(), (now + timedelta(days=30)).isoformat()
-    drawn, wire = _opened(page, cdp, f"{url}/calendar?from={since[:19]}Z&to={until[:19]}Z".replace("+", "%2B"))
+    address = f"{url}/calendar?from={since[:19]}Z&to={until[:19]}Z".replace("+", "%2B")
+    drawn, wire = _opened(page, address, "calendar-drawn", "/api/v1/calendar")
     floor, took = sorted(page.evaluate(FLOOR, STEPS)), sorted(page.evaluate(FRAMES, STEPS))
     cdp.send("HeapProfiler.collectGarbage")
     heap = cdp.send("Runtime.getHeapUsage")["usedSize"] / 1e6
@@ -101,18 +158,19 @@ def _of_calendar(browser: Browser, url: str, token: str) -> list[Result]:
     ]
 
 
-def _opened(page: Page, cdp: CDPSession, address: str) -> tuple[float, float]:
-    """The median of when the page has drawn, of three times; and the kilobytes of the calendar on the wire."""
+def _opened(page: Page, address: str, mark: str, data: str, times: int = 3) -> tuple[float, float]:
+    """The median of when the page has drawn, as its mark says; and the most kilobytes of its data on the wire."""
+    cdp = page.context.new_cdp_session(page)
     cdp.send("Network.enable")
     paths, sizes = dict[str, str](), dict[str, float]()
     cdp.on("Network.requestWillBeSent", lambda one: paths.__setitem__(one["requestId"], one["request"]["url"]))
     cdp.on("Network.loadingFinished", lambda one: sizes.__setitem__(one["requestId"], one["encodedDataLength"]))
     drawn = []
-    for _ in range(3):
+    for _ in range(times):
         page.goto(address)
-        page.wait_for_function("() => performance.getEntriesByName('calendar-drawn').length > 0")
-        drawn.append(page.evaluate("performance.getEntriesByName('calendar-drawn')[0].startTime"))
-    wire = max(size for id_, size in sizes.items() if "/api/v1/calendar" in paths.get(id_, ""))
+        page.wait_for_function("mark => performance.getEntriesByName(mark).length > 0", arg=mark)
+        drawn.append(page.evaluate("mark => performance.getEntriesByName(mark)[0].startTime", mark))
+    wire = max(size for id_, size in sizes.items() if data in paths.get(id_, ""))
     return statistics.median(drawn), wire / 1000
 
 
@@ -136,10 +194,15 @@ def _change(page: Page, url: str, token: str) -> float:
 def main() -> int:
     """Measure it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the bookings")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the bookings, and of the month")
+    parser.add_argument("--folder", type=Path, help="a folder that `leasekit emulate --out` has written")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    results = measured(BOOKINGS // 10 if options.quick else BOOKINGS)
+    if options.folder is not None:
+        results = of_run(options.folder)
+    else:
+        part = 10 if options.quick else 1
+        results = [*measured(BOOKINGS // part), *emulated(DAYS / part)]
     return 0 if emit("pages", "quick" if options.quick else "full", results, options.json) else 1
 
 

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +39,7 @@ def emulate(
     jobs: int = option("Processes.", type=Count(1), shown=1, metavar="N"),
     dask: str = option("Run on the Dask cluster of this scheduler.", metavar="ADDRESS"),
     resume: bool = option("Go on with --out: what it has of the same runs is not run again."),
+    open_: bool = option("Then serve --out to a browser, as `leasekit runs` does, until Ctrl-C."),
     allow_mapper_errors: bool = option("End with 0 also where a mapper went wrong."),
     signatures: bool | None = option(
         "Sign and verify, or not, whatever the file says.", "--signatures/--no-signatures"
@@ -61,7 +63,7 @@ def emulate(
     --resume goes on with the others, also after a crash.
 
     Example:
-      leasekit emulate deploy/emulation/month.toml --synthetic --out run/month
+      leasekit emulate deploy/emulation/month.toml --synthetic --out run/month --open
       leasekit emulate deploy/emulation/terms.toml --data ../shared/data --json
       leasekit emulate deploy/emulation/terms.toml --synthetic --run 1d --run 7d
       leasekit emulate deploy/emulation/terms.toml --synthetic --jobs 4 --out run/terms --resume
@@ -73,6 +75,8 @@ def emulate(
         return compared(file, against, within, data, synthetic)
     if within is not None:
         raise click.UsageError("--within is for --against")
+    if open_ and (out is None or click.get_current_context().params["as_json"]):
+        raise click.UsageError("--open is for --out, and not for --json")
     from leasekit.emulation.experiment import INTERRUPT, run_file
 
     with progress_bars() as progress:
@@ -99,7 +103,15 @@ def emulate(
         again += [] if out is None else ["--out", str(out), "--resume"]
         _say_how_to_go_on(again, out is not None, only, summary)
         return summary, tuple(told), INTERRUPTED if stopped_by == INTERRUPT else LeasekitError(stopped_by)
+    if open_ and out is not None:
+        told.append(partial(_open, out))
     return summary, tuple(told), int(bool(wrong) and not (allow_mapper_errors or summary["mapper_errors_allowed"]))
+
+
+def _open(folder: Path, _: object) -> None:
+    from leasekit.cli.runs import open_folder
+
+    open_folder(folder)
 
 
 def _mapper_errors(summary: Mapping[str, Any]) -> list[str]:

@@ -99,6 +99,7 @@ class CommandLine(LazyGroup):
         "ticket": "ticket evidence",
         "keys": "keys config",
         "emulate": "emulate experiment",
+        "runs": "runs",
         "history": "history",
         "mapper": "plan mapper",
     },

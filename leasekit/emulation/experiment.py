@@ -70,6 +70,7 @@ from leasekit.emulation.outputs import make_folder, write_json, writing
 from leasekit.emulation.pictures import RunResult, bought, draw, emulation_of
 from leasekit.emulation.recorder import Outages, Recorder, Topologies, total
 from leasekit.emulation.request_book import RequestBook, Tally
+from leasekit.emulation.runs.book import SUFFIX
 from leasekit.emulation.spread import spread
 from leasekit.emulation.tidy import means, write_table
 from leasekit.emulation.unservable import unservable
@@ -357,7 +358,10 @@ def run_one(
     if out is not None:
         with writing(out):
             _write_series(result, out)
-            keep(result, made_of(varied, synthetic), _kept_at(out, stem))
+            kept = _kept_at(out, stem)
+            calendar = emulated.recorder.calendar
+            calendar.write(kept.with_name(f"{kept.stem}{SUFFIX}"), spec.name, stem, horizon, series_of(result))
+            keep(result, made_of(varied, synthetic), kept)
     return result
 
 

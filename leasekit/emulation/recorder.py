@@ -12,8 +12,8 @@ For each site: units in use (held from the start of setup to the end of teardown
 of their power. Units are counted by type, since those of different types may be different things: machines, or granules
 of bandwidth.
 
-For each guest what became of its topologies; what actors say of their mappers, and what these report. And the
-transition log, streamed to a file.
+For each guest what became of its topologies; what actors say of their mappers, and what these report. Who had what
+when, for who opens the run's calendar (:mod:`.runs.book`). And the transition log, streamed to a file.
 
 What became of the requests of guests is a :class:`~.request_book.RequestBook`'s to tell.
 """
@@ -39,6 +39,7 @@ from leasekit.emulation.energy.account import EnergyAccount
 from leasekit.emulation.mapper_faults import MapperFaults
 from leasekit.emulation.metrics import Series, summed
 from leasekit.emulation.request_book import RequestBook
+from leasekit.emulation.runs.book import CalendarBook
 
 
 class _Changes:
@@ -141,6 +142,7 @@ class Recorder:
         self.topologies: dict[str, Topologies] = {name: Topologies() for name in guests}
         self.reported: dict[str, dict[str, Series]] = {}
         """Numbers that the mappers of actors report, by actor and name."""
+        self.calendar = CalendarBook()
         self.energy: dict[str, EnergyAccount] = {name: EnergyAccount() for name in switched}
         self.transitions = 0
         self.flips = 0
@@ -148,7 +150,7 @@ class Recorder:
         unit that failed. Units that stay with an extended lease don't flip."""
         self._served: dict[tuple[str, str], _Served] = {}
         self._joined: set[tuple[str, str]] = set()
-        self._held: dict[tuple[str, str], tuple[str, str]] = {}
+        self._held: dict[tuple[str, str], tuple[str, str, str]] = {}
         self._users: Counter[tuple[str, str]] = Counter()
         self._planned: dict[tuple[str, str], str] = {}
         self._logs = logs
@@ -216,17 +218,20 @@ class Recorder:
         before = self._held.get((site, unit))
         host = SiteUnit.from_row(row).host if row is not None and "." in unit else ""  # machines are named HOST.NUMBER
         busy = row is not None and row[3] not in (au.FREE, au.OUT)
-        after = (row[2], host or unit) if row is not None and busy else None
+        after = (row[2], host or unit, row[1]) if row is not None and busy else None
         if after is not None and after != before:
             self._held[site, unit] = after
-            self._use(now, site, *after, 1)
+            self._use(now, site, after, 1)
         elif after is None and before is not None:
             del self._held[site, unit]
         if before is not None and before != after:
-            self._use(now, site, *before, -1)
+            self._use(now, site, before, -1)
+        if before != after:
+            self.calendar.used(now, site, unit, after)
         if host:
             return
-
+        if row is not None:
+            self.calendar.unit(site, row[2], unit)
         if row is not None and (row[3] == au.OUT) != ((site, unit) in self._out):
             self._in_service(now, site, unit, row)
 
@@ -237,18 +242,21 @@ class Recorder:
             series = self._out.pop((site, unit))
             outages.repaired += series is outages.broken
             series.add(now, -1)
+            self.calendar.out(now, site, unit, None)
             return
         reason = SiteUnit.from_row(row).reason
         in_window = reason is not None and reason.code in (Code.MAINTENANCE, Code.DRAINED)
         series = self._out[site, unit] = outages.in_window if in_window else outages.broken
         series.add(now, 1)
+        self.calendar.out(now, site, unit, (row[2], in_window))
         outages.maintained += in_window
         outages.failed += not in_window
         if not in_window and self.on_failure is not None:
             self.on_failure(now, site, unit)
 
-    def _use(self, now: Instant, site: str, type_: str, place: str, change: int) -> None:
+    def _use(self, now: Instant, site: str, held: tuple[str, str, str], change: int) -> None:
         """One thing more, or less, is at a place, which is in use as long as anything is."""
+        type_, place, _ = held
         before = self._users[site, place]
         self._users[site, place] += change
         if (before > 0) != (before + change > 0):
@@ -273,14 +281,17 @@ class Recorder:
             after = _Served(str(holder), str(kind), int(str(wanted)), int(str(end))) if live and serving else None
         if after is not None:
             self._served[site, lease] = after
+            if before is None or before.units != after.units:
+                self.calendar.leased(now, site, lease, after[:3])
             if after.holder in self._leased:
                 change = after.units - (before.units if before is not None else 0)
                 self._count(after, change, now, int(str(start)) if before is None else now)
         elif before is not None:
             del self._served[site, lease]
+            left = now < before.end <= now + self._leave.get(before.holder, 0)
+            at = before.end if left else now
+            self.calendar.leased(at, site, lease, None)
             if before.holder in self._leased:
-                left = now < before.end <= now + self._leave.get(before.holder, 0)
-                at = before.end if left else now
                 self._count(before, -before.units, at, at)
 
     def _count(self, served: _Served, change: int, at: Instant, promised_at: Instant) -> None:

@@ -17,6 +17,7 @@ PRINT_NO_DATA = {
     ("down",),
     ("run",),
     ("completion",),
+    ("runs",),
     ("mapper", "new"),
     ("mapper", "workload"),
     ("lease", "ssh"),

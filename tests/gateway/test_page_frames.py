@@ -16,7 +16,8 @@ from gateway_world import INVENTORY, GatewayUnderTest
 
 from leasekit.config.load import load
 from leasekit.gateway.cookies import HEADER, NAME, SECURE_NAME, is_foreign, session_of, set_session, word_of
-from leasekit.gateway.pages.routes import PAGES, ROOM, STATIC, VERSION
+from leasekit.gateway.pages.frames import ROOM, STATIC, VERSION
+from leasekit.gateway.pages.routes import PAGES
 
 PASSWORD = "correct horse battery"
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import mimetypes
 import re
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import attrs
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -24,6 +20,7 @@ from leasekit.gateway.accounts import SESSION, begin_session, close_session, ope
 from leasekit.gateway.callers import NOBODY
 from leasekit.gateway.cookies import is_foreign, session_of, set_session, word_of
 from leasekit.gateway.incoming import caller_of, read_body
+from leasekit.gateway.pages.frames import SAFE, PageFrames, WebPage
 from leasekit.gateway.pages.openid import COOKIE, BegunLogin, way_to, who_came_back
 from leasekit.gateway.problems import ProblemError
 from leasekit.gateway.rates import network
@@ -32,36 +29,9 @@ from leasekit.gateway.routing import BASE, Call
 if TYPE_CHECKING:
     from leasekit.gateway.door import GatewayDoor
 
-ROOM: Final = files("leasekit.gateway.pages")
 FORM: Final = "application/x-www-form-urlencoded"
-SAFE: Final = {
-    "cache-control": "no-store", "x-content-type-options": "nosniff", "x-frame-options": "DENY",
-    "referrer-policy": "same-origin", "cross-origin-opener-policy": "same-origin",
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
-        "trusted-types 'none'"
-    ),
-}  # fmt: skip
-"""Headers of every page: scripts and styles come from files of ours, and no text is ever made into either."""
-FOREVER: Final = {"cache-control": "public, max-age=31536000, immutable", "x-content-type-options": "nosniff"}
 HERE: Final = re.compile(r"/(?![/\\])[\x21-\x7e]{0,1900}")
 """Where somebody may be sent after the login: a path of this gateway."""
-
-
-@attrs.frozen
-class WebPage:
-    """A page: the name of its module, its title, and its path; ``office``: who sees all has a link to it."""
-
-    name: str
-    title: str
-    path: str
-    office: bool = False
-
-    @property
-    def in_menu(self) -> bool:
-        """Whether one can go there without naming a thing."""
-        return "{" not in self.path
 
 
 PAGES: Final = (
@@ -90,25 +60,8 @@ def page_routes(door: GatewayDoor, base: str) -> list[Route]:
         Route(f"{base}/login/openid", pages.begin_login, methods=["GET"]),
         Route(f"{base}/callback", pages.come_back, methods=["GET"]),
         Route(f"{base}/logout", pages.log_out, methods=["POST"]),
-        Route(f"{base}/static/{{version}}/{{file}}", _static, methods=["GET"]),
+        pages.frames.static(),
     ]
-
-
-def _read_static() -> dict[str, bytes]:
-    return {one.name: one.read_bytes() for one in (ROOM / "static").iterdir() if one.is_file()}
-
-
-STATIC: Final = _read_static()
-VERSION: Final = hashlib.blake2b(b"".join(STATIC[name] for name in sorted(STATIC)), digest_size=6).hexdigest()
-"""Part of the path of all files, so that browsers keep them for ever and still have those of another version."""
-
-
-async def _static(request: Request) -> Response:
-    data = STATIC.get(request.path_params["file"])
-    if data is None or request.path_params["version"] != VERSION:
-        return Response("there is no such file", status_code=HTTPStatus.NOT_FOUND, headers=SAFE)
-    kind = mimetypes.guess_type(request.path_params["file"])[0]
-    return Response(data, media_type=kind, headers=FOREVER)
 
 
 @attrs.define(eq=False)
@@ -117,13 +70,10 @@ class _Pages:
 
     door: GatewayDoor
     base: str
-    _templates: Environment = attrs.field(init=False)
+    frames: PageFrames = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        read = FunctionLoader(lambda name: (ROOM / "templates" / name).read_text())
-        self._templates = Environment(
-            loader=read, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-        )
+        self.frames = PageFrames(self.base, f"{self.base}{BASE}")
 
     async def home(self, request: Request) -> Response:
         """The calendar is what one comes for."""
@@ -221,13 +171,10 @@ class _Pages:
 
     def _made(self, template: str, request: Request, status: int = HTTPStatus.OK, **values: Any) -> Response:
         session = session_of(request.headers)
-        look = request.cookies.get("leasekit-look", "")
-        text = self._templates.get_template(template).render(
-            base=self.base, api=f"{self.base}{BASE}", static=f"{self.base}/static/{VERSION}",
-            word=word_of(session) if session else "", look=look if look in ("light", "dark") else "",
+        return self.frames.made(
+            template, request, status, word=word_of(session) if session else "",
             issuer="" if self.door.oidc is None else urlsplit(self.door.oidc.table.issuer).netloc, **values,
         )  # fmt: skip
-        return Response(text, status_code=status, media_type="text/html", headers=SAFE)
 
 
 def _here(to: str) -> str:

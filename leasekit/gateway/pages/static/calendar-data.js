@@ -9,7 +9,11 @@ const ASKED = ["nascent"], OVER = ["closed", "failed"];
 
 /** The calendar of a window, as `project` sees it: {sources, bookings, more, away}. */
 export async function readCalendar(project, from, to, signal) {
-  const told = await get("/calendar", { since: time.iso(from), until: time.iso(to), bins: BINS, limit: BARS_MAX }, signal);
+  return calendarOf(await get("/calendar", { since: time.iso(from), until: time.iso(to), bins: BINS, limit: BARS_MAX }, signal), project);
+}
+
+/** What the API told, as `project` sees it `now`; after the end of all (Infinity) nothing can be changed. */
+export function calendarOf(told, project, now = Date.now()) {
   const start = Date.parse(told.start), step = time.toSpan(told.step);
   const sources = [];
   told.rows.forEach((row, index) => {
@@ -19,27 +23,28 @@ export async function readCalendar(project, from, to, signal) {
     const at = row.at ?? [];
     source.classes.push({
       index, properties, id: row.class, units: (row.units ?? []).map((unit, on) => ({ ...unit, on })).sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true })), most: Math.max(0, ...(row.there ?? [])),
-      steps: at.map((number, nth) => [start + number * step, row.there[nth], row.booked[nth], row.free[nth]]),
+      steps: at.map((number, nth) => [start + number * step, row.there[nth], row.booked[nth], row.free[nth], row.mine?.[nth]]),
     });
   });
   sources.sort((a, b) => a.site.localeCompare(b.site) || a.type.localeCompare(b.type));
   // A lease that was closed early is shown no more: what was left of its time is free again.
-  const now = Date.now(), bars = told.bars.filter((bar) => !OVER.includes(bar.state) || Date.parse(bar.end) <= now);
-  const bookings = bars.map((bar) => booking(bar, told.rows[bar.row], project));
-  return { sources, bookings, more: told.more, away: told.away ?? [] };
+  const bars = told.bars.filter((bar) => !OVER.includes(bar.state) || Date.parse(bar.end) <= now);
+  const bookings = bars.map((bar) => booking(bar, told.rows[bar.row], project, now));
+  const stays = told.stays?.map((bar) => booking(bar, told.rows[bar.row], project, now));
+  return { sources, bookings, stays, live: now < Infinity, more: told.more, away: told.away ?? [] };
 }
 
-function booking(bar, row, project) {
+function booking(bar, row, project, now) {
   const start = Date.parse(bar.start), end = Date.parse(bar.end), own = Boolean(bar.lease) && bar.project === project;
   const over = OVER.includes(bar.state);
-  const kind = bar.kind === "maintenance" ? "withheld" : bar.kind === "hold" || ASKED.includes(bar.state) ? "held" : own ? "mine" : "other";
+  const kind = bar.kind === "failure" ? "failed" : bar.kind === "maintenance" ? "withheld" : bar.kind === "hold" || ASKED.includes(bar.state) ? "held" : own ? "mine" : "other";
   const state = bar.state || { withheld: "maintenance", held: "held" }[kind] || "booked";
   const label = bar.name || (own ? bar.lease : "") || bar.project || (kind === "withheld" ? bar.reason || "maintenance" : kind === "held" ? "held" : "booked");
   const units = `${bar.units} ${bar.units === 1 ? "unit" : "units"}`;
   return {
     site: row?.site ?? bar.site ?? "", type: row?.type ?? bar.type ?? "", row: bar.row, units: bar.units, on: bar.on ?? [], lease: bar.lease ?? "",
     project: bar.project ?? "", mine: own, start, end, kind, label, state, id: `${bar.lease ?? ""} ${bar.row} ${start} ${end}`,
-    waits: kind === "held", moves: own && !over && start > Date.now(), stretches: own && !over && end > Date.now(),
+    waits: kind === "held", moves: own && !over && start > now, stretches: own && !over && end > now,
     words: [label, units, state, bar.project, time.term(start, end)].filter(Boolean).join(" · "),
   };
 }
@@ -54,17 +59,18 @@ function levels(classes, booked, units) {
     found[index] += by;
   };
   for (const one of classes) {
-    let before = [0, 0, 0];
-    for (const [at, there, taken, free] of one.steps) {
-      const now = [taken, Math.max(0, there - taken - free), one.most - there];
-      now.forEach((count, index) => add(at, index + 1, count - before[index]));
+    let before = [0, 0, 0, 0];
+    for (const [at, there, taken, free, mine] of one.steps) {
+      const now = [mine ?? 0, taken, Math.max(0, there - taken - free), one.most - there];
+      now.forEach((count, index) => add(at, index, count - before[index]));
       before = now;
     }
   }
+  const known = classes.some((one) => one.steps[0]?.[4] !== undefined);
   // Units that are in maintenance are not there: of those that are missing it is known why.
   for (const one of booked) {
     for (const [at, by] of [[one.start, one.units], [one.end, -one.units]]) {
-      if (one.kind === "mine") add(at, 0, by);
+      if (one.kind === "mine" && !known) add(at, 0, by);
       if (one.kind === "withheld") add(at, 2, by);
       if (one.kind === "withheld") add(at, 3, -by);
     }
@@ -112,12 +118,12 @@ export function rowsOf(data, shown, open) {
       site = source.site;
       rows.push({ key: `site ${site}`, kind: "site", label: site, depth: 0, site });
     }
-    rows.push(...below(source, classes, all, open));
+    rows.push(...below(source, classes, all, data, open));
   }
   return rows;
 }
 
-function below(source, classes, all, open) {
+function below(source, classes, all, data, open) {
   const key = `${source.site}/${source.type}`, units = sum(classes.map((one) => one.most)), several = classes.length > 1;
   const opened = open.has(key), telling = (one) => one.properties.filter((text) => !source.classes.every((each) => each.properties.includes(text)));
   const rest = all.filter((one) => one.kind !== "other" || one.project);
@@ -125,16 +131,16 @@ function below(source, classes, all, open) {
   const more = lanes.slice(folded).reduce((count, lane) => count + lane.length, 0);
   const rows = [{
     key, kind: "type", depth: 1, label: source.type, sub: counts(units) + (several ? `, ${classes.length} classes` : "") + (more ? `, ${more} more bookings` : ""), site: source.site, type: source.type,
-    units, free: true, opens: several || more > 0 || classes.some((one) => one.units.length > 0), open: opened, filter: "",
+    units, free: data.live, opens: several || more > 0 || classes.some((one) => one.units.length > 0), open: opened, filter: "",
     steps: levels(classes, rest, units), lanes: lanes.slice(0, folded),
   }];
   if (!opened) return rows;
   for (const one of classes) {
-    const inside = `${key}/${one.id}`, theirs = all.filter((booked) => booked.row === one.index);
+    const inside = `${key}/${one.id}`, theirs = (data.stays ?? all).filter((booked) => booked.row === one.index);
     if (several) {
       rows.push({
         key: inside, kind: "class", depth: 2, label: telling(one).join(", ") || "the others", sub: counts(one.most), site: source.site, type: source.type,
-        units: one.most, free: true, opens: one.units.length > 0, open: open.has(inside), filter: telling(one).map(condition).join(" and "),
+        units: one.most, free: data.live, opens: one.units.length > 0, open: open.has(inside), filter: telling(one).map(condition).join(" and "),
         steps: levels([one], theirs, one.most),
       });
       if (!open.has(inside)) continue;
@@ -143,7 +149,7 @@ function below(source, classes, all, open) {
     for (const booked of theirs.sort((a, b) => a.start - b.start)) for (const at of booked.on) lanes[at]?.push(booked);
     one.units.forEach((unit) => rows.push({
       key: `unit ${source.site}/${unit.name}`, kind: "unit", depth: 3, label: unit.name, sub: ["free", "active"].includes(unit.state) ? "" : unit.reason || unit.state,
-      site: source.site, type: source.type, units: 1, lanes: [lanes[unit.on]],
+      site: source.site, type: source.type, units: 1, lanes: packed(lanes[unit.on]),
     }));
   }
   return rows;

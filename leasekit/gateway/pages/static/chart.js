@@ -43,8 +43,12 @@ export class Chart {
   #selection = null; #hover = null; #drag = null; #cursor = null; #pending = false; #shown = new Map(); #touches = new Map();
   #pinch = null;
 
-  /** `on`: select(row, start, end, done), pick(bar, row), change(bar, start, end, done), moved(from, to), toggle(row). */
+  /**
+   * `on`: select(row, start, end, done), pick(bar, row), change(bar, start, end, done), moved(from, to), toggle(row),
+   * now(); and, where nothing can be reserved, at(instant) and clock(), the instant that is marked.
+   */
   constructor(place, from, to, on) {
+    this.clock = on.clock ?? Date.now;
     this.#from = from;
     this.#to = to;
     this.on = on;
@@ -238,7 +242,7 @@ export class Chart {
       this.#paintRow(context, this.#rows[at]);
     }
     this.#paintSelection(context);
-    const now = this.#x(Date.now());
+    const now = this.#x(this.clock());
     context.strokeStyle = this.#colors.now;
     context.lineWidth = 1.5;
     line(context, now, top, now, top + this.#height);
@@ -269,7 +273,7 @@ export class Chart {
       const zero = time.instant(p.year, p.month, p.day);
       for (let at = zero + Math.ceil((this.#from - zero) / step) * step; at < this.#to; at += step) found.push(at);
     }
-    return { at: found, show: (at) => (step >= DAY ? `${time.weekday(at)} ${time.date(at)}` : time.clock(at)), step };
+    return { at: found, show: (at) => (step >= DAY ? time.day(at) : time.clock(at)), step };
   }
 
   #paintAxis() {
@@ -293,7 +297,7 @@ export class Chart {
     context.fillStyle = colors.text;
     context.font = "600 12px system-ui, sans-serif";
     let last = -Infinity;
-    const above = step >= DAY ? (at) => time.month(at) : (at) => `${time.weekday(at)} ${time.date(at)}`;
+    const above = step >= DAY ? (at) => time.month(at) : (at) => time.day(at);
     const bounds = [this.#from, ...this.#bounds(step)];
     bounds.forEach((at, index) => {
       const x = Math.max(this.#x(at), this.#labels) + 4, next = index + 1 < bounds.length ? this.#x(bounds[index + 1]) : Infinity;
@@ -302,7 +306,7 @@ export class Chart {
       context.fillText(words, x, 10);
       last = x + context.measureText(words).width + 12;
     });
-    const now = this.#x(Date.now());
+    const now = this.#x(this.clock());
     context.fillStyle = colors.now;
     context.beginPath();
     context.moveTo(now - 5, AXIS - 8);
@@ -328,7 +332,7 @@ export class Chart {
 
   #paintDays(context) {
     const span = this.#to - this.#from, colors = this.#colors;
-    if (span > 2 * HOUR && span < 120 * DAY) {
+    if (span > 2 * HOUR && span < 120 * DAY && !time.isVirtual()) {
       const p = time.parts(this.#from);
       context.fillStyle = colors.weekend;
       for (let day = p.day, at; (at = time.instant(p.year, p.month, day)) < this.#to; day++) {
@@ -615,7 +619,7 @@ export class Chart {
       if (before && before.start === start && before.end === end) return undefined;
       if (drag.shown.bar) this.on.change(drag.bar, start, end, false, drag.row);
       else this.on.select(drag.row, start, end, false);
-    }
+    } else this.on.at?.(drag.at + by);
     this.draw();
     return undefined;
   }
@@ -655,14 +659,14 @@ export class Chart {
       const start = this.#snap(drag.at, Math.floor);
       this.#selection = { key: drag.row.key, start, end: start + Math.max(this.step, HOUR) };
       this.on.select(drag.row, start, this.#selection.end, true);
-    }
+    } else if (!drag.moved) this.on.at?.(drag.at);
     return this.draw();
   }
 
   #hovered(hit, event) {
     this.#hover = hit;
-    const can = hit && (hit.edge || hit.bar || hit.row.free);
-    this.scroll.style.cursor = !can ? "" : hit.edge ? "ew-resize" : hit.bar ? "pointer" : "cell";
+    const can = hit && (hit.edge || hit.bar || hit.row.free || this.on.at);
+    this.scroll.style.cursor = !can ? "" : hit.edge ? "ew-resize" : hit.bar ? "pointer" : this.on.at ? "col-resize" : "cell";
     const words = hit && (hit.bar ? hit.bar.words : hit.row.steps ? this.#said(hit.row, hit.at) : "");
     this.say(words);
     if (words) this.#tipAt(event);
@@ -686,7 +690,7 @@ export class Chart {
   #focus() {
     if (!this.#cursor) {
       const row = Math.max(0, this.#rows.findIndex((one) => one.free));
-      this.#cursor = { row, lane: -1, start: this.#snap(Math.max(Date.now(), this.#from), Math.ceil), length: Math.max(this.step, HOUR) };
+      this.#cursor = { row, lane: -1, start: this.#snap(Math.max(this.clock(), this.#from), Math.ceil), length: Math.max(this.step, HOUR) };
     }
     this.draw();
   }
@@ -741,7 +745,8 @@ export class Chart {
       else if (row?.free) {
         this.#selection = { key: row.key, start: cursor.start, end: cursor.start + cursor.length };
         this.on.select(row, cursor.start, cursor.start + cursor.length, true, true);
-      } else if (row?.opens) this.on.toggle(row);
+      } else if (this.on.at) this.on.at(cursor.start);
+      else if (row?.opens) this.on.toggle(row);
     } else if (event.key === "o" && row?.opens) this.on.toggle(row);
     else if (event.key === "+" || event.key === "=") this.zoom(1 / 1.5, cursor.start);
     else if (event.key === "-") this.zoom(1.5, cursor.start);

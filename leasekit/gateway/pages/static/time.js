@@ -15,8 +15,19 @@ export function setLocal(value) {
   localStorage.setItem("leasekit-zone", value ? "local" : "utc");
 }
 
+let virtual = false;
+
+/** From now on times are a run's, whose clock began at an instant: at the beginning of time they are counted in days. */
+export function setBegin(at) {
+  virtual = at === 0;
+  local &&= !virtual;
+}
+
+/** Whether days have no names. */
+export const isVirtual = () => virtual;
+
 /** What the zone is called. */
-export const zone = () => (local ? new Intl.DateTimeFormat("en", { timeZoneName: "short" }).formatToParts().find((part) => part.type === "timeZoneName").value : "UTC");
+export const zone = () => virtual ? "run time" : (local ? new Intl.DateTimeFormat("en", { timeZoneName: "short" }).formatToParts().find((part) => part.type === "timeZoneName").value : "UTC");
 
 /** The parts of an instant (milliseconds). */
 export function parts(at) {
@@ -31,15 +42,15 @@ export const instant = (year, month = 0, day = 1, hour = 0, minute = 0, second =
   (local ? new Date(year, month, day, hour, minute, second).getTime() : Date.UTC(year, month, day, hour, minute, second));
 
 export const clock = (at) => { const p = parts(at); return `${two(p.hour)}:${two(p.minute)}`; };
-export const date = (at) => { const p = parts(at); return `${p.day} ${MONTHS[p.month]}`; };
-export const weekday = (at) => DAYS[parts(at).weekday];
-export const month = (at) => { const p = parts(at); return `${MONTHS[p.month]} ${p.year}`; };
+export const date = (at) => { const p = parts(at); return virtual ? `day ${Math.floor(at / DAY) + 1}` : `${p.day} ${MONTHS[p.month]}`; };
+export const day = (at) => virtual ? date(at) : `${DAYS[parts(at).weekday]} ${date(at)}`;
+export const month = (at) => { const p = parts(at); return virtual ? date(at) : `${MONTHS[p.month]} ${p.year}`; };
 
 /** A date and a time; the year where it is not this one. */
 export function moment(at, withSeconds = false) {
   const p = parts(at);
-  const year = p.year === parts(Date.now()).year ? "" : ` ${p.year}`;
-  return `${DAYS[p.weekday]} ${p.day} ${MONTHS[p.month]}${year} ${two(p.hour)}:${two(p.minute)}${withSeconds ? `:${two(p.second)}` : ""}`;
+  const year = virtual || p.year === parts(Date.now()).year ? "" : ` ${p.year}`;
+  return `${day(at)}${year} ${two(p.hour)}:${two(p.minute)}${withSeconds ? `:${two(p.second)}` : ""}`;
 }
 
 /** A term; the date of its end is left out where it is that of its start. */
