@@ -90,6 +90,15 @@ def test_what_units_are_used_for_is_told_of_open_rows_alone(tmp_path: Path) -> N
     assert levels(view, "there")[:7] == levels(view, "free")[:7] == [2, 2, 2, 1, 2, 1, 2]
 
 
+def test_a_type_is_opened_whatever_is_in_its_name(tmp_path: Path) -> None:
+    """A comma of a name is written otherwise than one between names."""
+    book, type_ = CalendarBook(), "disk, 50%2C"
+    book.used(HOUR, "lab", "n0", (type_, "n0", "a"))
+    run = written(tmp_path, book)
+    assert len(run.view(RunAsked(open="lab/x,lab/disk%2C 50%252C")).stays) == 1
+    assert run.view(RunAsked(open=f"lab/{type_}")).stays == []
+
+
 def test_the_shortest_are_left_out_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of leases, and of what single units are used for; a window that has fewer of them shows all."""
     book = CalendarBook()

@@ -15,12 +15,13 @@ from web_world import RULES, WITHIN_MS, chromium
 __all__ = ["chromium"]
 pytestmark = pytest.mark.xdist_group("system")
 RUN = f"{MARKUP} 4"
+TYPE = f"{MARKUP}, 50%"
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where runs are served whose names and types are markup."""
-    folder: Path = run_folder(tmp_path_factory.mktemp("lab"), MARKUP, MARKUP)
+    folder: Path = run_folder(tmp_path_factory.mktemp("lab"), TYPE, MARKUP)
     with serving("runs", str(folder)) as (address, _):
         yield address
 
@@ -72,7 +73,7 @@ def test_runs_are_compared_and_one_is_opened(reader: Reader, address: str) -> No
     expect(page.get_by_role("row", name="web.mean_leased")).to_have_count(0)
     expect(page.get_by_role("img", name="site_usage").first).to_be_attached()
     page.get_by_role("link", name=RUN).click()
-    expect(page.locator(".row-label", has_text=MARKUP).first).to_be_visible()
+    expect(page.locator(".row-label", has_text=TYPE).first).to_be_visible()
     reader.check()
 
 
@@ -89,7 +90,7 @@ def test_a_run_is_played_scrubbed_and_asked(reader: Reader, address: str) -> Non
     for key in ("ArrowDown", "ArrowDown", "Enter"):
         page.keyboard.press(key)
     chosen = side.locator(".picked")
-    expect(chosen).to_contain_text(f"{MARKUP} at lab")
+    expect(chosen).to_contain_text(f"{TYPE} at lab")
     expect(chosen.get_by_role("code")).to_have_count(1)
     expect(page.locator("#notes .note")).to_have_count(0)
     reader.check()
@@ -103,12 +104,39 @@ def test_a_run_is_played_scrubbed_and_asked(reader: Reader, address: str) -> Non
     expect(side).to_contain_text("What has happened last")
     slider.press("Home")
     expect(side).to_contain_text("What comes next")
-    page.locator(".row-label", has_text=MARKUP).first.get_by_role("button").click()
+    page.locator(".row-label", has_text=TYPE).first.get_by_role("button").click()
     expect(page.locator(".row-label", has_text="n3")).to_be_visible()
+    heights = page.locator(".row-label[data-kind=unit]").evaluate_all("all => all.map(one => one.offsetHeight)")
+    assert heights == [22] * 4, "a unit that nobody had is as high as others"
     page.get_by_role("button", name="Zoom in").click()
     page.wait_for_url("**from=*")
     page.reload()
     expect(page.locator(".row-label", has_text="n3")).to_be_visible()
+    reader.check()
+
+
+def test_a_run_is_read_as_tables(reader: Reader, address: str) -> None:
+    """What is free, and who has what, of the window that one sees; a lease leads to its instant, as in the chart."""
+    page = reader.open(address)
+    page.get_by_role("link", name=RUN).click()
+    page.get_by_role("button", name="Table").click()
+    free, leases = page.get_by_role("table", name="What is free"), page.get_by_role("table", name="Bookings")
+    expect(free.get_by_role("columnheader", name="web", exact=True)).to_be_visible()
+    expect(free.get_by_role("cell", name="2 of 4", exact=True).first).to_be_visible()
+    expect(free.get_by_role("button")).to_have_count(0)
+    reader.check()
+    last = leases.get_by_role("row").last
+    begin, bars = last.get_by_role("cell").nth(2).inner_text(), leases.get_by_role("row").count()
+    last.get_by_role("button").press("Enter")
+    expect(page.locator(".when")).to_have_text(begin)
+    expect(page.locator(".picked")).to_contain_text(f"{TYPE} at lab")
+    page.wait_for_url("**at=*")
+    page.reload()
+    expect(leases.get_by_role("row")).to_have_count(bars)
+    page.get_by_role("button", name="Zoom in").click()
+    expect(leases.get_by_role("row")).not_to_have_count(bars)
+    page.get_by_role("button", name="Table").click()
+    expect(page.locator(".row-label", has_text=TYPE).first).to_be_visible()
     reader.check()
 
 

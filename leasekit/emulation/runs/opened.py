@@ -10,6 +10,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final, NamedTuple, TypeAlias
+from urllib.parse import unquote
 
 import msgpack
 import numpy as np
@@ -57,7 +58,7 @@ class RunsOverview(Struct, kw_only=True):
 class RunAsked(Struct, forbid_unknown_fields=True, kw_only=True):
     """What is asked of a run's calendar: from ``since`` to ``until`` (all of it), in as many as ``bins`` stretches, at
     most ``limit`` bars; what ``guest`` has (the first by name) is told apart; ``open`` are the classes (SITE/TYPE, with
-    commas) whose units are shown.
+    commas between them; a comma or a percent sign of a name is written as in an address) whose units are shown.
     """
 
     since: At | None = None
@@ -199,7 +200,7 @@ class OpenedRun:
         least = -(-(until - since) // asked.bins)
         step = next((one for one in STEPS if one >= least), -(-least // DAY) * DAY)
         edges = np.arange(since // step * step, until + step, step, dtype=np.int64)
-        exact, opened = max(1, step // FINER), set(asked.open.split(","))
+        exact, opened = max(1, step // FINER), {unquote(one) for one in asked.open.split(",")}
         inside = self._tables[LEASED].within(since, until)
         chosen = inside.longest(asked.limit)
         columns = [column.tolist() for column in chosen]

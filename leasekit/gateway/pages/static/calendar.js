@@ -3,14 +3,15 @@
 import { Problem, gently, get, here, listen, path } from "./api.js";
 import { Chart, SPAN_MAX, SPAN_MIN, freeOver } from "./chart.js";
 import { readCalendar, rowsOf } from "./calendar-data.js";
-import { h, fill, button, choice, chip, empty, field, table } from "./dom.js";
-import { note, page, setView, view } from "./frame.js";
+import { fillTables } from "./calendar-table.js";
+import { h, fill, button, choice, chip, empty, field } from "./dom.js";
+import { asList, note, ofList, page, setView, view } from "./frame.js";
 import { Trying, changeForm, closeForm, extendForm, goesOn, title } from "./lease-actions.js";
 import { Reserving } from "./reserve.js";
 import * as time from "./time.js";
 
 const { HOUR, DAY } = time;
-const MOVED_MS = 250, ROWS_MAX = 1000;
+const MOVED_MS = 250;
 const SPANS = [["Day", DAY], ["Week", 7 * DAY], ["Month", 31 * DAY], ["Year", 365 * DAY]];
 
 /** The page: its tools, the chart or the table, and what is beside it. */
@@ -18,7 +19,7 @@ class Calendar {
   constructor(place, projects, shown) {
     this.projects = projects;
     this.project = projects.includes(shown.project) ? shown.project : projects[0];
-    this.open = new Set((shown.open ?? "").split(",").filter(Boolean));
+    this.open = new Set(ofList(shown.open));
     const now = Date.now(), asked = [Date.parse(shown.from), Date.parse(shown.to)];
     const span = asked[1] - asked[0];
     [this.from, this.to] = span >= SPAN_MIN && span <= SPAN_MAX ? asked : [now - 2 * HOUR, now + 22 * HOUR];
@@ -144,7 +145,6 @@ class Calendar {
     const asTable = view().view === "table";
     this.chartPlace.hidden = asTable;
     this.tablePlace.hidden = !asTable;
-    this.frame.classList.toggle("only-side", asTable);
     this.frame.hidden = asTable && this.side.hidden;
     this.rows = rowsOf(this.data, view(), this.open);
     this.chart.setRows(this.rows);
@@ -155,32 +155,15 @@ class Calendar {
 
   toggle(row) {
     this.open[this.open.has(row.key) ? "delete" : "add"](row.key);
-    setView({ open: [...this.open].join(",") });
+    setView({ open: asList(this.open) });
     this.show();
   }
 
-  /** The same as the chart, as tables. */
   showTable() {
-    const rows = this.rows.filter((row) => row.steps && row.free), periods = [], bookings = [];
-    for (const row of rows) {
-      row.steps.forEach(([start, mine, others, withheld, absent], index) => {
-        const end = row.steps[index + 1]?.[0] ?? this.loaded[1];
-        if (end <= this.from || start >= this.to) return;
-        const free = Math.max(0, row.units - mine - others - withheld - absent);
-        const from = Math.max(start, this.from), to = Math.min(end, this.to);
-        periods.push([row.site, row.depth > 1 ? `${row.type}: ${row.label}` : row.type, time.moment(from), time.moment(to), `${free} of ${row.units - absent}`, String(mine), String(others), String(withheld),
-          free && to > Date.now() ? button("Reserve", () => this.select(row, Math.max(from, Date.now()), to, true, true), { "aria-label": `Reserve ${row.type} at ${row.site} from ${time.moment(from)}` }) : ""]);
-      });
-    }
-    for (const one of this.data.bookings) {
-      if (one.end > this.from && one.start < this.to) bookings.push([one.site, one.type, time.moment(one.start), time.moment(one.end), String(one.units), chip(one.state, one.kind), one.project, one.lease && one.mine ? button(one.label, () => this.pick(one.lease), {}) : one.label]);
-    }
-    bookings.sort((a, b) => (a[0] < b[0] ? -1 : 1));
-    const cut = (list) => list.length > ROWS_MAX && h("p", { class: "dim" }, `The first ${ROWS_MAX} of ${list.length}: show less time, or one site or type.`);
-    fill(this.tablePlace, h("h2", {}, "What is free"), cut(periods),
-      periods.length ? table("What is free", ["Site", "Type", `From (${time.zone()})`, "To", "Free", "Mine", "Others", "Withheld", h("span", { class: "hidden" }, "Do")], periods.slice(0, ROWS_MAX)) : empty("Nothing in this time."),
-      h("h2", {}, "Bookings"), cut(bookings),
-      bookings.length ? table("Bookings", ["Site", "Type", `From (${time.zone()})`, "To", "Units", "State", "Whose", "Lease"], bookings.slice(0, ROWS_MAX)) : empty("None in this time."));
+    fillTables(this.tablePlace, { rows: this.rows, bookings: this.data.bookings }, { from: this.from, to: this.to, last: this.loaded[1] }, {
+      pick: (one) => one.lease && one.mine && (() => this.pick(one.lease)),
+      reserve: (row, from, to) => this.select(row, from, to, true, true),
+    });
   }
 
   // -- what is beside it ---------------------------------------------------------------------------------------------

@@ -80,7 +80,8 @@ export class Chart {
     for (const row of rows) {
       row.y = y;
       row.top = row.steps ? PROFILE : row.kind === "unit" ? 0 : HEAD;
-      row.height = row.top + (row.lanes?.length ?? 0) * (row.kind === "unit" ? UNIT : LANE) + (row.lanes?.length && row.kind !== "unit" ? 4 : 0);
+      const lanes = row.lanes?.length ?? 0;
+      row.height = row.kind === "unit" ? Math.max(1, lanes) * UNIT : row.top + lanes * LANE + (lanes ? 4 : 0);
       y += row.height;
     }
     this.scroll.dataset.bars = rows.reduce((count, row) => count + (row.lanes ?? []).flat().length, 0);

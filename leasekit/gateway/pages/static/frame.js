@@ -66,3 +66,7 @@ export function setView(values, push = false) {
   const text = query.toString();
   history[push ? "pushState" : "replaceState"](null, "", location.pathname + (text ? `?${text}` : ""));
 }
+
+/** Names as one word of an address, whatever is in them; and such a word as names. */
+export const asList = (names) => [...names].map((one) => one.replace(/[%,]/g, encodeURIComponent)).join(",");
+export const ofList = (word = "") => word.split(",").filter(Boolean).map((one) => one.replace(/%2C|%25/g, decodeURIComponent));

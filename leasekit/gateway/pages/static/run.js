@@ -3,8 +3,9 @@
 import { get, gently, path } from "./api.js";
 import { Chart, SPAN_MIN } from "./chart.js";
 import { calendarOf, rowsOf } from "./calendar-data.js";
+import { fillTables } from "./calendar-table.js";
 import { button, choice, empty, field, fill, h, table } from "./dom.js";
-import { page, setView, view } from "./frame.js";
+import { asList, ofList, page, setView, view } from "./frame.js";
 import * as time from "./time.js";
 
 const { HOUR, DAY } = time;
@@ -19,25 +20,26 @@ class RunShown {
     [this.begin, this.over] = [Date.parse(told.begin), Date.parse(told.over)];
     time.setBegin(this.begin);
     document.getElementById("zone").hidden = time.isVirtual();
-    this.open = new Set((shown.open ?? "").split(",").filter(Boolean));
+    this.open = new Set(ofList(shown.open));
     this.guest = shown.guest ?? told.guests[0] ?? "";
     const asked = [Date.parse(shown.from), Date.parse(shown.to)], at = Date.parse(shown.at);
     [this.from, this.to] = asked[1] - asked[0] >= SPAN_MIN ? asked : [this.begin, this.over];
     this.at = at >= this.begin && at <= this.over ? at : this.begin;
     this.speed = DAY;
     this.chartPlace = h("div", { class: "chart" });
+    this.tablePlace = h("div", { class: "tables", hidden: true });
     this.picked = h("section", { class: "picked", role: "status" });
     this.moment = h("div");
     this.side = h("aside", { class: "side", "aria-label": "At this time" }, this.picked, this.moment);
     this.left = h("div", { class: "dim", role: "status" });
     this.tools = h("div", { class: "tools" });
     this.player = h("div", { class: "tools player" });
-    fill(place, this.tools, h("div", { class: "calendar" }, this.chartPlace, this.side), this.left, this.player,
-      h("p", { class: "hidden", id: "chart-keys" }, "Arrows move, Enter goes to that time or tells of a lease, o opens a row, plus and minus zoom."));
+    fill(place, this.tools, h("div", { class: "calendar" }, this.chartPlace, this.tablePlace, this.side), this.left, this.player,
+      h("p", { class: "hidden", id: "chart-keys" }, "Arrows move, Enter goes to that time or tells of a lease, o opens a row, plus and minus zoom. The button Table shows the same as tables."));
     this.chart = new Chart(this.chartPlace, this.from, this.to, {
       clock: () => this.at,
       at: (at) => this.seek(at),
-      pick: (bar) => { this.seek(Math.max(this.begin, bar.start)); this.pick(bar); },
+      pick: (bar) => this.goTo(bar),
       moved: (from, to) => this.moved(from, to),
       toggle: (row) => this.toggle(row),
       now: () => this.chart.reveal(this.at, this.at),
@@ -49,11 +51,13 @@ class RunShown {
   }
 
   makeTools(guests) {
+    const asTable = button("Table", () => { const on = view().view !== "table"; asTable.setAttribute("aria-pressed", String(on)); setView({ view: on ? "table" : "" }); this.show(); }, { "aria-pressed": String(view().view === "table") });
     const all = path("", {});
     fill(this.tools, h("a", { href: all, class: "button" }, "All runs"), h("strong", {}, this.run),
       h("span", { class: "group" }, button("‹", () => this.chart.pan(-0.5), { "aria-label": "Earlier" }), button("All", () => this.chart.show(this.begin, this.over)), button("›", () => this.chart.pan(0.5), { "aria-label": "Later" })),
       h("span", { class: "group" }, button("−", () => this.chart.zoom(1.6), { "aria-label": "Zoom out" }), button("+", () => this.chart.zoom(1 / 1.6), { "aria-label": "Zoom in" })),
-      guests.length > 0 && field("Guest", choice(guests, this.guest, (value) => { this.guest = value; setView({ guest: value }); this.soon(); })));
+      guests.length > 0 && field("Guest", choice(guests, this.guest, (value) => { this.guest = value; setView({ guest: value }); this.soon(); })),
+      asTable);
     this.plays = button("Play", () => this.play(!this.playing), { class: "do", "aria-pressed": "false" });
     this.slider = h("input", { type: "range", min: this.begin, max: this.over, step: 60_000, value: this.at, "aria-label": "Time of the run", on: { input: () => this.seek(Number(this.slider.value)) } });
     this.when = h("output", { class: "when" });
@@ -65,7 +69,7 @@ class RunShown {
   async load() {
     const span = this.to - this.from, from = Math.max(this.begin, this.from - span), to = Math.min(this.over, this.to + span);
     if (from >= to) return;
-    this.take(await get("/calendar", { run: this.run, since: time.iso(from), until: time.iso(to), guest: this.guest, open: [...this.open].join(",") }), from, to);
+    this.take(await get("/calendar", { run: this.run, since: time.iso(from), until: time.iso(to), guest: this.guest, open: asList(this.open) }), from, to);
   }
 
   soon = gently(() => this.load().catch((problem) => fill(this.left, h("span", { class: "refused" }, problem.message))));
@@ -81,9 +85,21 @@ class RunShown {
   }
 
   show() {
-    const rows = rowsOf(this.data, {}, this.open);
-    this.chart.setRows(rows);
-    if (!rows.length) fill(this.chartPlace, empty("No site of this run had any unit."));
+    this.rows = rowsOf(this.data, {}, this.open);
+    for (const row of this.rows) row.steps?.push([this.over, 0, 0, 0, row.units]);
+    const asTable = view().view === "table";
+    this.chartPlace.hidden = asTable;
+    this.tablePlace.hidden = !asTable;
+    this.chart.setRows(this.rows);
+    if (asTable) this.showTable();
+    else if (!this.rows.length) fill(this.chartPlace, empty("No site of this run had any unit."));
+  }
+
+  showTable() {
+    const last = Math.min(this.over, this.loaded[1]);
+    fillTables(this.tablePlace, { rows: this.rows, bookings: this.data.bookings }, { from: Math.max(this.from, this.begin), to: Math.min(this.to, last), last }, {
+      mine: this.guest || "Mine", pick: (bar) => () => this.goTo(bar),
+    });
   }
 
   moved(from, to) {
@@ -92,11 +108,12 @@ class RunShown {
     this.movedTimer = setTimeout(() => setView({ from: time.iso(from), to: time.iso(to) }), MOVED_MS);
     const [first, last] = this.loaded, span = to - from;
     if (Math.max(from, this.begin) < first || Math.min(to, this.over) > last || last - first > FINER * span) this.soon();
+    if (view().view === "table") this.showTable();
   }
 
   toggle(row) {
     this.open[this.open.has(row.key) ? "delete" : "add"](row.key);
-    setView({ open: [...this.open].join(",") });
+    setView({ open: asList(this.open) });
     this.show();
     this.soon();
   }
@@ -133,6 +150,12 @@ class RunShown {
       past.length > 0 && [h("h3", {}, "What has happened last"), h("ul", { class: "timeline brief" }, past.map(row))],
       next.length > 0 && [h("h3", {}, "What comes next"), h("ul", { class: "timeline brief" }, next.map(row))],
       !lines.length && h("p", { class: "dim" }, "The run kept no log."));
+  }
+
+  /** Go to where a bar begins, and tell of it. */
+  goTo(bar) {
+    this.seek(Math.max(this.begin, bar.start));
+    this.pick(bar);
   }
 
   /** Tell of a bar beside the calendar, for as long as the time is one of its own. */
