@@ -41,6 +41,8 @@ CHANGED: Final = b"event: changed\ndata: {}\n\n"
 """That something has changed, for who may not see what."""
 APPROVALS_CHANGED: Final = b"event: approvals\ndata: {}\n\n"
 """That something waits to be approved, or was decided."""
+DELIVERIES_CHANGED: Final = b"event: deliveries\ndata: {}\n\n"
+"""That something was sent by a rule, or could not be."""
 
 BEHIND: Final = b": you are too far behind: go on with Last-Event-ID\n\n"
 

@@ -15,6 +15,7 @@ from leasekit.config.gateway import MailTable
 from leasekit.core.time import SECOND
 from leasekit.gateway.actors import ActorAwayError, ActorConnection, RefusedError
 from leasekit.gateway.door import GUEST, GatewayDoor
+from leasekit.gateway.events import DELIVERIES_CHANGED
 from leasekit.gateway.notices import DeliveryRecord, ends_lease, notices_of, soon
 from leasekit.gateway.policies import tell_end
 from leasekit.gateway.sending import SendingError, send
@@ -142,6 +143,7 @@ class Notifier:
         finally:
             self._under_way.discard(one.id)
         await self._door.commit(*notices.tried(one.id, problem, self._door.clock()))
+        self._door.hub.hint(DELIVERIES_CHANGED, one.notice.project)
         self._door.told.set()
 
 

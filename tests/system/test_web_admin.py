@@ -1,19 +1,65 @@
-"""The pages of those who decide and administer: what waits to be approved."""
+"""The pages of those who decide and administer: what waits to be approved; users, tokens, policies, and who is told."""
 
 from __future__ import annotations
 
+import queue as queues
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import httpx
 import pytest
 from gateway.gateway_world import until
 from playwright.sync_api import expect
-from web_world import XSS, Person, WebLab, chromium, lab, person
+from web_world import WITHIN_MS, XSS, Person, WebLab, chromium, person, web_lab
 
-__all__ = ["chromium", "lab", "person"]
+from leasekit.core.schema import Change
+from leasekit.gateway.notices import DEAD, DELIVERIES, RULES, TRIES_MAX, DeliveryRecord, Notification, RuleRecord
+
+__all__ = ["chromium", "person"]
 pytestmark = pytest.mark.xdist_group("system")
+
+
+class Hook(BaseHTTPRequestHandler):
+    """A webhook, which keeps what comes."""
+
+    got: queues.Queue[bytes] = queues.Queue()
+
+    def do_POST(self) -> None:
+        """Take one."""
+        Hook.got.put(self.rfile.read(int(self.headers["content-length"])))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture(scope="module")
+def hook() -> Iterator[str]:
+    """The address of a webhook."""
+    server = HTTPServer(("127.0.0.1", 0), Hook)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/hook"
+    server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory, hook: str) -> Iterator[WebLab]:
+    """The deployment, whose gateway has tried in vain for half a day to send something to the webhook."""
+    rule = RuleRecord(
+        id="r1", project="alpha", caller="ada", events=["granted"], url=f"{hook}?of=ada", mail="", type=XSS,
+        ends=["1d"], starts=["1h"], secret="whsec_c2VjcmV0",
+    )  # fmt: skip
+    notice = Notification(kind="granted", key="k", project="alpha", at=1, lease=XSS)
+    dead = DeliveryRecord(
+        id="d1", rule="r1", state=DEAD, at=2**52, notice=notice, tries=TRIES_MAX, problem=f"it was away {XSS}"
+    )
+    kept = (Change(RULES, "r1", rule.row()), Change(DELIVERIES, "d1", dead.row()))
+    with web_lab(tmp_path_factory.mktemp("web"), 'webhook_networks = ["127.0.0.0/8"]\n', *kept) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -129,3 +175,134 @@ def test_a_change_that_needs_approval_is_asked_for(
         expect(card).to_have_count(0)
         assert ada.get("/approvals?state=approved").json()["items"][-1]["lease"] == lease
     ada.post(f"/leases/{lease}/close", json={})
+
+
+def test_an_operator_makes_changes_and_removes_a_user(person: Callable[..., Person], lab: WebLab) -> None:
+    """The rights that are ticked are those that there are; what has ended has ended."""
+    who = person("olga")
+    page = who.open("/admin")
+    who.check()
+    users = page.get_by_role("region", name="Users")
+    page.get_by_role("button", name="Add user…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name", exact=True).fill(XSS)
+    dialog.get_by_label("Password", exact=True).fill("short")
+    who.check()
+    dialog.get_by_role("button", name="Add").click()
+    expect(page.locator("#notes")).to_contain_text("password: found 5 characters")
+    dialog.get_by_label("Password", exact=True).fill("long enough, is it")
+    dialog.get_by_role("button", name="Add").click()
+    expect(page.locator("#notes")).to_contain_text("expected 1 to 64 letters")
+    dialog.get_by_label("Name", exact=True).fill("nina")
+    dialog.get_by_label("alpha").select_option("viewer")
+    dialog.get_by_role("button", name="Add").click()
+    row = users.get_by_role("row").filter(has_text="nina")
+    expect(row).to_contain_text("viewer of alpha")
+    page.get_by_role("button", name="Rights of nina").click()
+    dialog.get_by_label("alpha").select_option("")
+    dialog.get_by_label("auditor").check()
+    dialog.get_by_role("button", name="Change").click()
+    expect(row).to_contain_text("auditor")
+    expect(row).not_to_contain_text("alpha")
+    page.get_by_role("button", name="Password of nina").click()
+    dialog.get_by_label("New password", exact=True).fill("quite another one")
+    dialog.get_by_role("button", name="Change").click()
+    expect(dialog).to_be_hidden()
+    asked = {"name": "nina", "password": "quite another one"}
+    assert httpx.post(f"{lab.url}/api/v1/sessions", json=asked, timeout=30).status_code == 201
+    page.get_by_role("button", name="Remove nina").click()
+    dialog.get_by_role("button", name="Remove").click()
+    expect(row).to_have_count(0)
+    assert httpx.post(f"{lab.url}/api/v1/sessions", json=asked, timeout=30).status_code == 401
+
+
+def test_a_token_is_made_shown_once_and_revoked(person: Callable[..., Person], lab: WebLab) -> None:
+    """By a user, whose rights it can't exceed."""
+    who = person("ada")
+    page = who.open("/admin")
+    expect(page.get_by_role("button", name="Add user…")).to_have_count(0)
+    expect(page.get_by_role("region", name="Users").get_by_role("row")).to_have_count(2)
+    page.get_by_role("button", name="New token…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("For", exact=True).fill(XSS)
+    dialog.get_by_label("alpha").select_option("manager")
+    dialog.get_by_role("button", name="Make").click()
+    expect(page.locator("#notes")).to_contain_text("can't allow more than its maker may")
+    dialog.get_by_label("alpha").select_option("viewer")
+    who.check()
+    dialog.get_by_role("button", name="Make").click()
+    secret = dialog.get_by_label("The secret")
+    expect(secret).to_contain_text("lk_")
+    who.check()
+    headers = {"authorization": f"Bearer {secret.text_content()}"}
+    me = httpx.get(f"{lab.url}/api/v1/me", headers=headers).json()
+    assert (me["caller"], me["projects"], me["offices"]) == ("ada", {"alpha": "viewer"}, [])
+    dialog.get_by_role("button", name="I have it").click()
+    row = page.get_by_role("region", name="Tokens").get_by_role("row").filter(has_text=XSS)
+    row.get_by_role("button").click()
+    expect(row).to_have_count(0)
+    assert httpx.get(f"{lab.url}/api/v1/me", headers=headers).status_code == 401
+    who.check()
+
+
+def test_a_policy_is_set(person: Callable[..., Person], olga: httpx.Client) -> None:
+    """What is left empty is not limited; what is wrong is told, and nothing is set."""
+    who = person("olga")
+    page = who.open("/admin")
+    row = page.get_by_role("region", name="Policies").get_by_role("row").filter(has_text="beta")
+    expect(row).to_contain_text("not limited")
+    page.get_by_role("button", name="Change the policy of beta").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Longest", exact=True).fill("two hours")
+    dialog.get_by_label("Most units", exact=True).fill("3")
+    dialog.get_by_label("Recurring", exact=True).uncheck()
+    dialog.get_by_label("Approvers", exact=True).fill(f"bob, {XSS}")
+    who.check()
+    dialog.get_by_role("button", name="Set").click()
+    expect(page.locator("#notes")).to_contain_text("longest:")
+    dialog.get_by_label("Longest", exact=True).fill("2h")
+    dialog.get_by_role("button", name="Set").click()
+    expect(row).to_contain_text(f"approvers: bob, {XSS}")
+    (beta,) = (one["policy"] for one in olga.get("/policies").json()["items"] if one["project"] == "beta")
+    assert beta == {"longest": "2h", "most_units": 3, "recurring": False, "approvers": ["bob", XSS]}
+    who.check()
+    page.get_by_role("button", name="Change the policy of beta").click()
+    expect(dialog.get_by_label("Longest", exact=True)).to_have_value("2h")
+    expect(dialog.get_by_label("Recurring", exact=True)).not_to_be_checked()
+    for name in ("Longest", "Most units", "Approvers"):
+        dialog.get_by_label(name, exact=True).fill("")
+    dialog.get_by_label("Recurring", exact=True).check()
+    dialog.get_by_role("button", name="Set").click()
+    expect(row).to_contain_text("not limited")
+
+
+def test_a_rule_is_made_and_tested_and_what_was_dead_is_retried(person: Callable[..., Person], hook: str) -> None:
+    """What was sent is there, by itself."""
+    who = person("ada")
+    page = who.open("/admin")
+    deliveries = page.get_by_role("region", name="Deliveries")
+    row = deliveries.get_by_role("row").filter(has_text="dead")
+    expect(row).to_contain_text(f"it was away {XSS}")
+    who.check()
+    page.get_by_role("button", name="New rule…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("unit failed").check()
+    dialog.get_by_label("Webhook", exact=True).fill(f"javascript:{XSS}")
+    who.check()
+    dialog.get_by_role("button", name="Make").click()
+    expect(page.locator("#notes .refused")).to_have_count(1)
+    dialog.get_by_label("Webhook", exact=True).fill(f"{hook}?of=rule")
+    dialog.get_by_label("Type", exact=True).fill(XSS)
+    dialog.get_by_role("button", name="Make").click()
+    expect(dialog.get_by_label("The secret")).to_contain_text("whsec_")
+    dialog.get_by_role("button", name="I have it").click()
+    page.get_by_role("button", name=f"Test {hook}?of=rule").click()
+    assert b"leasekit.lease.test" in Hook.got.get(timeout=WITHIN_MS / 1000)
+    expect(deliveries.get_by_role("row").filter(has_text="?of=rule")).to_contain_text("done")
+    row.get_by_role("button", name="Retry").click()
+    assert b"leasekit.lease.granted" in Hook.got.get(timeout=WITHIN_MS / 1000)
+    expect(deliveries.get_by_role("row").filter(has_text="?of=ada")).to_contain_text("done")
+    expect(row).to_have_count(0)
+    page.get_by_role("button", name=f"Remove {hook}?of=rule").click()
+    expect(page.get_by_role("region", name="Rules").get_by_role("row").filter(has_text="?of=rule")).to_have_count(0)
+    who.check()

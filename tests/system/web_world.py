@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from packages import CHROMIUM, require
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from leasekit.config.load import load
+from leasekit.core.schema import Change
 from leasekit.runtime.client import ControlClient
+from leasekit.stores.sqlite import SqliteStore
 
 PASSWORD = "correct horse battery"
 XSS = "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script>'\"&"
@@ -103,15 +105,27 @@ def gateway_alone(lab: WebLab) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebLab]:
-    """The deployment, once for the tests of a module."""
-    folder, port = tmp_path_factory.mktemp("web"), free_port()
-    file = folder / "leasekit.toml"
-    file.write_text(site_and_broker(INVENTORY.format(port=port), "alpha", "beta"))
+@contextmanager
+def web_lab(folder: Path, more: str = "", *kept: Change) -> Iterator[WebLab]:
+    """The deployment, with ``more`` in the gateway's table, whose store has ``kept`` when it begins."""
+    file, port = folder / "leasekit.toml", free_port()
+    file.write_text(site_and_broker(INVENTORY.format(port=port) + more, "alpha", "beta"))
+    if kept:
+        (web,) = load(file).gateways.values()
+        assert web.store is not None
+        web.store.parent.mkdir(parents=True, exist_ok=True)
+        with closing(SqliteStore(web.store)) as store:
+            store.commit(kept)
     with running(file, os.environ):
         made = WebLab(file, load(file).state, f"http://127.0.0.1:{port}")
         made.users()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebLab]:
+    """The deployment, once for the tests of a module."""
+    with web_lab(tmp_path_factory.mktemp("web")) as made:
         yield made
 
 

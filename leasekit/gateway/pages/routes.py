@@ -44,6 +44,7 @@ PAGES: Final = (
     WebPage("claims", "Claims", "/claims", office=True),
     WebPage("usage", "Usage", "/usage"),
     WebPage("audit", "Audit", "/audit"),
+    WebPage("admin", "Admin", "/admin"),
 )
 """All pages, in the order of the menu."""
 

@@ -75,9 +75,10 @@ export const path = (name, query) => `${meta.base}/${name}${asQuery(query)}`;
 // -- what happens, as it happens -------------------------------------------------------------------------------------
 
 const RETRY = 1000, HIDDEN = 60_000;
+const HINTS = ["approvals", "deliveries"];
 let source = null;
 
-/** Have `heard` called with each transition (null: of others, who don't say what), and `again` when the connection is there again after it was lost. */
+/** Have `heard` called with each transition (null: of others, who don't say what), hints told to the window, and `again` when the connection is there again after it was lost. */
 export function listen(query, heard, again) {
   let lost = false, hidden = 0;
   document.getElementById("live").hidden = false;
@@ -95,7 +96,7 @@ export function listen(query, heard, again) {
     };
     source.addEventListener("transition", (event) => heard(JSON.parse(event.data)));
     source.addEventListener("changed", () => heard(null));
-    source.addEventListener("approvals", () => window.dispatchEvent(new Event("approvals")));
+    for (const hint of HINTS) source.addEventListener(hint, () => window.dispatchEvent(new Event(hint)));
   };
   connect();
   window.addEventListener("pagehide", () => source.close());

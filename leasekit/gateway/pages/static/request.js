@@ -6,6 +6,7 @@ import { button, choice, empty, field, fill, h } from "./dom.js";
 import { note, page, setView, view } from "./frame.js";
 import { Trying } from "./lease-actions.js";
 import { Offers } from "./reserve.js";
+import { inputOf, read, words } from "./schema-form.js";
 import * as time from "./time.js";
 
 const FIRST = ["type", "units", "length", "start", "site", "filter", "name"];
@@ -28,32 +29,13 @@ function kept_() {
   }
 }
 
-const words = (name) => { const text = name.replaceAll("_", " "); return text[0].toUpperCase() + text.slice(1); };
-
-/** The kind of a field of the schema: what is allowed but null. */
-const kindOf = (schema) => schema.anyOf?.find((one) => one.type !== "null") ?? schema;
-
 const defaultOf = (name) => ({ units: "1", length: "1h" })[name] ?? "";
 
-function inputOf(name, schema, value, types) {
-  const kind = kindOf(schema), start = value ?? defaultOf(name);
+function made(name, schema, value, types) {
+  const start = value ?? defaultOf(name);
   if (name === "type") return choice(types.map((one) => one.type), start, null, { name });
   if (name === "site") return choice([["", "any"], ...new Set(types.flatMap((one) => one.classes.map((each) => each.site)))], start, null, { name });
-  if (kind.type === "boolean") return h("input", { type: "checkbox", name, checked: value === "yes" });
-  if (kind.type === "integer") return h("input", { type: "number", name, min: kind.minimum, max: kind.maximum, value: start, required: name === "units" });
-  if (kind.format === "date-time") return h("input", { type: "datetime-local", name, step: 1, value: start });
-  if (kind.type === "object") return h("textarea", { name, rows: 2, value: start });
-  return h("input", { name, maxlength: kind.maxLength, value: start, autocomplete: "off", spellcheck: false });
-}
-
-function read(input, schema) {
-  const kind = kindOf(schema), text = input.value.trim();
-  if (input.type === "checkbox") return input.checked || undefined;
-  if (!text) return undefined;
-  if (kind.type === "integer") return Number(text);
-  if (kind.format === "date-time") return time.iso(time.fromInput(text));
-  if (kind.type === "object") return Object.fromEntries(text.split("\n").filter(Boolean).map((line) => [line.split("=")[0].trim(), line.split("=").slice(1).join("=").trim()]));
-  return /length of time/.test(kind.description ?? "") ? text.replaceAll(" ", "") : text;
+  return inputOf(name, schema, schema.type === "boolean" ? start === "yes" : start, name === "units");
 }
 
 await page(async (place) => {
@@ -68,7 +50,7 @@ await page(async (place) => {
   const answer = h("div", { class: "answer", role: "status" }, h("p", { class: "dim" }, "Say what you want: the answer comes as you type."));
   const offers = new Offers(), trying = new Trying(answer, told), inputs = new Map();
 
-  for (const [name, kind] of Object.entries(schema)) inputs.set(name, inputOf(name, kind, shown[name], types));
+  for (const [name, kind] of Object.entries(schema)) inputs.set(name, made(name, kind, shown[name], types));
   const of = (name) => field(LABELS[name] ?? words(name), inputs.get(name), HELP[name]);
   const send = h("button", { class: "do", type: "submit" }, "Request");
   const form = h("form", { class: "request", on: { input: changed, submit } },

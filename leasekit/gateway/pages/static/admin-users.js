@@ -1,0 +1,104 @@
+// Who may log in, and the tokens by which programs call: what they may do, and what an operator, or who they are of, does about it.
+
+import { ask, get, here, post } from "./api.js";
+import { button, choice, field, fill, h, table } from "./dom.js";
+import * as time from "./time.js";
+
+const ROLES = [["", "none"], "viewer", "user", "manager"];
+const OFFICES = ["operator", "auditor"];
+const at = (text) => (text ? time.moment(Date.parse(text)) : "–");
+const done = () => h("span", { class: "hidden" }, "Do");
+const of = (name) => `/users/${encodeURIComponent(name)}`;
+
+/** What somebody may do, in words. */
+function rights({ projects, offices }) {
+  return [...offices, ...Object.entries(projects).map(([project, role]) => `${role} of ${project}`)].join(", ") || h("span", { class: "dim" }, "nothing");
+}
+
+/** Fields for what somebody may do. */
+function rightsFields(world, given = { projects: {}, offices: [] }) {
+  const known = [...new Set([...world.projects, ...Object.keys(given.projects)])];
+  const roles = known.map((project) => [project, choice(ROLES, given.projects[project] ?? "", null, { name: `role-${project}` })]);
+  const offices = OFFICES.map((name) => h("input", { type: "checkbox", value: name, checked: given.offices.includes(name) }));
+  const place = h("fieldset", {}, h("legend", {}, "May"),
+    h("div", { class: "fields" }, roles.map(([project, input]) => field(project, input))),
+    h("p", {}, offices.map((box) => h("label", { class: "check" }, box, box.value))));
+  const read = () => ({
+    projects: Object.fromEntries(roles.filter(([, input]) => input.value).map(([project, input]) => [project, input.value])),
+    offices: offices.filter((box) => box.checked).map((box) => box.value),
+  });
+  return { place, read };
+}
+
+const password = (name, autocomplete) => h("input", { type: "password", name, autocomplete, required: true, maxlength: 1024 });
+
+/** Local users: an operator's to make, change and remove; everybody else sees, and changes the password of, themselves. */
+export function users(world) {
+  const place = h("section", {});
+
+  async function load() {
+    const { items } = await get("/users");
+    fill(place, h("h2", {}, "Users"),
+      items.length ? table("Users", ["Name", "May", `Since (${time.zone()})`, done()], items.map(row)) : h("p", { class: "dim" }, here.seesAll ? "None." : "You are no local user: you log in elsewhere, or by a token."),
+      here.operates && button("Add user…", add, { class: "do" }));
+  }
+
+  function row(user) {
+    return [user.name, rights(user), at(user.created), h("span", { class: "group" },
+      here.operates && button("Rights…", () => change(user), { "aria-label": `Rights of ${user.name}` }),
+      (here.operates || user.name === here.caller) && button("Password…", () => renew(user), { "aria-label": `Password of ${user.name}` }),
+      here.operates && button("Remove…", () => remove(user), { class: "danger", "aria-label": `Remove ${user.name}` }))];
+  }
+
+  function add() {
+    const name = h("input", { name: "name", required: true, maxlength: 64, autocomplete: "off" }), secret = password("password", "new-password"), may = rightsFields(world);
+    world.form("Add user", "Add", "The user is there.", () => post("/users", { name: name.value, password: secret.value, ...may.read() }),
+      field("Name", name, "Letters, digits and . _ @ -"), field("Password", secret, "At least 12 characters."), may.place);
+  }
+
+  function change(user) {
+    const may = rightsFields(world, user);
+    world.form(`Rights of ${user.name}`, "Change", "The rights are others. Sessions have ended.", () => ask("PATCH", of(user.name), { body: may.read() }), may.place);
+  }
+
+  function renew(user) {
+    const old = password("old", "current-password"), secret = password("password", "new-password");
+    const body = () => (here.operates ? { password: secret.value } : { password: secret.value, old: old.value });
+    world.form(`Password of ${user.name}`, "Change", "The password is another. Sessions have ended.", () => ask("PATCH", of(user.name), { body: body() }),
+      !here.operates && field("Password until now", old), field("New password", secret, "At least 12 characters."));
+  }
+
+  function remove(user) {
+    world.form(`Remove ${user.name}?`, "Remove", "There is no such user any more.", () => ask("DELETE", of(user.name)), h("p", {}, "Sessions, tokens and calendars end as well. Leases stay."));
+  }
+
+  return { place, load };
+}
+
+/** Tokens: one's own; who sees all sees everybody's. */
+export function tokens(world) {
+  const place = h("section", {});
+
+  async function load() {
+    const { items } = await get("/tokens");
+    items.sort((a, b) => Date.parse(b.created) - Date.parse(a.created));
+    fill(place, h("h2", {}, "Tokens"),
+      items.length ? table("Tokens", ["For", "Of", "May", `Made (${time.zone()})`, "Good until", "Last used", done()], items.map(row)) : h("p", { class: "dim" }, "None."),
+      button("New token…", make, { class: "do" }));
+  }
+
+  function row(one) {
+    const mine = here.operates || one.caller === here.caller, name = one.name || "a session";
+    return [name, one.caller, rights(one), at(one.created), at(one.expires), at(one.used),
+      mine ? button("Revoke", () => world.act("The token is none any more.", () => post(`/tokens/${encodeURIComponent(one.id)}/revoke`)), { class: "danger", "aria-label": `Revoke ${name} of ${one.caller}` }) : ""];
+  }
+
+  function make() {
+    const name = h("input", { name: "name", required: true, maxlength: 256, autocomplete: "off" }), caller = h("input", { name: "caller", maxlength: 256, autocomplete: "off", placeholder: here.caller });
+    const length = h("input", { name: "length", value: "90d" }), may = rightsFields(world);
+    world.form("New token", "Make", "The token is made.", () => post("/tokens", { name: name.value, caller: caller.value, length: length.value.replaceAll(" ", "") || null, ...may.read() }),
+      field("For", name, "What the token is for."), here.operates && field("Of", caller, "Whose it is. Empty: yours."), field("Good for", length, "Such as 12h or 90d."), may.place);
+  }
+
+  return { place, load };
+}
