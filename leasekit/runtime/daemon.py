@@ -19,7 +19,6 @@ exit status  meaning
 from __future__ import annotations
 
 import fcntl
-import gc
 import logging
 import os
 import signal
@@ -517,8 +516,6 @@ def run_jobs(jobs: Sequence[Job], services: Sequence[Service] = (), *, ready_fd:
     descriptor ``ready_fd``, which is closed after the last.
     """
     left = len(jobs) + len(services)
-    # Records are not garbage: looking for cycles among them at every few hundred allocations is wasted time.
-    gc.set_threshold(50_000, 50, 100)
     # A mapper that computes in its thread gives way to the actor for so long only, at each of the actor's wake-ups.
     sys.setswitchinterval(GIVE_WAY)
 

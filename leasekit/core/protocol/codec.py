@@ -181,18 +181,18 @@ def _small(value: Raw) -> Any:
 # What the types of fields can't say.
 
 
-def _item(cls: type[WireStruct], name: str) -> type[WireStruct] | None:
-    """The class of the items of a field that is a list of parts."""
-    hint = get_type_hints(cls)[name]
+def _item(hint: Any) -> type[WireStruct] | None:
+    """The class of the items of a field that is a list of parts, by the field's type."""
     items = get_args(hint)[:1] if get_origin(hint) is tuple else ()
     return items[0] if items and isinstance(items[0], type) and issubclass(items[0], WireStruct) else None
 
 
 def _checks(cls: type[WireStruct]) -> tuple[tuple[str, Callable[[Any], object]], ...]:
     found: list[tuple[str, Callable[[Any], object]]] = []
+    plain = get_type_hints(cls)
     for name, hint in get_type_hints(cls, include_extras=True).items():
         found += [(name, check.refuses) for check in getattr(hint, "__metadata__", ()) if isinstance(check, Check)]
-        item = _item(cls, name)
+        item = _item(plain[name])
         if item is not None and _checks(item):
             found.append((name, _check_each))
     return tuple(found)
@@ -267,7 +267,7 @@ def _place(cls: type[WireStruct] | None, steps: Sequence[Any]) -> tuple[str, typ
     if cls is None or not steps or not steps[0]:
         return ("kind: " if steps else ""), cls
     name = cls.__struct_fields__[steps[0] - 1]
-    item = _item(cls, name) if len(steps) > 1 else None
+    item = _item(get_type_hints(cls)[name]) if len(steps) > 1 else None
     if item is not None and len(steps) > 2:
         return f"{name}[{steps[1]}]: {item.__struct_fields__[steps[2]]}{_path(steps[3:])}: ", None
     return f"{name}{_path(steps[1:])}: ", item
