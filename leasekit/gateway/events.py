@@ -28,7 +28,9 @@ HEARTBEAT: Final = 15.0
 BACKLOG_MAX: Final = 1_000
 """How many events a listener may be behind, before it is hung up on."""
 PATIENCE: Final = 2.0
-"""How long all that listen wait for one that is further behind, in seconds, until it has caught up again."""
+"""How long those who have heard all wait for one that is further behind, in seconds, until it has caught up again; and
+how long one may take nothing while it is waited for.
+"""
 LOG_PAGE: Final = 1_000
 CHUNK: Final = 100
 """How many events are told at once at most: as many bytes as a connection may have of its own on their way."""
@@ -87,8 +89,8 @@ class EventChunk:
 @attrs.define(eq=False)
 class Listener:
     """Somebody who listens to some actors, and hears of ``others`` only that something has changed; ``hints``: what it
-    is to hear already. It is ``behind`` by so many events, and is waited for as long as there is ``patience``, in
-    seconds. ``lost``: it hears nothing more.
+    is to hear already. It is ``behind`` by so many events, ``took`` some at that time, and is waited for as long as
+    there is ``patience``, in seconds. ``lost``: it hears nothing more.
     """
 
     actors: frozenset[str]
@@ -96,6 +98,7 @@ class Listener:
     send: trio.MemorySendChannel[EventChunk | bytes]
     hints: set[bytes] = attrs.field(factory=set)
     behind: int = 0
+    took: float = -math.inf
     patience: float = PATIENCE
     lost: bool = False
     last: bytes = b""
@@ -192,14 +195,21 @@ class EventHub:
             listener.send.close()
 
     async def _publish(self, chunk: EventChunk) -> None:
-        """Have all hear it, when those who are far behind have taken what they were told, or were waited for."""
+        """Have all hear it, when those who are far behind have taken what they were told, or were waited for. Where all
+        are behind it is not their fault: the machine is slow.
+        """
+        began = trio.current_time()
         while late := [one for one in self._listeners.values() if one.is_far_behind]:
-            begin = trio.current_time()
-            with trio.move_on_after(min(one.patience for one in late)):
+            since = trio.current_time()
+            with trio.move_on_after(max(0.0, min(one.patience for one in late))):
                 await self._taken.wait()
+            now = trio.current_time()
+            others = any(chunk.actor in one.actors and not one.behind for one in self._listeners.values())
             for listener in late:
-                listener.patience -= trio.current_time() - begin
-                if listener.patience <= 0 and listener.is_far_behind:
+                if others:
+                    listener.patience -= now - since
+                is_over = listener.patience <= 0 or now - max(began, listener.took) >= PATIENCE
+                if is_over and listener.is_far_behind:
                     listener.lost, listener.last = True, BEHIND
                     listener.send.close()
         for listener in self._listeners.values():
@@ -260,7 +270,7 @@ class EventHub:
             receive.close()
 
     def _note_taken(self, listener: Listener, events: int) -> None:
-        listener.behind -= events
+        listener.behind, listener.took = listener.behind - events, trio.current_time()
         if not listener.behind:
             listener.patience = PATIENCE
         self._taken.set()

@@ -78,9 +78,7 @@ def numbered(first: int, count: int) -> EventChunk:
 
 async def test_who_keeps_up_loses_nothing_and_who_does_not_is_told(autojump_clock: trio.testing.MockClock) -> None:
     """However much comes at once; all wait for the slow one, but not for longer than it is given."""
-    hub, count, went = EventHub(), 200 * CHUNK, trio.Event()
-    hub._feeds["broker"] = feed = ActorFeed(ActorConnection("broker", "broker", Path("none")), hub._publish)
-    feed.reached.set()
+    hub, count, went = hub_of_a_broker(), 200 * CHUNK, trio.Event()
     told: list[int] = []
 
     async def listen() -> None:
@@ -107,3 +105,61 @@ async def test_who_keeps_up_loses_nothing_and_who_does_not_is_told(autojump_cloc
     assert rest[-1] == BEHIND
     assert rest[-2].splitlines()[-2] == b"data: %d" % (BACKLOG_MAX + CHUNK - 1)
     assert hub.listeners == 0
+
+
+def hub_of_a_broker() -> EventHub:
+    """One that has read all of its log."""
+    hub = EventHub()
+    hub._feeds["broker"] = feed = ActorFeed(ActorConnection("broker", "broker", Path("none")), hub._publish)
+    feed.reached.set()
+    return hub
+
+
+async def test_nobody_is_hung_up_on_where_all_are_slow(autojump_clock: trio.testing.MockClock) -> None:
+    """As on a machine that has much else to do: all wait for each other, for longer than one alone is waited for."""
+    hub, count, told = hub_of_a_broker(), 30 * CHUNK, [0, 0]
+
+    async def listen(which: int) -> None:
+        async with aclosing(hub.listen(["broker"], "")) as heard:
+            await anext(heard)
+            while told[which] < count:
+                told[which] += (await anext(heard)).count(b"data: ")
+                await trio.sleep(PATIENCE / 2)
+
+    async with trio.open_nursery() as nursery:
+        for which in (0, 1):
+            nursery.start_soon(listen, which)
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        for first in range(0, count, CHUNK):
+            await hub._publish(numbered(first, CHUNK))
+        assert trio.current_time() - began > 2 * PATIENCE
+    assert told == [count, count]
+
+
+async def test_who_takes_something_too_late_is_hung_up_on_next_time(mock_clock: trio.testing.MockClock) -> None:
+    """It was waited for longer than there was patience, and took something at that moment; then it is late again."""
+    hub = hub_of_a_broker()
+
+    async def keep_up() -> None:
+        async with aclosing(hub.listen(["broker"], "")) as heard:
+            async for _ in heard:
+                pass
+
+    async with aclosing(hub.listen(["broker"], "")) as slow, trio.open_nursery() as nursery:
+        await anext(slow)
+        (late,) = hub._listeners.values()
+        nursery.start_soon(keep_up)
+        for first in range(0, BACKLOG_MAX + CHUNK, CHUNK):
+            await hub._publish(numbered(first, CHUNK))
+        await anext(slow)
+        nursery.start_soon(hub._publish, numbered(BACKLOG_MAX + CHUNK, CHUNK))
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(PATIENCE + 1)
+        await anext(slow)  # it has taken what came first, and is not far behind any more
+        await trio.testing.wait_all_tasks_blocked()
+        assert late.patience < 0
+        assert not late.lost
+        await hub._publish(numbered(BACKLOG_MAX + 2 * CHUNK, CHUNK))
+        assert late.lost
+        nursery.cancel_scope.cancel()
