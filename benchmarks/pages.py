@@ -82,7 +82,8 @@ def measured(bookings: int) -> list[Result]:
     url = f"http://127.0.0.1:{port}"
     with booked(bookings, gateway) as (web, token, _), sync_playwright() as playwright:
         with ControlClient(web.with_name("web.control.sock")) as control:
-            control.command("user.add", name="ada", password=PASSWORD, projects={"guest": "user"})
+            ada = {"name": "ada", "password": PASSWORD, "projects": {"guest": "user"}}
+            control.command("api", method="POST", path="/users", body=ada)
         with _chromium(playwright) as browser:
             return _of_calendar(browser, url, token)
 

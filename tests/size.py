@@ -52,6 +52,7 @@ ROOMS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "leasekit/client/",
             "leasekit/config/gateway.py",
             "leasekit/cli/gateway.py",
+            "leasekit/cli/projects.py",
             "leasekit/testing.py",
         ),
         "watching": ("leasekit/core/measures.py", "leasekit/runtime/metrics.py"),

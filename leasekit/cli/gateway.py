@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,13 +20,10 @@ if TYPE_CHECKING:
     from leasekit.config.gateway import GatewaySpec
     from leasekit.runtime.daemon import Service
 
-GATEWAY: Final = "gateway"
-
 
 def gateway_service(deployment: Deployment, spec: GatewaySpec) -> Service:
     """What a daemon runs for a gateway of a deployment."""
     from leasekit.gateway.serve import GatewayServer
-    from leasekit.runtime.control import ControlRequest
     from leasekit.runtime.daemon import Service
     from leasekit.stores.memory import MemoryStore
     from leasekit.stores.sqlite import SqliteStore
@@ -34,14 +31,11 @@ def gateway_service(deployment: Deployment, spec: GatewaySpec) -> Service:
     open_store = MemoryStore if spec.store is None else partial(SqliteStore, spec.store)
     server = GatewayServer(spec, deployment.actors.values(), open_store)
 
-    def asked_by(run: Callable[..., Awaitable[Any]]) -> Callable[[ControlRequest], Awaitable[Any]]:
-        return lambda asked: run(asked.arguments, asked.caller)
-
     return Service(
         name=spec.name, role=spec.role, serve=server.serve, control=spec.control, state=deployment.state,
         describe=server.describe, log=spec.log, log_level=spec.log_level,
         metrics=spec.metrics, measure=server.measure,
-        commands={name: asked_by(run) for name, run in server.commands().items()},
+        commands={"api": lambda asked: server.answer(asked.arguments, asked.caller)},
     )  # fmt: skip
 
 
@@ -90,8 +84,7 @@ def create(
       leasekit token create ops --office operator
     """
     length = {} if span is None else {"length": format_duration(span)}
-    allowed = _rights(projects, offices)
-    made = place.command(GATEWAY, "token.create", name=name, caller=caller, **allowed, **length)
+    made = place.api("POST", "/tokens", {"name": name, "caller": caller, **_rights(projects, offices), **length})
     return made, lambda _: print_lines([made["secret"]])
 
 
@@ -102,7 +95,7 @@ def list_tokens(place: DeployPlace = DAEMON) -> Shown:
     Example:
       leasekit token list
     """
-    return place.command(GATEWAY, "token.list"), _SHOWN
+    return place.api("GET", "/tokens")["items"], _SHOWN
 
 
 @command(token)
@@ -112,7 +105,8 @@ def revoke(place: DeployPlace = DAEMON, id_: str = argument("ID")) -> Shown:
     Example:
       leasekit token revoke 3f2a9c1d0b7e4f65
     """
-    return place.command(GATEWAY, "token.revoke", id=id_), lambda _: print_lines([f"{id_}: revoked"])
+    made = place.api("POST", "/tokens/{token}/revoke", token=id_)
+    return made, lambda _: print_lines([f"{id_}: revoked"])
 
 
 @click.group()
@@ -149,7 +143,7 @@ def add(
       leasekit user add olga --office operator --password-file olga.txt
     """
     allowed = _rights(projects, offices)
-    made = place.command(GATEWAY, "user.add", name=name, password=_password(name, password_file), **allowed)
+    made = place.api("POST", "/users", {"name": name, "password": _password(name, password_file), **allowed})
     return made, lambda _: print_lines([f"{name}: added"])
 
 
@@ -160,7 +154,7 @@ def password(place: DeployPlace = DAEMON, name: str = argument(), password_file:
     Example:
       leasekit user password ada
     """
-    made = place.command(GATEWAY, "user.password", name=name, password=_password(name, password_file))
+    made = place.api("PATCH", "/users/{user}", {"password": _password(name, password_file)}, user=name)
     return made, lambda _: print_lines([f"{name}: the password is another one"])
 
 
@@ -171,7 +165,7 @@ def remove(place: DeployPlace = DAEMON, name: str = argument()) -> Shown:
     Example:
       leasekit user remove ada
     """
-    return place.command(GATEWAY, "user.remove", name=name), lambda _: print_lines([f"{name}: removed"])
+    return place.api("DELETE", "/users/{user}", user=name), lambda _: print_lines([f"{name}: removed"])
 
 
 @command(user, name="list")
@@ -181,7 +175,7 @@ def list_users(place: DeployPlace = DAEMON) -> Shown:
     Example:
       leasekit user list
     """
-    return place.command(GATEWAY, "user.list"), listing("name", *_RIGHTS, "created", empty="no users")
+    return place.api("GET", "/users")["items"], listing("name", *_RIGHTS, "created", empty="no users")
 
 
 @command(None)

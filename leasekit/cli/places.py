@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from urllib.parse import quote, urlencode
 
 from leasekit.core.errors import LeasekitError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 GUEST: Final = "guest"
 BROKER: Final = "broker"
 SITE: Final = "authority"
+GATEWAY: Final = "gateway"
 DEFAULT_FILE: Final = "leasekit.toml"
 FILE_VARIABLE: Final = "LEASEKIT_FILE"
 URL_VARIABLE: Final = "LEASEKIT_URL"
@@ -102,9 +104,12 @@ class DeployPlace(NamedTuple):
         from leasekit.config.sockets import Door, RemoteDoor
         from leasekit.runtime.remote import actors
 
-        url = self.gateway
-        token = os.environ.get(TOKEN_VARIABLE, "") or _logged_in(url)
+        url, token = self.gateway, self._token()
         return {name: Door(name, role, RemoteDoor(url, token, name)) for name, role in actors(url, token, URL_WITHIN)}
+
+    def _token(self) -> str:
+        """What is shown to the gateway."""
+        return os.environ.get(TOKEN_VARIABLE, "") or _logged_in(self.gateway)
 
     def deploy_file(self) -> Path:
         """Which deploy file it is."""
@@ -183,6 +188,21 @@ class DeployPlace(NamedTuple):
         """What the daemon of the actor meant answers to one command."""
         with self.connect(role) if role else self.connect_any() as client:
             return client.request("command", name, arguments)
+
+    def api(self, method: str, path: str, body: Any = None, /, **words: str) -> Any:
+        """What a gateway answers to a request of its API. Words that ``path`` names in braces stand there, others in
+        the query, unless they are empty. By the gateway's control socket one asks as an operator. Raises
+        ``LeasekitError``.
+        """
+        query = {name: word for name, word in words.items() if word and f"{{{name}}}" not in path}
+        named = {name: word for name, word in words.items() if f"{{{name}}}" in path}
+        if not self.gateway:
+            return self.command(GATEWAY, "api", method=method, path=path, named=named, query=query, body=body)
+        from leasekit.runtime.remote import ask
+
+        asked = path.format_map({name: quote(word, safe="") for name, word in named.items()})
+        asked += f"?{urlencode(query)}" if query else ""
+        return ask(self.gateway, self._token(), method, asked, body, URL_WITHIN)
 
     def connect_any(self) -> ControlClient:
         """A connection to the daemon that was named, of whatever role, or to the only one of the file."""

@@ -85,7 +85,14 @@ async def list_users(call: Call) -> UserList:
 async def add_user(call: Call, body: UserRequest) -> User:
     """Make a local user."""
     _operators(call)
-    return await make_user(call.door, body)
+    door = call.door
+    rights(body.projects, body.offices, [actor.name for actor in door.of_role(GUEST)])
+    salt, digest = await door.users.hashed(body.password)
+    record = UserRecord(
+        name=body.name, created=door.clock(), projects=body.projects, offices=body.offices, salt=salt, digest=digest
+    )
+    await door.commit(door.users.add(record))
+    return told(record)
 
 
 @route("PATCH", "/users/{user}")
@@ -97,7 +104,18 @@ async def change_user(call: Call, user: str, body: UserChange) -> User:
         raise forbidden(f"{call.caller.name} is no operator, and may change their own password only")
     elif user != call.caller.name or await _checked(call, user, body.old) is None:
         raise forbidden("old: only an operator changes the password of somebody whose old one is not said")
-    return await set_user(call.door, user, body)
+    door = call.door
+    rights(body.projects or {}, body.offices or [], [actor.name for actor in door.of_role(GUEST)])
+    hashed = None if body.password is None else await door.users.hashed(body.password)
+    kept = door.users.find(user)
+    salt, digest = hashed or (kept.salt, kept.digest)
+    record = attrs.evolve(
+        kept, salt=salt, digest=digest,
+        projects=kept.projects if body.projects is None else body.projects,
+        offices=kept.offices if body.offices is None else body.offices,
+    )  # fmt: skip
+    await door.commit(door.users.replace(record), *door.tokens.end_sessions(user, None))
+    return told(record)
 
 
 @route("DELETE", "/users/{user}")
@@ -105,7 +123,15 @@ async def remove_user(call: Call, user: str) -> User:
     """Have somebody be no user any more. Their sessions, tokens and calendars end."""
     _operators(call)
     _there(call, user)
-    return await drop_user(call.door, user)
+    door = call.door
+    record = door.users.find(user)
+    theirs = [one.id for one in door.tokens.all() if one.caller.name == user]
+    feeds = [one.id for one in door.feeds.values() if one.caller == user]
+    for id_ in feeds:
+        del door.feeds[id_]
+    gone = [Change(FEEDS, id_, None) for id_ in feeds]
+    await door.commit(door.users.remove(user), *map(door.tokens.revoke, theirs), *gone)
+    return told(record)
 
 
 def _operators(call: Call) -> None:
@@ -124,44 +150,6 @@ async def _checked(call: Call, name: str, password: str) -> UserRecord | None:
     door.sources.take(network(call.source), now)
     door.logins.take(name, now)
     return await door.users.check(name, password)
-
-
-async def make_user(door: GatewayDoor, body: UserRequest) -> User:
-    """A new user. Raises ``UserError``, ``TokenError``."""
-    rights(body.projects, body.offices, [actor.name for actor in door.of_role(GUEST)])
-    salt, digest = await door.users.hashed(body.password)
-    record = UserRecord(
-        name=body.name, created=door.clock(), projects=body.projects, offices=body.offices, salt=salt, digest=digest
-    )
-    await door.commit(door.users.add(record))
-    return told(record)
-
-
-async def set_user(door: GatewayDoor, name: str, body: UserChange) -> User:
-    """Another password, or other rights. Raises ``UserError``, ``TokenError``."""
-    rights(body.projects or {}, body.offices or [], [actor.name for actor in door.of_role(GUEST)])
-    hashed = None if body.password is None else await door.users.hashed(body.password)
-    kept = door.users.find(name)
-    salt, digest = hashed or (kept.salt, kept.digest)
-    record = attrs.evolve(
-        kept, salt=salt, digest=digest,
-        projects=kept.projects if body.projects is None else body.projects,
-        offices=kept.offices if body.offices is None else body.offices,
-    )  # fmt: skip
-    await door.commit(door.users.replace(record), *door.tokens.end_sessions(name, None))
-    return told(record)
-
-
-async def drop_user(door: GatewayDoor, name: str) -> User:
-    """Somebody is no user any more, and has neither token nor calendar. Raises ``UserError``."""
-    record = door.users.find(name)
-    theirs = [one.id for one in door.tokens.all() if one.caller.name == name]
-    feeds = [one.id for one in door.feeds.values() if one.caller == name]
-    for id_ in feeds:
-        del door.feeds[id_]
-    gone = [Change(FEEDS, id_, None) for id_ in feeds]
-    await door.commit(door.users.remove(name), *map(door.tokens.revoke, theirs), *gone)
-    return told(record)
 
 
 def told(record: UserRecord) -> User:

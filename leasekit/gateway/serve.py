@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import msgspec
@@ -14,21 +14,20 @@ import trio
 from hypercorn.config import Config
 from hypercorn.middleware import ProxyFixMiddleware
 from hypercorn.trio import serve as serve_http
+from msgspec import Struct
 
-from leasekit.client.shapes import SessionRequest, TokenRequest, UserChange, UserRequest
 from leasekit.config.deployment import ActorSpec
 from leasekit.config.gateway import GatewaySpec
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.measures import Measuring
 from leasekit.core.schema import Store
-from leasekit.gateway.accounts import drop_user, make_user, set_user, told
 from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.app import at_known_hosts, make_app
-from leasekit.gateway.callers import rights
+from leasekit.gateway.callers import OPERATOR, Caller
 from leasekit.gateway.door import GUEST, GatewayDoor
 from leasekit.gateway.notifier import Notifier
 from leasekit.gateway.rates import Rates
-from leasekit.gateway.tokens import make_token, shown
+from leasekit.gateway.routing import ROUTES, Call
 
 if TYPE_CHECKING:
     from leasekit.gateway.oidc import OpenIdKeys
@@ -46,7 +45,16 @@ SOURCE: Final = 5
 """How many times as often as by one name logins are tried from one address."""
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
+
+
+class AskedByControl(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A request: ``path`` is that of a route, with its words in braces, which are ``named``."""
+
+    method: str
+    path: str
+    named: dict[str, str] = {}
+    query: dict[str, str] = {}
+    body: Any = None
 
 
 @attrs.define(eq=False)
@@ -141,47 +149,27 @@ class GatewayServer:
             words = "Whether the gateway has a connection to the actor (1)."
             into.gauge("leasekit_gateway_connected", words, float(actor.connected), **name, actor=actor.name)
 
-    # -- commands of its control socket ------------------------------------------------------------------------
-
-    def commands(self) -> dict[str, Callable[[Mapping[str, Any], str], Awaitable[Any]]]:
-        """What whoever has the control socket may have it do: each takes arguments, and who asks."""
-        return {
-            "token.create": self._create_token, "token.list": self._list_tokens, "token.revoke": self._revoke_token,
-            "user.add": self._add_user, "user.list": self._list_users, "user.password": self._change_password,
-            "user.remove": self._remove_user,
-        }  # fmt: skip
-
-    async def _create_token(self, arguments: Mapping[str, Any], user: str) -> Any:
-        asked = _read({"projects": {}, "offices": [], **arguments}, TokenRequest)
-        door = self._open()
-        rights(asked.projects, asked.offices, [actor.name for actor in door.of_role(GUEST)])
-        return msgspec.to_builtins(await make_token(door, asked, asked.caller or user))
-
-    async def _list_tokens(self, _: Mapping[str, Any], __: str) -> Any:
-        return msgspec.to_builtins([shown(one) for one in self._open().tokens.all()])
-
-    async def _revoke_token(self, arguments: Mapping[str, Any], _: str) -> Any:
-        door, id_ = self._open(), str(arguments.get("id", ""))
-        await door.commit(door.tokens.revoke(id_))
-        return {"id": id_}
-
-    async def _add_user(self, arguments: Mapping[str, Any], _: str) -> Any:
-        return msgspec.to_builtins(await make_user(self._open(), _read(arguments, UserRequest)))
-
-    async def _list_users(self, _: Mapping[str, Any], __: str) -> Any:
-        return msgspec.to_builtins([told(one) for one in self._open().users.all()])
-
-    async def _change_password(self, arguments: Mapping[str, Any], _: str) -> Any:
-        asked = _read(arguments, SessionRequest)
-        return msgspec.to_builtins(await set_user(self._open(), asked.name, UserChange(password=asked.password)))
-
-    async def _remove_user(self, arguments: Mapping[str, Any], _: str) -> Any:
-        return msgspec.to_builtins(await drop_user(self._open(), str(arguments.get("name", ""))))
-
-    def _open(self) -> GatewayDoor:
+    async def answer(self, arguments: Mapping[str, Any], user: str) -> Any:
+        """Answer a request of the API that comes by the control socket: who has that is an operator. Raises
+        ``LeasekitError``.
+        """
         if self.door is None:
             raise CommandError("the gateway is starting")
-        return self.door
+        try:
+            asked = msgspec.convert(dict(arguments), AskedByControl)
+        except msgspec.ValidationError as error:
+            raise CommandError(f"arguments: {error}") from None
+        route = next((one for one in ROUTES if (one.method, one.path) == (asked.method, asked.path)), None)
+        if route is None or set(asked.named) != set(route.variables):
+            raise CommandError(f"path: found {asked.method} {asked.path!r:.80}, there is none with such words")
+        given = {**asked.named, **route.read_params(asked.query)}
+        if route.method != "GET":
+            given |= route.read_body(b"" if asked.body is None else msgspec.json.encode(asked.body))
+        call = Call(self.door, Caller(user, "control socket", {}, frozenset({OPERATOR})), {})
+        answer = await route.run(call, **given)
+        if isinstance(answer, AsyncIterator):
+            raise CommandError(f"path: found {asked.path}, which is a stream, and asked for by HTTP alone")
+        return msgspec.to_builtins(answer)
 
 
 async def _say_present(guest: ActorConnection) -> None:
@@ -205,14 +193,6 @@ def _openid_keys(spec: GatewaySpec) -> OpenIdKeys | None:
             f"actor.{spec.name}.oidc: the package joserfc is needed: pip install 'leasekit[oidc]'"
         ) from None
     return OpenIdKeys(spec.oidc)
-
-
-def _read(arguments: Mapping[str, Any], kind: type[T]) -> T:
-    """Arguments of a command. Raises ``CommandError``."""
-    try:
-        return msgspec.convert(dict(arguments), kind)
-    except msgspec.ValidationError as error:
-        raise CommandError(f"arguments: {error}") from None
 
 
 def _check_free(name: str, where: str) -> None:

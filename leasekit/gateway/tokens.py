@@ -10,7 +10,7 @@ from msgspec import Struct
 from leasekit.client.shapes import Me, Token, TokenRequest
 from leasekit.core.time import DAY, Duration
 from leasekit.gateway.callers import OPERATOR, Caller, TokenError, TokenRecord, rights
-from leasekit.gateway.door import GUEST, GatewayDoor, forbidden
+from leasekit.gateway.door import GUEST, forbidden
 from leasekit.gateway.instants import moment, span
 from leasekit.gateway.problems import not_found
 from leasekit.gateway.routing import Call, route
@@ -47,7 +47,16 @@ async def create_token(call: Call, body: TokenRequest) -> Token:
     rights(body.projects, body.offices, [actor.name for actor in call.door.of_role(GUEST)])
     if not call.caller.covers(body.projects, body.offices):
         raise forbidden("projects, offices: a token can't allow more than its maker may")
-    return await make_token(call.door, body, name)
+    if not body.name.strip():
+        raise TokenError("name: found nothing, expected what the token is for")
+    door, length = call.door, span(body.length, "length")
+    now = door.clock()
+    caller = Caller(name, "", dict(body.projects), frozenset(body.offices))
+    record, secret, change = door.tokens.create(body.name, caller, now, now + (USUAL if length is None else length))
+    await door.commit(change)
+    made = shown(record)
+    made.secret = secret
+    return made
 
 
 @route("POST", "/tokens/{token}/revoke")
@@ -62,19 +71,6 @@ async def revoke_token(call: Call, token: str) -> Token:
 
 def _is_theirs(caller: Caller, token: TokenRecord) -> bool:
     return caller.sees_all or token.caller.name == caller.name
-
-
-async def make_token(door: GatewayDoor, body: TokenRequest, name: str) -> Token:
-    """A token for somebody, whose rights were checked. Raises ``TokenError``."""
-    if not body.name.strip():
-        raise TokenError("name: found nothing, expected what the token is for")
-    length, now = span(body.length, "length"), door.clock()
-    caller = Caller(name, "", dict(body.projects), frozenset(body.offices))
-    record, secret, change = door.tokens.create(body.name, caller, now, now + (USUAL if length is None else length))
-    await door.commit(change)
-    made = shown(record)
-    made.secret = secret
-    return made
 
 
 def shown(record: TokenRecord) -> Token:

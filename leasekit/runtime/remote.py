@@ -6,7 +6,7 @@ import http.client
 import json
 import socket
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from leasekit.config.sockets import RemoteDoor
@@ -27,18 +27,22 @@ class GatewayAnswer(NamedTuple):
     sock: socket.socket
 
 
-def call(url: str, token: str, method: str, path: str, body: bytes | None, timeout: float | None) -> GatewayAnswer:
-    """The answer of a gateway, whose body is still to be read. Raises :class:`GatewayError`."""
+def call(
+    url: str, token: str, method: str, path: str, body: bytes | None, timeout: float | None, *, kind: str = MEDIA_TYPE
+) -> GatewayAnswer:
+    """The answer of a gateway, whose body is still to be read; ``kind`` is the type of what is sent. Raises
+    :class:`GatewayError`.
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise GatewayError(f"--url: found {url!r:.80}, expected http://HOST:PORT or https://HOST")
-    kind: Callable[..., http.client.HTTPConnection] = (
+    connect: Callable[..., http.client.HTTPConnection] = (
         http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     )
-    connection = kind(parts.hostname, parts.port, timeout=timeout)
+    connection = connect(parts.hostname, parts.port, timeout=timeout)
     headers = {"authorization": f"Bearer {token}"} if token else {}
     if body is not None:
-        headers["content-type"] = MEDIA_TYPE
+        headers["content-type"] = kind
     try:
         connection.request(method, f"{parts.path.rstrip('/')}{API}{path}", body, headers)
         sock = connection.sock
@@ -61,9 +65,15 @@ def _detail(response: http.client.HTTPResponse, text: bytes) -> str:
         return f"found status {response.status} {response.reason}, which no gateway of leasekit answers"
 
 
+def ask(url: str, token: str, method: str, path: str, body: Any, timeout: float) -> Any:
+    """What a gateway answers, of JSON; None is no body. Raises :class:`GatewayError`."""
+    sent = None if body is None else json.dumps(body).encode()
+    return json.loads(call(url, token, method, path, sent, timeout, kind="application/json").response.read())
+
+
 def actors(url: str, token: str, timeout: float) -> list[tuple[str, str]]:
     """The names and roles of the actors behind a gateway. Raises :class:`GatewayError`."""
-    found = json.loads(call(url, token, "GET", "/actors", None, timeout).response.read())
+    found = ask(url, token, "GET", "/actors", None, timeout)
     return [(one["name"], one["role"]) for one in found["items"]]
 
 

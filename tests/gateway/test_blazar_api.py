@@ -280,7 +280,7 @@ def test_tokens_say_who_may_what(tmp_path_factory: pytest.TempPathFactory) -> No
 
         def token(name: str, *offices: str, **projects: str) -> str:
             asked = {"name": name, "caller": name, "offices": list(offices), "projects": projects, "length": None}
-            return str(control.command("token.create", **asked)["secret"])
+            return str(control.command("api", method="POST", path="/tokens", body=asked)["secret"])
 
         olga, ursula = token("olga", "operator"), token("ursula", guest="user")
         assert "a token is needed" in world.blazar("lease-list", status=1)

@@ -250,7 +250,7 @@ def test_users_are_kept(gateway: GatewayUnderTest, capfd: pytest.CaptureFixture[
     assert (shown["name"], shown["projects"]) == ("bob", {"alpha": "user"})
     assert "bob" in cli("user list")[0]
     assert cli("user remove bob")[0] == "bob: removed\n"
-    assert "'bob', which is no user here" in cli("user remove bob", 1)[1]
+    assert "user: found 'bob', there is none" in cli("user remove bob", 1)[1]
     assert "".join(cli("user list")).strip() == "no users"
 
 

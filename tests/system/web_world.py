@@ -85,7 +85,8 @@ class WebLab:
             "olga": {"offices": ["operator"]},
         }.items():
             with ControlClient(self.folder / "web.control.sock") as control:
-                control.command("user.add", name=name, password=PASSWORD, **rights)
+                body = {"name": name, "password": PASSWORD, **rights}
+                control.command("api", method="POST", path="/users", body=body)
 
 
 @contextmanager

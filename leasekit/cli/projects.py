@@ -1,0 +1,226 @@
+"""What a gateway keeps of projects: what their leases may be, what waits to be approved, and calendars of leases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from leasekit.cli.options import DAEMON, FILE_OR_INPUT, Shown, argument, command, option
+from leasekit.cli.output import STANDARD_INPUT, is_standard_input, listing, print_fields, print_lines
+from leasekit.cli.places import DeployPlace
+from leasekit.core.errors import LeasekitError
+from leasekit.core.time import Duration, format_duration
+
+_PROJECT: Final[Any] = option("The project, where one has several.", metavar="NAME")
+
+
+@click.group()
+def project() -> None:
+    """List the projects of a deployment: each is a guest."""
+
+
+@command(project, name="list")
+def list_projects(place: DeployPlace = DAEMON) -> Shown:
+    """List the projects that one may look into.
+
+    Example:
+      leasekit project list --url https://lab.example
+    """
+    return place.api("GET", "/projects")["items"], lambda names: print_lines(names or ["no projects"])
+
+
+@click.group()
+def policy() -> None:
+    """Say what the leases of projects may be, and what is approved first."""
+
+
+@command(policy, name="list")
+def list_policies(place: DeployPlace = DAEMON) -> Shown:
+    """List what is said of each project; what is not said is not limited.
+
+    Example:
+      leasekit policy list
+    """
+    return place.api("GET", "/policies")["items"], listing("project", ("policy", _in_words), empty="no projects")
+
+
+def _in_words(one: Mapping[str, Any]) -> str:
+    said = one["policy"].items()
+    return " ".join(f"{key}={','.join(value) if isinstance(value, list) else value}" for key, value in said)
+
+
+@command(policy, name="set")
+def set_policy(
+    place: DeployPlace = DAEMON,
+    name: str = argument("PROJECT"),
+    longest: Duration | None = option("The longest lease, with all its extensions."),
+    ahead: Duration | None = option("How long before its start a lease is asked for at most."),
+    lead: Duration | None = option("How long before its start a lease is asked for at least."),
+    most_units: int | None = option("The most units of a lease.", type=click.IntRange(1)),
+    once: bool = option("Leases may not recur."),
+    approve_units: int | None = option("More units than these are approved first.", type=click.IntRange(1)),
+    approve_length: Duration | None = option("What is longer is approved first."),
+    approvers: Sequence[str] = option("Who approves beside managers (repeat it).", "--approver", metavar="NAME"),
+    approve_within: Duration | None = option("Within which time it is approved [3d]."),
+    ask: str = option("A service that is asked before a request is sent on.", metavar="URL"),
+    asked_as: str = option("Its protocol.", type=("leasekit", "blazar"), shown="leasekit"),
+    ask_within: Duration | None = option("Within which time it answers [5s]."),
+    fails: str = option("What happens where it does not answer.", type=("closed", "open"), shown="closed"),
+) -> Shown:
+    """Say what the leases of PROJECT may be, in the place of all that was said before. Without options nothing is
+    limited.
+
+    Example:
+      leasekit policy set guest --longest 2d --most-units 8 --approve-units 4 --approver ada
+      leasekit policy set guest --ask https://lab.example/may --fails open
+    """
+    spans = {
+        "longest": longest, "ahead": ahead, "lead": lead, "approve_length": approve_length,
+        "approve_within": approve_within, "ask_within": ask_within,
+    }  # fmt: skip
+    said = {"most_units": most_units, "approve_units": approve_units, "ask": ask}
+    said |= {key: format_duration(span) for key, span in spans.items() if span is not None}
+    body = {"recurring": not once, "approvers": list(approvers), "asked_as": asked_as, "fails": fails, **said}
+    made = place.api("PUT", "/policies/{project}", body, project=name)
+    return made, lambda _: print_lines([f"{name}: {_in_words(made)}"])
+
+
+@click.group()
+def approval() -> None:
+    """See and decide what is to be approved, and ask for it."""
+
+
+_APPROVALS: Final = listing(
+    "id", "project", "caller", "state", ("why", lambda one: one["asked"].get("why")), "until", "decided_by", "lease",
+    empty="nothing waits to be approved",
+)  # fmt: skip
+_REASON: Final[Any] = option("Why.")
+
+
+@command(approval, name="list")
+def list_approvals(
+    place: DeployPlace = DAEMON,
+    project: str = _PROJECT,
+    only: str | None = option("Those of one state.", type=("pending", "approved", "refused", "withdrawn", "expired")),
+) -> Shown:
+    """List what waits to be approved, and what was decided.
+
+    Example:
+      leasekit approval list --only pending --url https://lab.example
+    """
+    return place.api("GET", "/approvals", project=project, state=only or "")["items"], _APPROVALS
+
+
+@command(approval, name="show")
+def show_approval(place: DeployPlace = DAEMON, id_: str = argument("ID")) -> Shown:
+    """Show all of what is asked for.
+
+    Example:
+      leasekit approval show 3f2a9c1d0b7e4f65
+    """
+    return place.api("GET", "/approvals/{approval}", approval=id_), _fields
+
+
+def _fields(found: Mapping[str, Any]) -> None:
+    print_fields([*((key, value) for key, value in found.items() if key != "asked"), *found["asked"].items()])
+
+
+@command(approval, name="ask")
+def ask_approval(
+    place: DeployPlace = DAEMON, wish: Path = argument("WISH", type=FILE_OR_INPUT), project: str = _PROJECT
+) -> Shown:
+    """Ask that a request, or a change, be approved. WISH is a JSON file (- is standard input) with what `POST
+    /approvals` takes: "request", or "lease" and "extend" or "modify", and "why".
+
+    Example:
+      leasekit approval ask wish.json --url https://lab.example
+    """
+    source = STANDARD_INPUT if is_standard_input(wish) else str(wish)
+    with click.open_file(str(wish), encoding="utf-8") as file:
+        try:
+            body = json.load(file)
+        except ValueError as error:
+            raise LeasekitError(f"{source}: expected JSON: {error}") from None
+    made = place.api("POST", "/approvals", body, project=project)
+    return made, lambda _: print_lines([f"{made['id']}: {made['state']} until {made['until']}"])
+
+
+def _decide(place: DeployPlace, id_: str, what: str, reason: str) -> Shown:
+    made = place.api("POST", f"/approvals/{{approval}}/{what}", {"reason": reason}, approval=id_)
+    return made, lambda _: print_lines([f"{id_}: {made['state']} {made['lease']}".rstrip()])
+
+
+@command(approval)
+def approve(place: DeployPlace = DAEMON, id_: str = argument("ID"), reason: str = _REASON) -> Shown:
+    """Have it done: the request is sent on, as its asker's.
+
+    Example:
+      leasekit approval approve 3f2a9c1d0b7e4f65 --reason "for the demo"
+    """
+    return _decide(place, id_, "approve", reason)
+
+
+@command(approval)
+def refuse(place: DeployPlace = DAEMON, id_: str = argument("ID"), reason: str = _REASON) -> Shown:
+    """Refuse it.
+
+    Example:
+      leasekit approval refuse 3f2a9c1d0b7e4f65 --reason "too long"
+    """
+    return _decide(place, id_, "refuse", reason)
+
+
+@command(approval)
+def withdraw(place: DeployPlace = DAEMON, id_: str = argument("ID"), reason: str = _REASON) -> Shown:
+    """Withdraw what one has asked for.
+
+    Example:
+      leasekit approval withdraw 3f2a9c1d0b7e4f65
+    """
+    return _decide(place, id_, "withdraw", reason)
+
+
+@click.group()
+def feed() -> None:
+    """Make and revoke calendars (iCalendar) of a project's leases."""
+
+
+@command(feed, name="list")
+def list_feeds(place: DeployPlace = DAEMON, project: str = _PROJECT) -> Shown:
+    """List calendars, without their addresses.
+
+    Example:
+      leasekit feed list
+    """
+    found = place.api("GET", "/feeds", project=project)["items"]
+    return found, listing("id", "project", "caller", "type", "mine", "created", empty="no calendars")
+
+
+@command(feed, name="add")
+def add_feed(
+    place: DeployPlace = DAEMON,
+    project: str = _PROJECT,
+    type_: str = option("Of leases of one type.", "--type"),
+    mine: bool = option("Of those alone that one has asked for oneself."),
+) -> Shown:
+    """Make a calendar. Its address is printed now, and never again: who knows it sees the leases.
+
+    Example:
+      leasekit feed add --mine --url https://lab.example
+    """
+    made = place.api("POST", "/feeds", {"type": type_, "mine": mine}, project=project)
+    return made, lambda _: print_lines([f"{place.gateway.rstrip('/')}{made['path']}"])
+
+
+@command(feed, name="revoke")
+def revoke_feed(place: DeployPlace = DAEMON, id_: str = argument("ID")) -> Shown:
+    """Have there be nothing at the address of a calendar any more.
+
+    Example:
+      leasekit feed revoke 3f2a9c1d0b7e4f65
+    """
+    return place.api("POST", "/feeds/{feed}/revoke", feed=id_), lambda _: print_lines([f"{id_}: revoked"])

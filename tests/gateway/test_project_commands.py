@@ -1,0 +1,173 @@
+"""What a gateway keeps of projects, by command: at its control socket, or through it as whom a token is of."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cli_daemons import running, site_and_broker
+from gateway_world import INVENTORY, GatewayUnderTest
+
+from leasekit.cli import main
+from leasekit.config.load import load
+from leasekit.runtime.client import ControlClient, RequestError
+
+
+class CommandLine:
+    """Commands at a gateway, as somebody, or as the operator who has its control socket."""
+
+    def __init__(self, world: GatewayUnderTest, url: str, capfd: pytest.CaptureFixture[str]) -> None:
+        self.world, self.url, self._capfd = world, url, capfd
+
+    def __call__(self, line: str, *words: str, token: str = "", status: int = 0) -> str:
+        """What a command prints: on standard error, if it fails."""
+        where = ["--url", self.url] if token else ["--file", str(self.world.file)]
+        self._capfd.readouterr()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("LEASEKIT_TOKEN", token)
+            found = main.run([*line.split(), *words, *where])
+        out, err = self._capfd.readouterr()
+        assert found == status, err
+        return err if status else out
+
+    def json(self, line: str, token: str = "") -> Any:
+        """The document that it prints."""
+        return json.loads(self(f"{line} --json", token=token))
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GatewayUnderTest, str]]:
+    """A gateway with two projects, and its URL."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    file = tmp_path_factory.mktemp("commands") / "leasekit.toml"
+    file.write_text(site_and_broker(INVENTORY.replace("unix:web.http", url), "alpha", "beta"))
+    with running(file, os.environ):
+        yield GatewayUnderTest(file, load(file).state), url
+
+
+@pytest.fixture
+def run(address: tuple[GatewayUnderTest, str], capfd: pytest.CaptureFixture[str]) -> CommandLine:
+    """The command line."""
+    return CommandLine(*address, capfd)
+
+
+@pytest.fixture(scope="module")
+def user(address: tuple[GatewayUnderTest, str]) -> str:
+    """The token of a user of the project alpha."""
+    return address[0].token("ursula", alpha="user")
+
+
+@pytest.fixture(scope="module")
+def manager(address: tuple[GatewayUnderTest, str]) -> str:
+    """The token of a manager of the project alpha."""
+    return address[0].token("manfred", alpha="manager")
+
+
+def test_one_sees_the_projects_that_are_ones_own(run: CommandLine, user: str) -> None:
+    """The operator sees all."""
+    assert run("project list").split() == ["alpha", "beta"]
+    assert run("project list", token=user) == "alpha\n"
+
+
+def test_operators_set_policies(run: CommandLine, user: str) -> None:
+    """With every field; a user can't, and sees that of their own project."""
+    line = (
+        "policy set alpha --longest 2d --ahead 30d --lead 1m --most-units 3 --once --approve-units 2 --approver ada"
+        " --approver bob --approve-length 8h --approve-within 1d --ask-within 2s --fails open"
+    )
+    assert "longest=2d" in run(line)
+    (seen,) = run.json("policy list", user)
+    said = {
+        "longest": "2d", "ahead": "30d", "lead": "1m", "most_units": 3, "recurring": False, "approve_units": 2,
+        "approve_length": "8h", "approvers": ["ada", "bob"], "approve_within": "1d", "ask_within": "2s",
+        "fails": "open",
+    }  # fmt: skip
+    assert (seen["project"], seen["policy"]) == ("alpha", said)
+    assert "approvers=ada,bob" in run("policy list", token=user)
+    assert "only an operator" in run("policy set alpha", token=user, status=1)
+    assert "project: found 'gamma'" in run("policy set gamma", status=1)
+    assert "ask: found 'ftp://x'" in run("policy set alpha --ask ftp://x", status=1)
+    assert run.json("policy set alpha")["policy"] == {**run.json("policy list")[1]["policy"]}
+
+
+def test_what_is_to_be_approved(run: CommandLine, user: str, manager: str, tmp_path: Path) -> None:
+    """Asked for by a user, from a file; seen, approved, refused and withdrawn."""
+    run("policy set alpha --approve-units 1")
+    wish = tmp_path / "wish.json"
+    wish.write_text(json.dumps({"request": {"type": "vm", "units": 2, "length": "1h", "name": "big"}, "why": "a demo"}))
+    ids = [run.json(f"approval ask {wish}", user)["id"] for _ in range(3)]
+    assert "a demo" in run("approval list --only pending --project alpha", token=manager)
+    assert "a demo" in run(f"approval show {ids[0]}", token=user)
+    assert "is no manager" in run(f"approval approve {ids[0]}", token=user, status=1)
+    approved = run(f"approval approve {ids[0]}", "--reason", "fine with me", token=manager)
+    assert approved.startswith(f"{ids[0]}: approved ")
+    lease = run.json("lease list --actor alpha")[0]
+    assert (lease["name"], lease["id"]) == ("big", approved.split()[-1])
+    assert run(f"approval refuse {ids[1]}", token=manager) == f"{ids[1]}: refused\n"
+    assert run(f"approval withdraw {ids[2]}", token=user) == f"{ids[2]}: withdrawn\n"
+    assert [one["state"] for one in run.json("approval list")] == ["approved", "refused", "withdrawn"]
+    assert "is refused already" in run(f"approval approve {ids[1]}", token=manager, status=1)
+    wish.write_text("{")
+    assert f"{wish}: expected JSON" in run(f"approval ask {wish}", token=user, status=1)
+    wish.write_text("{}")
+    assert "request: expected either" in run(f"approval ask {wish}", token=user, status=1)
+    run("policy set alpha")
+
+
+def test_calendars_are_made_and_revoked(run: CommandLine, user: str) -> None:
+    """The address is printed once; there is nothing at it once it is revoked."""
+    where = run("feed add --type vm --mine", token=user).strip()
+    assert httpx.get(where).text.startswith("BEGIN:VCALENDAR")
+    (seen,) = run.json("feed list", user)
+    assert (seen["type"], seen["mine"], seen["caller"]) == ("vm", True, "ursula")
+    assert "ursula" in run("feed list --project alpha")
+    assert run(f"feed revoke {seen['id']}", token=user) == f"{seen['id']}: revoked\n"
+    assert httpx.get(where).status_code == 404
+    assert run.json("feed list", user) == []
+    assert "project: found none, expected one of alpha, beta" in run("feed list", status=1)
+
+
+def test_tokens_and_users_through_a_gateway(run: CommandLine, user: str, tmp_path: Path) -> None:
+    """As far as one's own rights go."""
+    secret = tmp_path / "password"
+    secret.write_text("correct horse battery\n")
+    secret.chmod(0o600)
+    olga = run.world.token("olga", "operator")
+    add = f"user add bob --project alpha:viewer --password-file {secret}"
+    assert "is no operator" in run(add, token=user, status=1)
+    assert run(add, token=olga) == "bob: added\n"
+    assert "bob" in run("user list", token=olga)
+    assert run("user remove bob", token=olga) == "bob: removed\n"
+    made = run("token create ci --project alpha:viewer", token=user).strip()
+    assert run("project list", token=made) == "alpha\n"
+    assert "can't allow more" in run("token create ci --project alpha:manager", token=user, status=1)
+    ci = next(one for one in run.json("token list", user) if one["name"] == "ci")
+    assert run(f"token revoke {ci['id']}", token=user) == f"{ci['id']}: revoked\n"
+    run("project list", token=made, status=1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"method": "GET", "path": "/nothing"}, "path: found GET '/nothing'"),
+        ({"method": "PUT", "path": "/policies/{project}"}, "there is none with such words"),
+        ({"method": "GET", "path": "/events"}, "which is a stream"),
+        ({"method": "GET", "path": "/policies", "query": {"x": "y"}}, "query: found 'x'"),
+        ({"method": "POST", "path": "/users", "body": {"name": 5}}, "name: found 5"),
+        ({"path": "/policies"}, "arguments: "),
+        ({"method": "GET", "path": "/policies", "more": 1}, "arguments: "),
+    ],
+)
+def test_what_is_no_request_of_the_api(run: CommandLine, asked: dict[str, Any], told: str) -> None:
+    """One line says what is wrong."""
+    with ControlClient(run.world.folder / "web.control.sock") as control, pytest.raises(RequestError) as error:
+        control.command("api", **asked)
+    assert told in str(error.value)
