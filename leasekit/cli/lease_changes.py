@@ -383,19 +383,15 @@ def _missing(name: str) -> click.MissingParameter:
     return click.MissingParameter(ctx=context, param=param)
 
 
-_WITH_TOPOLOGY: Final = {
-    "topology", "tries", "broker", "dry_run", "wait", "as_json", "file", "state", "actor", "control"
-}  # fmt: skip
-
-
+_ALWAYS: Final = {"as_json", "file", "state", "actor", "control", "url"}
+"""What says which daemon is asked, and how its answer is shown."""
+_WITH_TOPOLOGY: Final = {"topology", "tries", "broker", "dry_run", "wait"}
 _WITH_SERIES: Final = {
-    "type_", "units", "start", "slice_", "name", "site", "broker", "properties", "configuration", "elastic", "needs",
-    "preemptible", "notice", "min_run", "max_run", "on_preempt", "bid", "timeout", "dry_run", "days", "begin", "end",
-    "last", "each", "zone", "as_json", "file", "state", "actor", "control",
+    "type_", "units", "start", "slice_", "name", "site", "broker", "properties", "configuration", "filter_", "elastic",
+    "needs", "preemptible", "notice", "min_run", "max_run", "on_preempt", "bid", "timeout", "dry_run", "days", "begin",
+    "end", "last", "each", "zone",
 }  # fmt: skip
-
-
-_WITH_UNDO: Final = {"name", "undo", "wait", "as_json", "file", "state", "actor", "control"}
+_WITH_UNDO: Final = {"name", "undo", "wait"}
 
 
 def _only(allowed: Collection[str], why: str) -> None:
@@ -403,7 +399,7 @@ def _only(allowed: Collection[str], why: str) -> None:
     context = click.get_current_context()
     for param in context.command.params:
         name = param.name or ""
-        if name not in allowed and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if name not in (*allowed, *_ALWAYS) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             found = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
             raise click.UsageError(f"{found} goes without {why}")
 

@@ -78,7 +78,8 @@ WINDOWS: Final = listing(
     empty="no maintenance is announced, and nothing is drained", right=("units", "leased"),
 )  # fmt: skip
 HIT: Final = listing(
-    "lease", "holder", ("units", lambda hit: " ".join(hit["units"])), ("ends", at("end")), empty="no lease is hit",
+    "lease", "holder", ("units", lambda hit: " ".join(hit["units"])), ("ends", at("end")),
+    empty="no lease in force is hit",
 )  # fmt: skip
 CLAIMS: Final = listing(
     ("claim", lambda claim: claim["claim"][:16]), ("parent", lambda claim: claim["parent"][:16]),

@@ -373,3 +373,28 @@ def test_who_is_gone_is_not_told_for_ever_that_a_unit_is_back(world: DeployedWor
     assert notice.until == world.query("site", "delegations")[0]["term"][1]
     world.pass_time(24 * HOUR)
     assert not list(world.site().notices)
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["", "restarts"])
+def test_whoever_has_a_ticket_hears_that_units_will_be_missing(world: DeployedWorld, restarts: bool) -> None:
+    """Its lease says why, as long as the window leaves too few; who loses nothing, or is over before, hears nothing."""
+
+    def why(lease: str) -> str:
+        return str(world.lease("web", lease)["reason"])
+
+    hit = world.request("web", 4, START + MINUTE, END + MINUTE)
+    before = world.request("web", 4, START - 5 * MINUTE, START)
+    world.pass_time(MINUTE)
+    add(world, units=["vm-0", "vm-1"])
+    world.pass_time(MINUTE)
+    assert why(hit) == "", "what nobody has goes first"
+    window = add(world, units=["vm-2"])
+    for name in ("upper", "lower", "web") if restarts else ():
+        world.restart(name)
+    world.pass_time(MINUTE)
+    assert why(hit).startswith(f"new disks ({window}, until ") and why(before) == ""
+    world.command("site", "maintenance.remove", window=window)
+    world.pass_time(MINUTE)
+    assert why(hit) == "" and world.lease("web", hit)["state"] == "ticketed"
+    world.run_until(START + 2 * MINUTE)
+    assert world.lease("web", hit)["state"] == "active"

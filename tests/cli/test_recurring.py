@@ -52,8 +52,10 @@ def test_all_days_are_granted(cli: Cli) -> None:
         lease = cli.json(f"lease show {name}")
         assert [shown(at) for at in lease["approved"]["term"]] == [f"{day}T14:00:00Z", f"{day}T22:00:00Z"]
         assert lease["requested"]["properties"]["group_id"] == told["group"]
-    out, _ = cli(f"lease request vm 3 {WEEKS}")
+    out, _ = cli(f"lease request vm 3 {WEEKS} --filter type==vm")
     assert out.count("granted") == 4
+    refused = cli.json(f"lease request vm 1 {WEEKS} --filter rack==z", 1)
+    assert {day["status"] for day in refused["days"]} == {"refused"}
 
 
 def test_one_day_that_can_not_be_had_refuses_all(cli: Cli) -> None:

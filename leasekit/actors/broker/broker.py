@@ -16,6 +16,7 @@ from leasekit.actors.broker.claims import GrantedClaims, ReportsOfSites, Returne
 from leasekit.actors.broker.delegations import (
     LargestPieces,
     ReleasedSources,
+    Shortages,
     SourceDependents,
     Subdelegation,
     TakenDelegations,
@@ -221,9 +222,11 @@ class Broker(Server[BrokerLease]):
         carriers = decisions(self.queue, grants, self.answers, preemption, promises, market)
         self.turns.declare(carriers, self.queue.waiting_ids)
         self.turning = BrokerTurns(self.turns, self.cycles, self.dry_runs, self.planner, mapper)
+        withholding = Withholding(self.kernel, self.keyring, self.book, self.notices, self.issued)
+        withholding.heeded.append(Shortages(self.kernel, self.book, self.served).withheld)
         for part in (
             self.sources,
-            Withholding(self.kernel, self.keyring, self.book, self.notices, self.issued),
+            withholding,
             LargestPieces(self.kernel, self.book, self.issued),
             ReleasedSources(self.kernel, self.book, self.notices, dependents),
             returned,

@@ -6,7 +6,7 @@ gives its units free when the site has accepted that the claim ends early: until
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import attrs
@@ -17,7 +17,7 @@ from leasekit.actors.broker.claims import TRUNCATE, GrantedClaims, keep_receipt
 from leasekit.actors.issued import Issued, in_order, replaced_by, taken_back, units_of_class, withheld_shares
 from leasekit.actors.kernel import Kernel, command, earliest, keeps, takes
 from leasekit.actors.peering import Keyring
-from leasekit.actors.served import Notices
+from leasekit.actors.served import Notices, Served
 from leasekit.actors.settings import DELEGATE, BrokerSettings, DelegationSpec
 from leasekit.core.answers import ReleasedDelegations
 from leasekit.core.claims.claim import DEGREE_ONE, UNITS_MAX, Ticket, decode_ticket, delegate
@@ -25,7 +25,7 @@ from leasekit.core.claims.signed import RECLAIM, TRUNCATION, check_statement, re
 from leasekit.core.commands import ReleaseSource
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.records import Delegation, Notice, TakenBack, Withheld
+from leasekit.core.leases.records import BrokerLease, Delegation, Notice, TakenBack, Withheld
 from leasekit.core.mappers import Grant
 from leasekit.core.profile import Profile
 from leasekit.core.properties import NO_UNITS, Counts, check_named, chosen, count_of, counts
@@ -40,6 +40,7 @@ from leasekit.core.protocol.messages import (
     Offer,
     OfferAnswer,
     Reclaim,
+    TicketUpdate,
     Truncated,
     Withhold,
 )
@@ -528,6 +529,8 @@ class Withholding:
     _book: Book
     _notices: Notices
     _issued: Issued
+    heeded: list[Callable[[Delegation, Withheld, bool], None]] = attrs.field(factory=list, init=False)
+    """What happens, in order, when a window holds, changes (``True``) or is taken back."""
 
     @takes(Withhold, DELEGATE)
     def _on_withhold(self, peer: str, message: Withhold) -> None:
@@ -578,6 +581,8 @@ class Withholding:
                 told.setdefault(name, []).append((class_, part))
         self._book.withhold(source, window, 1)
         source.withheld = (*kept, window)
+        for tell in self.heeded:
+            tell(source, window, known is not None)
         for record in holders:
             share = in_order(decode_ticket(record.ticket).leaf, counts(told.get(record.id, ())))
             if any(share) or told_before:
@@ -587,6 +592,38 @@ class Withholding:
                 self._notices.owe(f"{message.window}@{record.id}", record.peer, record.id, number, passed, until)
         self._book.note_news()
         self._kernel.touch(source)
+
+
+@attrs.define(eq=False)
+class Shortages:
+    """Whoever has a ticket hears of a maintenance window that leaves too few units for it, and when it no longer does.
+    Who has redeemed it hears of that from the site.
+    """
+
+    _kernel: Kernel
+    _book: Book
+    _served: Served[BrokerLease]
+
+    def withheld(self, source: Delegation, window: Withheld, again: bool) -> None:
+        """A window of ``source`` is heeded, or (``again``) is another than it was."""
+        table, now = self._book.table(source.id), self._kernel.now
+        reason = Reason(Code.MAINTENANCE, window.window, until=window.term.end, detail=window.reason)
+        for lease in self._served.leases.values():
+            booked = [
+                (Term(max(claim.term.start, window.term.start), min(claim.until, window.term.end)), claim.classes)
+                for claim in lease.claims
+                if lease.ended < 0
+                and claim.until > max(now, claim.term.start, window.term.start)
+                and claim.term.start < window.term.end
+                and self._book.base(claim.source) == source.base
+            ]
+            lacks = any(
+                {class_ for class_, _ in table.lacking(term)} & dict(classes).keys() for term, classes in booked
+            )
+            if lacks or (booked and again):
+                status = "short" if lacks else "spared"
+                update = TicketUpdate(lease.id, lease.update + 1, 0, status, b"", "", {}, b"", reason, -1)
+                self._served.publish(lease, update)
 
 
 @attrs.define(eq=False)

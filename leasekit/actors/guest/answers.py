@@ -287,6 +287,10 @@ class BrokerUpdates:
                 self._answers.terminating(lease, message.reason)
         elif message.status in ("refused", "closed") and settles:
             self._answers.refused(lease, message.reason)
+        elif message.status == "short" and lease.has_ticket:
+            lease.reason = message.reason
+        elif message.status == "spared" and lease.has_ticket and _is_of_one_window(lease.reason, message.reason):
+            lease.reason = None
 
     def _on_ticket(self, lease: GuestLease, message: TicketUpdate, wanted: bool) -> None:
         if not wanted or not lease.can("ticket"):
@@ -323,6 +327,10 @@ class BrokerUpdates:
         lease.ask = lease.ask._replace(number=0)
         self._answers.refused(lease, reason)
         return True
+
+
+def _is_of_one_window(one: Reason | None, other: Reason | None) -> bool:
+    return one is not None and other is not None and (one.code, one.who) == (other.code, other.who)
 
 
 def _is_made_anew(lease: GuestLease, message: TicketUpdate) -> bool:

@@ -242,8 +242,11 @@ class TicketUpdate(MessageBase, frozen=True, tag=4):
 
     ``status`` is ``granted`` (``ticket`` holds the chain, ``site`` the name of the site, ``properties`` its resource
     properties, ``truncation`` the end of the old claim when the term was modified), ``refused`` (the lease stays as
-    it was), ``closed``, ``terminating`` (``truncation`` says when the claim will end). ``earliest`` is when a refused
-    request would fit (-1: not known). ``endorsement`` makes the site known to a guest that may not know it.
+    it was), ``closed``, ``terminating`` (``truncation`` says when the claim will end), ``short`` (the
+    maintenance window that ``reason`` names leaves too few units for a ticket that is not redeemed yet) or ``spared``
+    (no more).
+    ``earliest`` is when a refused request would fit (-1: not known). ``endorsement`` makes the site known to a guest
+    that may not know it.
     ``classes`` is what each class of its units has beside ``properties``, where there are several.
     ``continuations`` are the tickets that go on from ``ticket``, one after the other, where the term goes beyond the
     end of a delegation (:func:`~leasekit.core.claims.claim.join_tickets`).
