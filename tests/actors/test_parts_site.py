@@ -198,7 +198,7 @@ class Site:
         self.failures = failures = UnitFailures(leases, units, calendars, self.outages, replacements)
         self.unit_ends = UnitEnds(kernel, leases, units, demands, failures)
         self.commands = UnitCommands(leases, units, calendars, demands, saved.context)
-        self.decide = Assignment(kernel, leases, units, demands, calendars).carriers
+        self.decide = Assignment(kernel, leases, ends, demands, calendars).carriers
         self.maintenance = Maintenance(kernel, leases, calendars, self.delegations.issued, notices)
         terms = AcceptedTerms(kernel, leases, ends, claims, updates)
         tickets = RedeemedTickets(keyring, claims, checks, admission, terms)

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 from deployed_world import DeployedWorld
+from test_suspension import SavingWorld
 
+from leasekit.core.drivers import NOT_SAVED, RESUME, SAVE
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.mappers import AuthorityCycle, Place
 from leasekit.core.reasons import Code
-from leasekit.core.time import HOUR, MINUTE
+from leasekit.core.time import HOUR, MINUTE, SECOND
+from leasekit.emulation.world import Outcome
 
 FARM = """
 [emulation]
@@ -44,12 +47,15 @@ def world_of(folder: Path, settings: str = "", name: str = "preemption") -> Depl
     return DeployedWorld(text, folder)
 
 
-def ask(world: DeployedWorld, cpu: int, *, who: str = "web", units: int = 1, spot: bool = False, **more: str) -> str:
+def ask(
+    world: DeployedWorld, cpu: int, *, who: str = "web", units: int = 1, spot: bool = False, length: int = 4 * HOUR,
+    **more: str,
+) -> str:  # fmt: skip
     """A lease of machines of so many cores, which was asked for a minute ago."""
     properties = {"needs.cpu": str(1000 * cpu), "needs.memory": "512", **more}
     if spot:
         properties["preemptible"] = "true"
-    lease = world.request(who, units, world.now, world.now + 4 * HOUR, type="node", properties=properties)
+    lease = world.request(who, units, world.now, world.now + length, type="node", properties=properties)
     world.pass_time(MINUTE)
     return lease
 
@@ -192,6 +198,82 @@ def test_who_is_ended_for_others_asks_anew(tmp_path: Path) -> None:
     (again,) = world.guest("web").leases.keys() - known - {wanted}
     assert state(world, wanted) == sm.ACTIVE and leaving(world) == {left[-1]}
     assert state(world, again) == sm.TICKETED, "its broker has granted what is free next"
+
+
+SUSPENDED = {"on_preempt": "suspend", "suspend": "20s", "notice": "5m"}
+
+
+def saving_world(folder: Path) -> SavingWorld:
+    """As :func:`world_of`; the site's driver can save machines."""
+    saves = 'mapper = { name = "preemption" }\ndriver.imagined = { kind = "null", save = true }'
+    return SavingWorld(FARM.replace('mapper = { name = "NAME", SETTINGS }', saves), folder)
+
+
+def test_who_is_suspended_for_others_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    """Where the driver saves, a victim that wants it is saved within its notice, its rest waits, and is set up from
+    what was saved when others are gone. A crash of everybody, at any of these times, changes nothing.
+    """
+    world = saving_world(tmp_path)
+    firm = [ask(world, 1) for _ in range(8)]
+    first, second = ([one for one in there if one in firm] for there in on(world).values())
+    for one in (*first[:3], second[0]):
+        assert not world.command("web", "lease.close", lease=one).error
+    world.pass_time(MINUTE)
+    victim = ask(world, 2, spot=True, **SUSPENDED)
+    known = set(world.guest("web").leases)
+    wanted = ask(world, 2, length=HOUR)
+    assert leaving(world) == {victim} and world.guest("web").leases[victim].ending.suspends
+    assert state(world, victim) == sm.ACTIVE
+    goes_to = world.lease("web", victim)["approved"]["term"][1]
+    _crash(world)
+    world.pass_time(5 * MINUTE)
+    (saved,) = (action for action in world.told if SAVE in action.properties)
+    assert world.kept() == [(victim, "saved")] and saved.lease == victim
+    assert state(world, victim) == sm.CLOSED and state(world, wanted) == sm.ACTIVE
+    (rest,) = world.guest("web").leases.keys() - known - {wanted}
+    assert world.lease("web", rest)["resumes"]["lease"] == victim
+    _crash(world)
+    world.pass_time(5 * MINUTE)
+    assert state(world, rest) == sm.TICKETED, "what is free is in pieces: it is granted for later"
+    world.pass_time(HOUR)
+    assert state(world, rest) == sm.ACTIVE and world.lease("web", rest)["reason"] == ""
+    (resumed,) = (action for action in world.told if RESUME in action.properties)
+    assert resumed.properties[RESUME] == saved.properties[SAVE] and resumed.lease == rest
+    assert world.kept() == [] and rest in {one for there in on(world).values() for one in there}
+    found = world.lease("web", rest)
+    (start, end), stopped = found["approved"]["term"], found["resumes"]["suspended"]
+    assert end - start == goes_to - stopped + 20 * SECOND, "what was left, and the time to come back"
+
+
+def _crash(world: DeployedWorld) -> None:
+    for name in ("site", "broker", "web"):
+        world.restart(name)
+
+
+def test_what_cannot_be_saved_is_ended(tmp_path: Path) -> None:
+    """Where no driver saves, a victim that wants to be suspended is ended as others are, after its notice."""
+    world = world_of(tmp_path)
+    left = pieces(world, filled(world, **SUSPENDED))
+    known = set(world.guest("web").leases)
+    wanted = ask(world, 2)
+    assert leaving(world) == {left[-1]} and not world.guest("web").leases[left[-1]].ending.suspends
+    world.pass_time(6 * MINUTE)
+    assert state(world, left[-1]) == sm.CLOSED and state(world, wanted) == sm.ACTIVE
+    assert world.guest("web").leases.keys() == known | {wanted}
+
+
+def test_what_a_driver_fails_to_save_is_told(tmp_path: Path) -> None:
+    """The lease ends all the same, the other has its place, and what is set up for the rest is set up anew."""
+    world = saving_world(tmp_path)
+    filled(world, **SUSPENDED)
+    pieces(world, list(world.guest("web").leases))
+    fails = {NOT_SAVED: "the disk is full"}
+    world.fates.append(lambda action: Outcome(SECOND, True, fails, "") if SAVE in action.properties else None)
+    wanted = ask(world, 2)
+    (victim,) = leaving(world)
+    world.pass_time(6 * MINUTE)
+    assert state(world, wanted) == sm.ACTIVE and state(world, victim) == sm.CLOSED and world.kept() == []
+    assert "the disk is full" in str(world.lease("web", victim)["reason"])
 
 
 def test_what_a_host_has_beside_preemptible_leases_follows_its_size(tmp_path: Path) -> None:

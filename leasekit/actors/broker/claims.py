@@ -25,12 +25,11 @@ from leasekit.core.profile import Ledger
 from leasekit.core.properties import Properties, saves
 from leasekit.core.protocol.messages import MODIFY, NEW, Accepted, ClaimReport, ReturnTicket, TicketUpdate, Truncated
 from leasekit.core.reasons import Code, Reason, mark
-from leasekit.core.requests import NOTICE, Options
+from leasekit.core.requests import NOTICE, SUSPEND, Options
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Duration, Instant, Term, format_duration
 from leasekit.core.vectors import NEEDS, as_properties
 
-SUSPEND = "suspend"
 TRUNCATE = "truncate:"
 
 
@@ -83,8 +82,11 @@ def early(lease: BrokerLease, class_: int, grant: Grant) -> Properties:
     """What claims of a lease of machines say of its class, and of its end for others: the site, which alone knows where
     there is room, may have to decide of that.
     """
-    terms = EarlyTerms(class_, lease.terms.notice, lease.terms.min_run) if grant.preemptible else EarlyTerms(class_)
-    return terms.constraints()
+    if not grant.preemptible:
+        return EarlyTerms(class_).constraints()
+    terms = lease.terms
+    suspend = terms.suspend if terms.on_preempt == SUSPEND else 0
+    return EarlyTerms(class_, terms.notice, terms.min_run, suspend).constraints()
 
 
 RETURNED = "returned"

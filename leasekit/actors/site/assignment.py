@@ -18,6 +18,7 @@ from leasekit.actors.site.leases import (
     REPLACE,
     SHRINK,
     DemandQueue,
+    LeaseEnds,
     SiteLeases,
     held_classes,
     host_of,
@@ -51,9 +52,13 @@ class Assignment:
 
     _kernel: Kernel
     _leases: SiteLeases
-    _units: Units
+    _ends: LeaseEnds
     _demands: DemandQueue
     _calendars: Calendars
+    _units: Units = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._units = self._calendars.units
 
     @property
     def carriers(self) -> dict[type, Callable[[Any], None]]:
@@ -110,7 +115,7 @@ class Assignment:
         ends = self._ends_of(lease, place.victims)
         self._take_places(lease, hosts, ends)
         for victim, at in ends.items():
-            self._leases.notice(self._leases.by_id[victim], at, Reason(Code.MAKES_ROOM, who=lease.id, at=at))
+            self._ends.make_room(self._leases.by_id[victim], at, Reason(Code.MAKES_ROOM, who=lease.id, at=at))
         machines = [
             self._units.add_machine(host, size, lease.needs, cap)
             for host, size, cap in zip(hosts, sizes, caps, strict=True)

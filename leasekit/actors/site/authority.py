@@ -110,7 +110,7 @@ class Authority(Server[SiteLease]):
         replacements = Replacements(kernel, leases, demands, updates, settings)
         failures = UnitFailures(leases, units, calendars, outages, replacements)
         self._unit_ends = UnitEnds(kernel, leases, units, demands, failures)
-        assignment = Assignment(kernel, leases, units, demands, calendars)
+        assignment = Assignment(kernel, leases, ends, demands, calendars)
         self.turns.declare(assignment.carriers, demands.waiting)
         self.turning = SiteTurns(kernel, self.turns, mapper, demands, calendars)
 

@@ -136,7 +136,8 @@ def demand_of(lease: SiteLease, op: str, units: Units) -> Demand:
 def tenant_of(lease: SiteLease) -> TenantView:
     """What a lease's ticket says of its end for others."""
     leaves = lease.terminates_at >= 0 or lease.is_ending
-    return TenantView(lease.id, lease.holder, lease.term.start, lease.preemptible, *lease.early, leaves)
+    class_, notice, min_run, _ = lease.early
+    return TenantView(lease.id, lease.holder, lease.term.start, lease.preemptible, class_, notice, min_run, leaves)
 
 
 def size_of(lease: SiteLease, class_: bytes) -> Vector:
@@ -632,12 +633,20 @@ class LeaseEnds:
         """Have the lease end so early that its units are saved by ``at``, in ``saving`` ms; tell its guest now."""
         if not saves(self._units.inventory.properties(lease.type)):
             self._leases.notice(lease, at, Reason(Code.ENDED_BY, by).because(why))
-            return
-        if lease.is_ending:
-            return  # its guest has closed it, and may have said that nothing is to be kept
+        elif not lease.is_ending:  # else its guest has closed it, and may have said that nothing is to be kept
+            self._save_by(lease, at, saving, Reason(Code.SUSPENDED_BY, by).because(why))
+
+    def make_room(self, lease: SiteLease, at: Instant, why: Reason) -> None:
+        """Have the lease end at ``at`` for another, saved by then if its claim says so and its driver can."""
+        if lease.early.suspend and saves(self._units.inventory.properties(lease.type)):
+            self._save_by(lease, at, lease.early.suspend, why)
+        else:
+            self._leases.notice(lease, at, why)
+
+    def _save_by(self, lease: SiteLease, at: Instant, saving: Duration, why: Reason) -> None:
         before, begin = lease.saves, max(at - saving, self._kernel.now)
         lease.saves = True
-        self._leases.notice(lease, begin, Reason(Code.SUSPENDED_BY, by).because(why))
+        self._leases.notice(lease, begin, why)
         lease.saves = before if lease.terminates_at != begin else lease.ended < 0
         self._kernel.touch(lease)
 

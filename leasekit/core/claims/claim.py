@@ -269,9 +269,10 @@ READY_AT, SAVING = "ready_at", "saving"
 """Constraints of a claim: by when its units are to be up, and how long before its end they are saved, both in ms."""
 REDEEM_BY = "redeem_by"
 """A constraint of a claim: until when its site takes it, in ms. A claim that nobody redeemed by then gives nothing."""
-NOTICE_OF, MIN_RUN_OF, CLASS_OF = "notice", "min_run", "class"
+NOTICE_OF, MIN_RUN_OF, CLASS_OF, SUSPEND_OF = "notice", "min_run", "class", "suspend"
 """Constraints of a claim: how long before its end a preemptible lease hears of it (30 s if it doesn't say), and how
-long it runs at least, both in ms; and the class of the lease (0), by which it takes the place of others."""
+long it runs at least; the class of the lease (0), by which it takes the place of others; and how long before its end
+for others its units are saved. All times are in ms."""
 REPLACES = "replaces"
 """A constraint of a claim: the digest, in hex, of the claim of the same lease that ends where it begins."""
 UNUSED_UNTIL = "unused_until"
@@ -312,17 +313,18 @@ def begin_of(claim: Claim) -> Instant:
 
 
 class EarlyTerms(NamedTuple):
-    """What a claim says of its lease's end for others: its class, the notice that it has, and how long it runs at
-    least, in ms.
+    """What a claim says of its lease's end for others: its class, the notice that it has, how long it runs at least,
+    and how long it takes to save its units, if it is to be suspended then (0: it isn't), in ms.
     """
 
     priority: int = 0
     notice: Duration = NOTICE
     min_run: Duration = 0
+    suspend: Duration = 0
 
     def constraints(self) -> Properties:
         """What of that a claim must say."""
-        pairs = zip((CLASS_OF, NOTICE_OF, MIN_RUN_OF), self, TOLD_NOTHING, strict=True)
+        pairs = zip((CLASS_OF, NOTICE_OF, MIN_RUN_OF, SUSPEND_OF), self, TOLD_NOTHING, strict=True)
         return {name: str(found) for name, found, otherwise in pairs if found != otherwise}
 
 
@@ -334,10 +336,11 @@ def early_terms(constraints: Properties) -> EarlyTerms:
     """What a claim with these constraints says of its lease's early end."""
     sign = -1 if constraints.get(CLASS_OF, "").startswith("-") else 1
     class_ = sign * _whole(constraints.get(CLASS_OF, "").removeprefix("-"), 0)
-    notice, min_run = (
-        _whole(constraints.get(name, ""), other) for name, other in ((NOTICE_OF, NOTICE), (MIN_RUN_OF, 0))
+    spans = (
+        _whole(constraints.get(name, ""), other)
+        for name, other in ((NOTICE_OF, NOTICE), (MIN_RUN_OF, 0), (SUSPEND_OF, 0))
     )
-    return EarlyTerms(class_, notice, min_run)
+    return EarlyTerms(class_, *spans)
 
 
 def redeem_by(claim: Claim) -> Instant:

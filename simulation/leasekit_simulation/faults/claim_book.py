@@ -18,6 +18,7 @@ from leasekit.core.claims.claim import (
     REDEEM_BY,
     REPLACES,
     SAVING,
+    SUSPEND_OF,
     UNUSED_UNTIL,
     Claim,
     EarlyTerms,
@@ -48,7 +49,7 @@ from leasekit.core.protocol.messages import (
     Withhold,
 )
 from leasekit.core.reasons import Code
-from leasekit.core.requests import Options, parse_options
+from leasekit.core.requests import SUSPEND, Options, parse_options
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
 from leasekit.core.vectors import NEEDS, weigh
@@ -487,7 +488,7 @@ class HonourChecker(Listening):
 
 PREEMPTIBLE: Final = "preemptible"
 KNOWN: Final = frozenset((
-    PREEMPTIBLE, CLASS_OF, MIN_RUN_OF, NOTICE_OF, READY_AT, REDEEM_BY, REPLACES, SAVING, UNUSED_UNTIL,
+    PREEMPTIBLE, CLASS_OF, MIN_RUN_OF, NOTICE_OF, READY_AT, REDEEM_BY, REPLACES, SAVING, SUSPEND_OF, UNUSED_UNTIL,
     f"{NEEDS}cpu", f"{NEEDS}memory",
 ))  # fmt: skip
 
@@ -588,6 +589,8 @@ class GrantChecker(Listening):
                 early.notice == options.notice,
                 f"{what}: its notice is {early.notice} ms, asked for was {options.notice}",
             )
+        if found and needs and options.on_preempt == SUSPEND:
+            must(early.suspend == options.suspend, f"{what}: it is saved in {early.suspend} ms, not {options.suspend}")
         must(begin_of(leaf) <= redeem_by(leaf), f"{what}: it is to be redeemed before it begins")
         must(SAVING not in leaf.constraints or found, f"{what}: it is to be suspended, and can't be preempted")
 
