@@ -113,6 +113,56 @@ def test_a_victim_that_leaves_early_makes_room_early(world: DeployedWorld) -> No
     assert world.query("site", "evidence") == []
 
 
+@pytest.mark.parametrize("restarted", [(), ("upper", "batch", "site", "web")])
+def test_what_a_victim_gives_unit_by_unit_is_the_others(world: DeployedWorld, restarted: tuple[str, ...]) -> None:
+    """Of a lease under notice each unit that its guest names goes to the one that it makes room for, which starts when
+    it has enough; nobody else gets it meanwhile, also over restarts. What is left ends with the notice.
+    """
+    first = victim(world, notice="5m")
+    other = world.request("web", 2, world.now, world.now + HOUR, properties=DEFERRABLE)
+    world.pass_time(10 * SECOND)
+    ends = world.guest("batch").leases[first].ending.at
+    assert not world.command("batch", "lease.modify", lease=first, victims=["vm-1"]).error
+    for name in restarted:
+        world.pass_time(10 * SECOND)
+        world.restart(name)
+    world.pass_time(10 * SECOND)
+    third = world.request("batch", 1, world.now, world.now + 2 * MINUTE, properties={"deferrable": "true"})
+    world.pass_time(10 * SECOND)
+    assert world.lease("batch", first)["pending"] == world.lease("upper", first)["pending"] == "noticed"
+    assert [one["unit"] for one in world.lease("batch", first)["units"]] == ["vm-0"]
+    assert world.lease("web", other)["state"] == "nascent" and world.now < ends - 2 * MINUTE
+    assert world.broker("upper").leases[first].claims[-1].until == ends
+    assert not world.command("batch", "lease.close", lease=first).error
+    world.pass_time(15 * SECOND)
+    assert world.lease("web", other)["state"] == "active"
+    found = world.broker("upper").leases
+    assert all(one.term.start >= found[other].claims[0].term.end for one in found[third].claims)
+    assert world.query("site", "evidence") == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_one_unit_can_be_enough(world: DeployedWorld, restarted: bool) -> None:
+    """Who needs fewer units than its victim has starts as soon as that has given so many; the rest of the victim stays
+    until its notice is over.
+    """
+    first = victim(world, notice="5m")
+    other = world.request("web", 1, world.now, world.now + HOUR, properties=DEFERRABLE)
+    world.pass_time(10 * SECOND)
+    ends = world.guest("batch").leases[first].ending.at
+    assert not world.command("batch", "lease.modify", lease=first, victims=["vm-1"]).error
+    if restarted:
+        world.restart("upper")
+    world.pass_time(15 * SECOND)
+    assert world.lease("web", other)["state"] == "active"
+    assert [one["unit"] for one in world.lease("batch", first)["units"]] == ["vm-0"]
+    world.run_until(ends - SECOND)
+    assert world.lease("batch", first)["state"] == "active"
+    world.run_until(ends + 5 * SECOND)
+    assert world.lease("batch", first)["state"] == "closed" and world.lease("upper", first)["state"] == "closed"
+    assert world.query("site", "evidence") == []
+
+
 def test_nobody_else_gets_what_is_under_notice(world: DeployedWorld) -> None:
     """A third request that would fit when the victim is gone gets its units when the other's lease is over. So it is
     over restarts of the broker, while the site has not heard and afterwards.

@@ -336,3 +336,31 @@ def test_a_wrong_mapper_can_overfill_nothing(tmp_path: Path, victims: tuple[str,
     ask(world, 2)
     assert leaving(world) == set()
     assert any(found in error for error in world.site().errors), world.site().errors
+
+
+def test_a_victim_gives_units_back_one_by_one(tmp_path: Path) -> None:
+    """What a lease gives that its site has ended for another is that other's, who begins when it has enough; nobody
+    else gets it meanwhile, also over a crash. What is left ends with the notice.
+    """
+    world = world_of(tmp_path)
+    firm = [ask(world, 1) for _ in range(8)]
+    first, second = ([one for one in there if one in firm] for there in on(world).values())
+    for one in (*first[:3], second[0]):
+        assert not world.command("web", "lease.close", lease=one).error
+    world.pass_time(MINUTE)
+    victim = ask(world, 1, units=2, spot=True, notice="30m")
+    ends = world.now + 30 * MINUTE
+    wanted = ask(world, 2)
+    assert leaving(world) == {victim} and state(world, wanted) == sm.TICKETED
+    third = ask(world, 2)
+    units = [one.id for one in world.site().units.machines if one.lease == victim]
+    assert not world.command("web", "lease.modify", lease=victim, victims=units[:1]).error
+    world.restart("site")
+    world.pass_time(MINUTE)
+    assert state(world, wanted) == sm.ACTIVE and state(world, third) != sm.ACTIVE
+    assert [one["unit"] for one in world.lease("web", victim)["units"]] == units[1:]
+    world.run_until(ends - MINUTE)
+    assert state(world, victim) == sm.ACTIVE
+    world.pass_time(3 * MINUTE)
+    assert state(world, victim) == sm.CLOSED
+    assert on(world) and world.query("site", "evidence") == []

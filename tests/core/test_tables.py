@@ -178,6 +178,11 @@ SPECIFIED = {
         ticketed/extending_ticket refuse ticketed/-
         ticketed/- modify ticketed/modifying
         ticketed/- preempt ticketed/noticed
+        ticketed/noticed modify ticketed/noticed
+        ticketed/noticed grant ticketed/noticed
+        ticketed/noticed refuse ticketed/noticed
+        ticketed/noticed withdraw ticketed/noticed
+        ticketed/noticed expire ticketed/noticed
         ticketed/noticed return ticketed/noticed
         ticketed/noticed returned closed/-
         ticketed/noticed end closed/-

@@ -377,6 +377,26 @@ class GrantedClaims:
             settled = (claim._replace(held=False) for claim in lease.claims[:place])
             self.set(lease, (*settled, *lease.claims[place:]))
 
+    def settle_for(self, lease: BrokerLease, place: int) -> None:
+        """As :meth:`settle_cut`. What a lease under notice gives back is kept for the one that it makes room for."""
+        other = self.leases.get(lease.ending.promised)
+        if other is None or other.room.promise is None:
+            self.settle_cut(lease, place)
+        else:
+            kept = (claim._replace(kept=claim.held) for claim in lease.claims[:place])
+            self.set(lease, (*kept, *lease.claims[place:]))
+        if lease.is_noticed:
+            self.changed(lease)
+
+    def free_kept(self, lease: BrokerLease) -> None:
+        """What was kept of a lease's claims is free."""
+        for claim in lease.claims:
+            if claim.kept:
+                self._free_rest(claim)
+        settled = (claim._replace(held=False, kept=False) if claim.kept else claim for claim in lease.claims)
+        self.set(lease, tuple(settled))
+        self._kernel.touch(lease)
+
     def _free_rest(self, claim: Granted) -> None:
         self._cut_off.pop(claim.digest.hex(), None)
         self._book.free_rest(claim)
@@ -541,5 +561,5 @@ class ReportsOfSites:
         for place, claim in enumerate(lease.claims):
             if claim.digest.hex() == message.claim and self._statements.is_of_site(claim, peer):
                 self._statements.check_receipt(lease, claim, message.receipt)
-                self._granted.settle_cut(lease, place + 1)
+                self._granted.settle_for(lease, place + 1)
                 self._kernel.touch(lease)

@@ -652,10 +652,14 @@ class TicketCutter:
         self._book.promise(promise)
         return promise
 
-    def earliest(self, promise: Granted, options: Options, starts: Term) -> Instant | None:
-        """The earliest of some starts at which what is promised is free for as long as it is promised for."""
+    def earliest(self, promise: Granted, options: Options, starts: Term, kept: Iterable[Granted]) -> Instant | None:
+        """The earliest of some starts at which what is promised is free for as long as it is promised for, with what is
+        ``kept`` for it.
+        """
         table = self._book.table_of(promise.source).overlay()
-        table.release(promise.key)
+        for key in (promise.key, *(key for claim in kept for key in rest_keys(claim))):
+            if key in table:
+                table.release(key)
         left = self._book.accepted(promise.source, options.filter, options.needs, table)
         return left.earliest(promise.units, promise.term.length, *starts)
 
@@ -671,7 +675,8 @@ class TicketCutter:
         cut_at = self._cut_of(lease, grant) if lease.asked.op in (MODIFY, REPLACE) else -1
         place = place_of(lease, lease.asked.op, lease.asked.term)
         truncation = self._granted.add(lease, place, [granted for _, granted in parts], cut_at)
-        lease.ending = lease.ending._replace(suspended=bool(lease.claims[-1].saving))
+        if not lease.is_noticed:
+            lease.ending = lease.ending._replace(suspended=bool(lease.claims[-1].saving))
         lease.reason = None
         start, end = grant.booked
         source = self._book.get(parts[-1][1].source)

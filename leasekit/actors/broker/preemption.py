@@ -223,12 +223,16 @@ class Promises:
         return any(claim.booked_until > max(lease.ending.at, claim.term.start) for claim in lease.claims)
 
     def _hand_over(self, lease: BrokerLease, promise: Granted) -> None:
-        """Grant what was promised: from as early as it can start, and not long before if that may change yet."""
+        """Grant what was promised: from as early as it can start, and not long before if that may change yet. What
+        victims have given back of what they have is for nobody else until then.
+        """
+        victims = [self._granted.leases[name] for name in lease.room.victims if name in self._granted.leases]
+        kept = [claim for victim in victims for claim in victim.claims if claim.kept]
         options, now = parse_options(lease.asked.properties, lease.asked.term), self._kernel.now
         start, begin = promise.term.start + promise.prepare, max(lease.asked.term.start, now)
         length = promise.term.end - start
         if options.deferrable and not promise.prepare and begin != start:
-            found = self._cutter.earliest(promise, options, Term(begin, max(begin, start)))
+            found = self._cutter.earliest(promise, options, Term(begin, max(begin, start)), kept)
             if begin < start == found and now < start - HAND_OVER:
                 lease.room = lease.room._replace(hand_over=start - HAND_OVER)
                 self._kernel.touch(lease)
@@ -238,6 +242,8 @@ class Promises:
             lease.id, promise.source, promise.units, Term(start, start + length), promise.preemptible, promise.prepare
         )
         self._cutter.take_back(lease)
+        for victim in victims:
+            self._granted.free_kept(victim)
         try:
             self._checks.check(lease, options, grant)
             portion = self._checks.choose(lease, options, grant)

@@ -27,7 +27,7 @@ from leasekit.core.mappers import BrokerCycle, BrokerMapper, Defer, Grant, Rejec
 from leasekit.core.properties import Counts, Properties
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, REPLACE, DryRun, DryRunAnswer, RequestTicket, Withdraw
 from leasekit.core.reasons import Code, Reason, mark, of_mapper
-from leasekit.core.requests import Options, parse_options
+from leasekit.core.requests import REQUEUE, Options, parse_options
 from leasekit.core.steps import TurnDone
 from leasekit.core.time import INSTANT_MAX, MINUTE, Duration, Instant, Term
 from leasekit.core.vectors import CORE, Vector, written
@@ -141,10 +141,12 @@ class Admission:
             )
         return min(last, self._kernel.now + options.request_timeout) if options.request_timeout else last
 
-    def goes_on_until(self, lease: BrokerLease, op: str, term: Term) -> Instant:
-        """Until when an extend or modify of a lease waits. Raises ``RemoteError`` where it can't be asked for."""
+    def goes_on_until(self, lease: BrokerLease, op: str, term: Term, *, vacates: bool = False) -> Instant:
+        """Until when an extend or modify of a lease waits; ``vacates``: it gives back units that are under notice.
+        Raises ``RemoteError`` where it can't be asked for.
+        """
         last, claim = lease.claims[-1], lease.claims[place_of(lease, op, term)]
-        if lease.is_noticed:
+        if lease.is_noticed and not vacates:
             raise RemoteError(Code.PREEMPTED, f"lease {lease.id} was preempted, it ends at {lease.ending.at}")
         if last.saving:
             raise RemoteError(Code.SUSPENDED, f"lease {lease.id} is suspended by {last.until}: extend what resumes it")
@@ -294,10 +296,13 @@ class Requests:
         if lease is None or not lease.claims:
             raise RemoteError(Code.UNKNOWN_LEASE, f"{self._served.name} has granted no lease {message.lease}")
         claim = lease.claims[place_of(lease, message.op, message.term)]
-        if not lease.is_noticed and message.claim != claim.digest:
+        vacates = _vacates(lease, asked)
+        if vacates:  # what is left ends as it was to end
+            asked = asked._replace(term=Term(asked.term.start, min(asked.term.end, lease.ending.at)))
+        if (vacates or not lease.is_noticed) and message.claim != claim.digest:
             last = "last claim" if message.op == EXTEND else f"claim at {mark(message.term.start)}"
             raise RemoteError(Code.WRONG_CLAIM, f"lease {lease.id}'s {last} is another one than the request names")
-        deadline = self._admission.goes_on_until(lease, message.op, message.term)
+        deadline = self._admission.goes_on_until(lease, message.op, asked.term, vacates=vacates)
         if lease.waits.number:  # or it would not ask for something else
             self._kernel.fire(lease, "withdraw", Reason(Code.WITHDRAWN))
             self._answers.settle(lease, "closed", Reason(Code.REQUEST_REPLACED))
@@ -335,6 +340,13 @@ class Requests:
         before.ending = before.ending._replace(suspended=False)
         self._kernel.touch(before)
         return before.waits.arrived
+
+
+def _vacates(lease: BrokerLease, asked: Asked) -> bool:
+    """Whether a request gives back units of a lease that is under notice, and is not to be saved whole."""
+    saved = lease.ending.suspended and lease.terms.on_preempt != REQUEUE
+    gives = asked.op == MODIFY and asked.units < lease.claims[-1].units and asked.term.start < lease.ending.at
+    return lease.is_noticed and gives and not saved
 
 
 def _asked(lease: BrokerLease, asked: Asked) -> Reason:

@@ -615,7 +615,9 @@ def _whole_end(lease: GuestLease, asked: Instant) -> Instant:
     tickets = [one for one in (lease.approved, lease.renewal, *lease.continuations) if one is not None]
     if any(saving_of(decode_ticket(one.ticket).leaf) for one in tickets):
         return asked
-    return max(one.term.end for one in tickets)
+    end = max(one.term.end for one in tickets)
+    # One that was granted under notice, when it gave units back, ends with that.
+    return asked if end <= lease.ending.at else end
 
 
 def _with_filter(request: RequestLease) -> dict[str, str]:

@@ -7,7 +7,7 @@ same way, and their refusal changes nothing. The record closes when its last cla
 given back all of it, which counts only with the site's receipt. A ticket that was not redeemed may be replaced by
 another, over another term: what it had beside that stays booked until the site has it back. A lease that was preempted
 is under notice (*ticketed*/*noticed*) until it ends early: it goes on by nothing, and what it holds is over at the
-notice's end, or as soon as its holder gives it back.
+notice's end, or as soon as its holder gives it back. It may give units back one by one, by a modify.
 
 The broker settles each request with one numbered update, which is due until the guest acknowledges it; a repeat of a
 request is answered from the record, an older one is dropped.
@@ -58,7 +58,7 @@ TABLE: Final = {
         for pending in (EXTENDING_TICKET, MODIFYING)
     },
     (TICKETED, NOTICED): {
-        "return": (TICKETED, NOTICED),
+        **dict.fromkeys(("modify", "grant", "refuse", "withdraw", "expire", "return"), (TICKETED, NOTICED)),
         "returned": (CLOSED, NONE),
         "end": (CLOSED, NONE),
     },

@@ -518,7 +518,8 @@ class Granted(NamedTuple):
     returned). ``held``: a modify has cut it off, and the site has not confirmed that yet. ``serial`` is the claim's.
     ``saving``: the lease is suspended at its end, and saved in so many milliseconds before. ``replaces`` is the digest,
     in hex, of the claim that it was granted in the place of; where that must not be redeemed any more, ``unused_until``
-    is the end of its term (-1: it was a modify's). ``classes`` says how many units it has of each class.
+    is the end of its term (-1: it was a modify's). ``kept``: its site counts what was cut off of it no more, which is
+    booked for another lease that it makes room for. ``classes`` says how many units it has of each class.
     ``redeem_by`` is until when its site takes it (-1: to its end).
     ``sizes`` says what one unit of each class takes, where the type is divided, ``needs`` what was asked for one.
     ``early`` is what it says of its lease's end for others (:class:`~leasekit.core.claims.claim.EarlyTerms`).
@@ -542,6 +543,7 @@ class Granted(NamedTuple):
     needs: Vector = WHOLE
     early: Properties = EMPTY
     unused_until: Instant = -1
+    kept: bool = False
 
     @property
     def weights(self) -> Counts:
