@@ -11,7 +11,7 @@ from deployed_world import CHAIN, DeployedWorld
 from leasekit.actors.base import Actor
 from leasekit.actors.broker.broker import Broker
 from leasekit.core.mappers import BrokerCycle, Defer, Grant, Preempt
-from leasekit.core.protocol.messages import TicketUpdate, Truncated
+from leasekit.core.protocol.messages import ErrorReply, RequestTicket, TicketUpdate, Truncated
 from leasekit.core.steps import TurnDone
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
 from leasekit.policies.broker.fcfs import Fcfs
@@ -161,6 +161,47 @@ def test_one_unit_can_be_enough(world: DeployedWorld, restarted: bool) -> None:
     world.run_until(ends + 5 * SECOND)
     assert world.lease("batch", first)["state"] == "closed" and world.lease("upper", first)["state"] == "closed"
     assert world.query("site", "evidence") == []
+
+
+def test_who_has_a_fixed_start_keeps_it(world: DeployedWorld) -> None:
+    """It has nothing before, whatever its victim gives back: that is free until then, for who is done by then."""
+    first = victim(world, notice="5m")
+    start = world.now + 10 * MINUTE
+    other = world.request("web", 2, start, start + HOUR)
+    world.pass_time(10 * SECOND)
+    assert not world.command("batch", "lease.modify", lease=first, victims=["vm-1"]).error
+    world.pass_time(10 * SECOND)
+    third = world.request("batch", 1, world.now, world.now + 8 * MINUTE)
+    world.pass_time(10 * SECOND)
+    assert world.lease("batch", third)["state"] == "active" and world.lease("web", other)["state"] == "ticketed"
+    world.run_until(start + 10 * SECOND)
+    assert world.lease("web", other)["state"] == "active"
+    assert world.guest("web").leases[other].approved.term.start == start
+    assert world.query("site", "evidence") == []
+
+
+def test_who_is_under_notice_gives_of_what_it_has_now(world: DeployedWorld) -> None:
+    """A lease that was to grow from then on is under notice: fewer units than it was to have are no fewer than it has,
+    and its broker, whatever the guest asks, gives it none.
+    """
+    first = victim(world, units=1, notice="20m")
+    middle = world.now + 10 * MINUTE
+    assert not world.command("batch", "lease.modify", lease=first, end=middle).error
+    world.pass_time(5 * SECOND)
+    assert not world.command("batch", "lease.extend", lease=first, end=world.now + HOUR, units=2).error
+    world.pass_time(5 * SECOND)
+    world.request("web", 2, world.now, world.now + HOUR, properties={**DEFERRABLE, "latest_start": "3000000"})
+    world.pass_time(10 * SECOND)
+    lease = world.broker("upper").leases[first]
+    now, later = lease.claims
+    assert lease.is_noticed and (now.units, later.units) == (1, 2) and now.until < lease.ending.at
+    term = Term(world.now, now.until)
+    world.receive(
+        "upper", "batch", RequestTicket(first, lease.number + 1, "modify", "s", "vm", 1, term, "", {}, now.digest)
+    )
+    world.pass_time(5 * SECOND)
+    assert [one.reason.code for one in world.letters(ErrorReply, "upper", "batch")] == ["preempted"]
+    assert world.broker("upper").leases[first].claims == (now, later)
 
 
 def test_nobody_else_gets_what_is_under_notice(world: DeployedWorld) -> None:

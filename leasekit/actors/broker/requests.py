@@ -22,7 +22,7 @@ from leasekit.actors.turns import FAILED, NOT_CARRIED_OUT, check_decision
 from leasekit.core.accounts import BID, NOT_TAKEN
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
-from leasekit.core.leases.records import Asked, BrokerLease, Delegation, WaitsForMapper
+from leasekit.core.leases.records import Asked, BrokerLease, Delegation, Granted, WaitsForMapper
 from leasekit.core.mappers import BrokerCycle, BrokerMapper, Defer, Grant, Reject, Wake
 from leasekit.core.properties import Counts, Properties
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, REPLACE, DryRun, DryRunAnswer, RequestTicket, Withdraw
@@ -296,7 +296,7 @@ class Requests:
         if lease is None or not lease.claims:
             raise RemoteError(Code.UNKNOWN_LEASE, f"{self._served.name} has granted no lease {message.lease}")
         claim = lease.claims[place_of(lease, message.op, message.term)]
-        vacates = _vacates(lease, asked)
+        vacates = _vacates(lease, claim, asked)
         if vacates:  # what is left ends as it was to end
             asked = asked._replace(term=Term(asked.term.start, min(asked.term.end, lease.ending.at)))
         if (vacates or not lease.is_noticed) and message.claim != claim.digest:
@@ -342,10 +342,12 @@ class Requests:
         return before.waits.arrived
 
 
-def _vacates(lease: BrokerLease, asked: Asked) -> bool:
-    """Whether a request gives back units of a lease that is under notice, and is not to be saved whole."""
+def _vacates(lease: BrokerLease, claim: Granted, asked: Asked) -> bool:
+    """Whether a request about a ``claim`` gives back units of a lease that is under notice, and is not to be saved
+    whole.
+    """
     saved = lease.ending.suspended and lease.terms.on_preempt != REQUEUE
-    gives = asked.op == MODIFY and asked.units < lease.claims[-1].units and asked.term.start < lease.ending.at
+    gives = asked.op == MODIFY and asked.units < claim.units and asked.term.start < lease.ending.at
     return lease.is_noticed and gives and not saved
 
 
