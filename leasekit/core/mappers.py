@@ -533,10 +533,11 @@ class Release(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Give ``lease`` a unit on each of these hosts, as often as they are named: a machine, or the whole host. ``caps``
-    say of machines how much CPU each gets at most, in millicores (-1: as much as there is; none said: all of them).
-    ``victims`` are preemptible leases that end for that, after their notice: in one step they are told, and what they
-    leave is this lease's. Its machines are set up when they have left.
+    """Give ``lease`` a unit on each of these hosts, as often as named: a machine, or the whole host. Hosts that
+    are of several classes count by the order of the demand's, if all are named in that. ``caps`` say of machines how
+    much CPU each gets at most, in millicores (-1: as much as there is; none said: all of them). ``victims`` are
+    preemptible leases that end for that, after their notice: in one step they are told, and what they leave is this
+    lease's. Its machines are set up when they have left.
     """
 
     lease: str

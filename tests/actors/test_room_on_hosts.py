@@ -286,6 +286,25 @@ def test_what_a_host_has_beside_preemptible_leases_follows_its_size(tmp_path: Pa
     assert places.pieces("node", loose) == ()
 
 
+@pytest.mark.parametrize("name", ["preemption", "first_fit"])
+@pytest.mark.parametrize("memory", [10, 11])
+def test_hosts_of_several_classes_are_given_as_those_that_are_needed(tmp_path: Path, name: str, memory: int) -> None:
+    """A host that gets the size of another is of both classes: a lease that has a machine of each keeps both."""
+    world = world_of(tmp_path, name=name)
+    sizes = {"cpu": "4", "memory": f"{memory}GiB"}
+    assert not world.command("site", "unit.add", unit="node-2", type="node", capacity=sizes).error
+    assert not world.command("site", "unit.remove", unit="node-1").error
+    world.pass_time(MINUTE)
+    start = world.now + 10 * MINUTE
+    properties = {"needs.cpu": "3000", "needs.memory": "512"}
+    lease = world.request("web", 2, start, start + HOUR, type="node", properties=properties)
+    world.pass_time(MINUTE)
+    assert len(world.broker("broker").leases[lease].claims[0].classes) == 2
+    assert not world.command("site", "unit.set", unit="node-0", capacity=sizes).error
+    world.run_until(start + MINUTE)
+    assert on(world) == {"node-0": [lease], "node-2": [lease]} and world.site().errors == []
+
+
 def test_a_host_that_dies_has_others_make_room(tmp_path: Path) -> None:
     """The machine of a normal lease is replaced on another host, whose preemptible lease leaves for it."""
     world = world_of(tmp_path)

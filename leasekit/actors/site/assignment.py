@@ -232,10 +232,14 @@ class Assignment:
         self._kernel.touch(lease)
 
     def _given_as(self, lease: SiteLease, op: str, names: Sequence[str]) -> list[bytes]:
-        """The class that each unit is to count as. One of another class may stand in for a unit that failed, if there
-        is none of its own. Raises ``CommandError``.
+        """The class that each unit is to count as: those that are lacking, in their order, if that does; a unit may be
+        of several. One of another class may stand in for a unit that failed, if there is none of its own. Raises
+        ``CommandError``.
         """
         lacking = Counter(dict(minus(lease.classes, held_classes(lease, self._units))))
+        in_order = list(lacking.elements())[: len(names)]
+        if len(in_order) == len(names) and all(map(self._is_of, names, in_order)):
+            return in_order
         found: list[bytes] = []
         for name in names:
             fitting = next((class_ for class_ in self._units[name].classes if lacking[class_] > 0), None)
@@ -246,6 +250,9 @@ class Assignment:
             lacking[fitting] -= 1
             found.append(fitting)
         return found
+
+    def _is_of(self, name: str, class_: bytes) -> bool:
+        return class_ in self._units[name].classes
 
     def _has_free(self, type_: str, class_: bytes, but: Sequence[str]) -> bool:
         return any(class_ in view.classes and view.id not in but for view in self._units.free(type_))
