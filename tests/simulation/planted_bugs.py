@@ -38,6 +38,7 @@ from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Peering
 from leasekit.actors.served import Served
+from leasekit.actors.site.assignment import Assignment
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.claims import SiteClaims, SiteDelegations
 from leasekit.actors.site.failures import SiteOutages
@@ -385,6 +386,9 @@ BUGS: Final[dict[str, Bug]] = {
         "held = lease.following[-1]", "held = (lease.continuations or (lease.approved,))[-1]",
     ),
     # -- preemption, maintenance, questions, peers
+    "a site says that its victims make room for themselves": Bug(
+        Assignment, "_place", "Reason(Code.MAKES_ROOM, who=lease.id", "Reason(Code.MAKES_ROOM, who=victim"
+    ),
     "preempted units are granted before their site has agreed": Bug(
         Preemption, "end", 'self._kernel.fire(lease, "preempt"',
         "for one in lease.claims:\n        self._granted._book.end_early(one, max(at, one.term.start))\n"

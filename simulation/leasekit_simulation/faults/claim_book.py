@@ -191,7 +191,7 @@ class ClaimChecker(Listening):
         request = self.requests.get((message.lease, message.number))
         must(request is not None, f"{sender} grants {message.lease} what nobody asked for, as {message.number}")
         assert request is not None
-        _check_asked(first, term, request, message)
+        _check_asked(first, term, request, message, part=SAVING in chains[-1][-1].constraints)
         if request.op == NEW and "group_id" in request.properties:
             self._grouped(receiver, request, first.units, term)
 
@@ -405,14 +405,18 @@ def _joined(leaves: Sequence[Claim], lease: str) -> Term:
     return Term(begin_of(leaves[0]), leaves[-1].term.end)
 
 
-def _check_asked(leaf: Claim, term: Term, request: RequestTicket, message: TicketUpdate) -> None:
+def _check_asked(leaf: Claim, term: Term, request: RequestTicket, message: TicketUpdate, *, part: bool) -> None:
+    """``part``: the lease is suspended at the end of the term."""
     what = f"{message.lease}: granted {leaf.units} of {leaf.type!r} over {tuple(term)}"
     must(leaf.type == request.type, f"{what}, asked for was {request.type!r}")
     least = int(request.properties.get("min_units", "1")) if "elastic" in request.properties else request.units
     must(min(least, request.units) <= leaf.units <= request.units, f"{what}, asked for were {request.units}")
     moves = request.op == NEW and ("deferrable" in request.properties or "group_id" in request.properties)
     if moves:
-        must(term.length == request.term.length, f"{what}, asked for was {tuple(request.term)}, deferrable")
+        must(
+            term.length == request.term.length or (part and term.length < request.term.length),
+            f"{what}, asked for was {tuple(request.term)}, deferrable",
+        )
     else:
         must(term.end == request.term.end, f"{what}, asked for was {tuple(request.term)}")
     must(request.term.start <= term.start, f"{what}, asked for was {tuple(request.term)}")

@@ -60,6 +60,7 @@ class NoticeChecker(Listening):
         super().__init__()
         self._clock = clock
         self._said: dict[str, Promised] = {}
+        self._asked: dict[str, tuple[str, bool]] = {}
         self._begins: dict[str, tuple[str, Instant]] = {}
         self._ends: dict[str, Instant] = {}
         self._latest: dict[str, int] = {}
@@ -75,6 +76,7 @@ class NoticeChecker(Listening):
 
     def _request(self, at: Instant, sender: str, receiver: str, message: RequestTicket) -> None:
         said = message.properties
+        self._asked.setdefault(message.lease, (message.type, said.get("preemptible") == "true"))
         if message.op != NEW or said.get("preemptible") != "true" or message.lease in self._said:
             return
         notice, least, most = (
@@ -107,6 +109,8 @@ class NoticeChecker(Listening):
         """An end that a broker has decided; what a guest does then."""
         asked = {subject for _, subject, event, *_ in rows if event in ("rest", "complaint")}
         for when, lease, event, before, after, why in rows:
+            if event in ("preempt", "notice"):
+                self._makes_room(actor, lease, read(why))
             if event == "preempt" and lease in self._begins:
                 self._preempted(when, actor, lease, read(why))
             elif event == "close":
@@ -117,6 +121,18 @@ class NoticeChecker(Listening):
                 must(lease not in self._noticed, f"{actor} extends {lease}, which ends early as it knows")
             elif after in ("closed/-", "failed/-") and lease in self._said and self._said[lease].requeues:
                 self._over(actor, lease, read(why), lease in asked or "" in asked)
+
+    def _makes_room(self, actor: str, lease: str, why: Reason | None) -> None:
+        """Whose request a lease makes room for is said, with the decision: one for the same type that was made, of a
+        normal lease, or of a preemptible one that bids more.
+        """
+        for cause in () if why is None else (why, *why.causes):
+            if cause.code in (Code.MAKES_ROOM, Code.OUTBID):
+                what = f"{actor} has {lease} make room for {cause.who!r}"
+                must(cause.who != lease and cause.who in self._asked, f"{what}, for which nobody has asked")
+                (type_, preemptible), mine = self._asked[cause.who], self._asked[lease]
+                must(mine == (type_, True), f"{what}: it is {mine}, that asks for {type_}")
+                must(preemptible == (cause.code == Code.OUTBID), f"{what} by {cause.code}, preemptible: {preemptible}")
 
     def _preempted(self, now: Instant, broker: str, lease: str, why: Reason | None) -> None:
         said, (_, since) = self._said[lease], self._begins[lease]

@@ -26,7 +26,7 @@ Do: TypeAlias = Literal[
     "crash", "cut_pair", "cut_side", "slow", "full", "step_within", "step_beyond", "sleep",
     "leap", "operate",
     "reclaim", "delegate", "release", "resize", "reload", "grow", "shrink", "share", "hand_over",
-    "odd", "wordy", "maintain", "drain", "evict", "move", "unit", "dry_run", "topology",
+    "odd", "wordy", "maintain", "drain", "evict", "move", "unit", "crowd", "dry_run", "topology",
     "twice", "elsewhere", "stolen", "altered", "forged", "self_made", "meddle",
     "returned", "nonsense", "overdelegate", "beyond", "garbage", "flip", "replay", "slice_key", "extend_same",
 ]  # fmt: skip
@@ -274,9 +274,10 @@ def _hosted(scenario: Scenario) -> Scenario:
     if rng.random() >= 0.2 or set(POWER_MAPPERS) & {scenario.mappers[name] for name in scenario.sites}:
         return scenario
     drawn = {name: rng.random() for name in scenario.sites if scenario.mappers[name] == "first_fit"}
-    placed = {name: "yield" if at < 0.25 else "victims" for name, at in drawn.items() if at < 0.5}
+    placed = {name: "yield" if at < 0.25 else "victims" for name, at in drawn.items() if at < 0.75}
     hosted = attrs.evolve(scenario, hosts=True, mappers={**scenario.mappers, **placed})
-    return _with(hosted, "hosts that change", ("unit", "unit", "unit", "move"), share=0.5)
+    crowded = _with(hosted, "crowds", ("crowd",), share=1.0) if "victims" in placed.values() else hosted
+    return _with(crowded, "hosts that change", ("unit", "unit", "unit", "move"), share=0.5)
 
 
 def _changing(scenario: Scenario) -> Scenario:

@@ -58,7 +58,7 @@ class Workload:
             "reload": self._reload, "grow": self._grow, "shrink": self._shrink, "share": self._share,
             "hand_over": self._hand_over, "odd": self._odd,
             "maintain": self._maintain, "drain": self._drain, "evict": self._evict, "move": self._move,
-            "unit": self._unit,
+            "unit": self._unit, "crowd": self._crowd,
             "dry_run": self._dry_run, "slice_key": self._slice_key, "extend_same": self._extend_same,
             "topology": self._topology, "garbage": self._garbage, "flip": self._flip, "replay": self._replay,
         }  # fmt: skip
@@ -171,6 +171,34 @@ class Workload:
             guest, type=type_, units=rng.randint(1, 4), term=self._term(rng, lengths), properties=properties,
             configuration=configuration, **more,
         )  # fmt: skip
+
+    def _crowd(self, operation: Operation, rng: Random) -> None:
+        """A preemptible machine for each host of a site that has others make room; then one that is none, for which
+        what they leave is enough, but in pieces.
+        """
+        world, scenario, guest = self.world, self.world.scenario, rng.choice(self.world.scenario.guests)
+        sites = [
+            name for name, units in scenario.sites.items() if scenario.mappers[name] == "victims" and "vm" in units
+        ]
+        if not sites:
+            return
+        site, now = rng.choice(sites), world.now
+        machine = {"needs.cpu": str(CPU_NEEDS[0]), "needs.memory": str(MEMORY_NEEDS[-1]), "elastic": "true"}
+        market = "spot" in scenario.mappers.values()
+        ends = draw_ends(scenario.seed, len(self.asked), "4s" if scenario.suspends else "", market=market)
+        for broker in scenario.brokers:
+            self._ask(
+                guest, type="vm", units=scenario.sites[site]["vm"], site=site, broker=broker,
+                term=[now, now + LENGTHS[-1]], properties={**machine, **ends, "preemptible": "true"},
+            )  # fmt: skip
+        broker, end = rng.choice(list(scenario.brokers)), now + rng.choice((5 * MINUTE, HOUR))
+
+        def come_late() -> None:
+            self._ask(
+                guest, type="vm", units=1, site=site, broker=broker, term=[now + MINUTE, end], properties=machine
+            )  # fmt: skip
+
+        world.call_at(now + MINUTE, guest, come_late)
 
     def _odd(self, operation: Operation, rng: Random) -> None:
         """A request, and a modify, with words that are hard to carry, and a filter that is dear."""
