@@ -210,3 +210,35 @@ def test_cookies_by_tls_are_of_this_host_alone() -> None:
 def test_what_a_browser_says_of_where_a_request_is_from(headers: dict[str, str], foreign: bool) -> None:
     """A program says nothing."""
     assert is_foreign(headers) is foreign
+
+
+GROUNDS = ("bg", "surface", "raised")
+ON_OWN_GROUND = {"on-accent": "accent", "good": "soft-good", "failed": "soft-bad", "withheld": "soft-warn"}
+
+
+def luminance(colour: str) -> float:
+    """How light a colour is, by WCAG 2.2."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    """How far two colours are apart, by WCAG 2.2."""
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_colours_can_be_told_from_what_they_stand_on() -> None:
+    """In each look: words by 4.5 to 1, marks and edges of fields, which axe does not see on a canvas, by 3 to 1."""
+    sheet = STATIC["leasekit.css"].decode()
+    looks = [dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", look)) for look in sheet.split("\n  color-scheme: ")[1:]]
+    assert len(looks) == 3
+    for look in looks:
+        for least, names in (
+            (4.5, ("text", "dim", "accent", "failed", "good", "withheld")),
+            (3.0, ("edge", "mine", "other", "held", "now")),
+        ):
+            pairs = {(name, ground) for name in names for ground in GROUNDS}
+            pairs |= set(ON_OWN_GROUND.items()) if least > 3 else set()
+            assert [pair for pair in pairs if contrast(look[pair[0]], look[pair[1]]) < least] == []

@@ -277,9 +277,27 @@ def test_accessible_in_both_looks_and_on_a_phone(person: Callable[..., Person], 
     page = calendar(who).page
     who.check()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.locator(".chart-scroll").focus()
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_contain_text("Drag over a row")
     who.check()
+
+
+def test_on_paper_it_is_light_and_has_the_time_that_one_sees(person: Callable[..., Person]) -> None:
+    """Whatever the screen looks like, which has what it had afterwards."""
+    page = calendar(person("ada", color_scheme="dark")).page
+    pixel = "one => [...one.getContext('2d').getImageData(one.width - 2, one.height - 2, 1, 1).data].slice(0, 3)"
+    chart, canvas = page.locator(".chart-scroll"), page.locator(".chart-canvas")
+    window = chart.evaluate("one => [one.dataset.from, one.dataset.to]")
+    width, dark = chart.evaluate("one => one.clientWidth"), [0x14, 0x18, 0x1D]
+    assert canvas.evaluate(pixel) == dark
+    page.emulate_media(media="print")
+    assert canvas.evaluate(pixel) == [255, 255, 255]
+    assert chart.evaluate("one => one.clientWidth") < width
+    assert chart.evaluate("one => [one.dataset.from, one.dataset.to]") == window
+    page.emulate_media(media="screen")
+    assert canvas.evaluate(pixel) == dark
+    assert chart.evaluate("one => [one.dataset.from, one.dataset.to]") == window
 
 
 def test_the_gateway_is_killed_under_an_open_page(tmp_path: Path, chromium: Browser) -> None:

@@ -7,12 +7,10 @@ import * as time from "./time.js";
 const BINS = 1000, BARS_MAX = 10_000, LANES_FOLDED = 6, LANES_MAX = 60;
 const ASKED = ["nascent"], OVER = ["closed", "failed"];
 
-/** The calendar of a window, as `project` sees it: {sources, bookings, more, away}. */
-export async function readCalendar(project, from, to, signal) {
-  return calendarOf(await get("/calendar", { since: time.iso(from), until: time.iso(to), bins: BINS, limit: BARS_MAX }, signal), project);
-}
+/** What the API tells of a window. */
+export const askCalendar = (from, to, signal) => get("/calendar", { since: time.iso(from), until: time.iso(to), bins: BINS, limit: BARS_MAX }, signal);
 
-/** What the API told, as `project` sees it `now`; after the end of all (Infinity) nothing can be changed. */
+/** What the API told, as `project` sees it `now` ({sources, bookings, more, away}); after the end of all (Infinity) nothing can be changed. */
 export function calendarOf(told, project, now = Date.now()) {
   const start = Date.parse(told.start), step = time.toSpan(told.step);
   const sources = [];
@@ -40,14 +38,15 @@ function booking(bar, row, project, now) {
   const kind = bar.kind === "failure" ? "failed" : bar.kind === "maintenance" ? "withheld" : bar.kind === "hold" || ASKED.includes(bar.state) ? "held" : own ? "mine" : "other";
   const state = bar.state || { withheld: "maintenance", held: "held" }[kind] || "booked";
   const label = bar.name || (own ? bar.lease : "") || bar.project || (kind === "withheld" ? bar.reason || "maintenance" : kind === "held" ? "held" : "booked");
-  const units = `${bar.units} ${bar.units === 1 ? "unit" : "units"}`;
   return {
     site: row?.site ?? bar.site ?? "", type: row?.type ?? bar.type ?? "", row: bar.row, units: bar.units, on: bar.on ?? [], lease: bar.lease ?? "",
-    project: bar.project ?? "", mine: own, start, end, kind, label, state, id: `${bar.lease ?? ""} ${bar.row} ${start} ${end}`,
-    waits: kind === "held", moves: own && !over && start > now, stretches: own && !over && end > now,
-    words: [label, units, state, bar.project, time.term(start, end)].filter(Boolean).join(" · "),
+    project: bar.project ?? "", mine: own, start, end, kind, label, state,
+    moves: own && !over && start > now, stretches: own && !over && end > now,
   };
 }
+
+/** What a booking is, in words. */
+export const wordsOf = (bar) => [bar.label, counts(bar.units), bar.state, bar.project, time.term(bar.start, bar.end)].filter(Boolean).join(" · ");
 
 /** The levels of classes, of bookings of one's own and of what is withheld, as steps [from, mine, others, withheld, absent] of `units`. */
 function levels(classes, booked, units) {
@@ -89,13 +88,15 @@ const counts = (units) => `${units} ${units === 1 ? "unit" : "units"}`;
 
 /** A lease of several classes is one bar, where these are not told apart. */
 function merged(bookings) {
-  const found = new Map();
+  const found = [], places = new Map();
   for (const one of bookings) {
-    const key = one.lease ? `${one.lease} ${one.start} ${one.end}` : one.id + found.size;
-    const before = found.get(key);
-    found.set(key, before ? { ...before, units: before.units + one.units } : one);
+    const theirs = places.get(one.lease) ?? [];
+    const place = theirs.find((at) => found[at].start === one.start && found[at].end === one.end);
+    if (place !== undefined) found[place] = { ...found[place], units: found[place].units + one.units };
+    else theirs.push(found.push(one) - 1);
+    if (one.lease) places.set(one.lease, theirs);
   }
-  return [...found.values()];
+  return found;
 }
 
 /** The rows of a calendar as it is `shown` (what the address says), with those below that are `open`. */
@@ -127,12 +128,11 @@ function below(source, classes, all, data, open) {
   const key = `${source.site}/${source.type}`, units = sum(classes.map((one) => one.most)), several = classes.length > 1;
   const opened = open.has(key), telling = (one) => one.properties.filter((text) => !source.classes.every((each) => each.properties.includes(text)));
   const rest = all.filter((one) => one.kind !== "other" || one.project);
-  const lanes = packed(merged(rest)), folded = opened ? LANES_MAX : LANES_FOLDED;
-  const more = lanes.slice(folded).reduce((count, lane) => count + lane.length, 0);
+  const { lanes, more } = packed(merged(rest), opened ? LANES_MAX : LANES_FOLDED);
   const rows = [{
     key, kind: "type", depth: 1, label: source.type, sub: counts(units) + (several ? `, ${classes.length} classes` : "") + (more ? `, ${more} more bookings` : ""), site: source.site, type: source.type,
     units, free: data.live, opens: several || more > 0 || classes.some((one) => one.units.length > 0), open: opened, filter: "",
-    steps: levels(classes, rest, units), lanes: lanes.slice(0, folded),
+    steps: levels(classes, rest, units), lanes,
   }];
   if (!opened) return rows;
   for (const one of classes) {
@@ -149,7 +149,7 @@ function below(source, classes, all, data, open) {
     for (const booked of theirs.sort((a, b) => a.start - b.start)) for (const at of booked.on) lanes[at]?.push(booked);
     one.units.forEach((unit) => rows.push({
       key: `unit ${source.site}/${unit.name}`, kind: "unit", depth: 3, label: unit.name, sub: ["free", "active"].includes(unit.state) ? "" : unit.reason || unit.state,
-      site: source.site, type: source.type, units: 1, lanes: packed(lanes[unit.on]),
+      site: source.site, type: source.type, units: 1, lanes: packed(lanes[unit.on]).lanes,
     }));
   }
   return rows;

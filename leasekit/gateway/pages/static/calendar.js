@@ -2,7 +2,7 @@
 
 import { Problem, gently, get, here, listen, path } from "./api.js";
 import { Chart, SPAN_MAX, SPAN_MIN, freeOver } from "./chart.js";
-import { readCalendar, rowsOf } from "./calendar-data.js";
+import { askCalendar, calendarOf, rowsOf, wordsOf } from "./calendar-data.js";
 import { fillTables } from "./calendar-table.js";
 import { h, fill, button, choice, chip, empty, field } from "./dom.js";
 import { asList, note, ofList, page, setView, view } from "./frame.js";
@@ -16,13 +16,11 @@ const SPANS = [["Day", DAY], ["Week", 7 * DAY], ["Month", 31 * DAY], ["Year", 36
 
 /** The page: its tools, the chart or the table, and what is beside it. */
 class Calendar {
-  constructor(place, projects, shown) {
+  constructor(place, projects, shown, [from, to]) {
     this.projects = projects;
     this.project = projects.includes(shown.project) ? shown.project : projects[0];
     this.open = new Set(ofList(shown.open));
-    const now = Date.now(), asked = [Date.parse(shown.from), Date.parse(shown.to)];
-    const span = asked[1] - asked[0];
-    [this.from, this.to] = span >= SPAN_MIN && span <= SPAN_MAX ? asked : [now - 2 * HOUR, now + 22 * HOUR];
+    [this.from, this.to] = [from, to];
     this.chartPlace = h("div", { class: "chart" });
     this.side = h("aside", { class: "side", "aria-label": "Details", hidden: true });
     this.frame = h("div", { class: "calendar" }, this.chartPlace, this.side);
@@ -33,6 +31,7 @@ class Calendar {
     this.chart = new Chart(this.chartPlace, this.from, this.to, {
       select: (row, start, end, done, byKeys) => this.select(row, start, end, done, byKeys),
       pick: (bar) => this.pick(bar.lease),
+      tell: wordsOf,
       change: (bar, start, end, done) => this.change(bar, start, end, done),
       moved: (from, to) => this.moved(from, to),
       toggle: (row) => this.toggle(row),
@@ -43,7 +42,7 @@ class Calendar {
     window.addEventListener("zone", () => this.show());
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && !this.side.hidden && !document.querySelector("dialog[open]")) this.away();
-      if (event.key === "?" && !event.target.closest("input, textarea, select")) this.explain();
+      if (event.key === "?" && event.target === this.chart.scroll) this.explain();
     });
   }
 
@@ -94,14 +93,13 @@ class Calendar {
 
   // -- data ----------------------------------------------------------------------------------------------------------
 
-  /** Read what the window shows, with as much again before and after it, so that a little panning needs no more. */
-  async load() {
-    const span = this.to - this.from;
-    this.loaded = [this.from - span, this.to + span];
+  /** Read what the window shows, unless that was `asked` for already. */
+  async load(asked = null) {
+    this.loaded = around(this.from, this.to);
     this.#abort?.abort();
     this.#abort = new AbortController();
     try {
-      this.data = await readCalendar(this.project, this.loaded[0], this.loaded[1], this.#abort.signal);
+      this.data = calendarOf(await (asked ?? askCalendar(...this.loaded, this.#abort.signal)), this.project);
     } catch (problem) {
       if (problem.name === "AbortError") return;
       if (!this.data || problem.status === undefined) throw problem;
@@ -303,6 +301,15 @@ class Calendar {
   }
 }
 
+/** The window that an address says. */
+function windowOf(shown) {
+  const now = Date.now(), asked = [Date.parse(shown.from), Date.parse(shown.to)], span = asked[1] - asked[0];
+  return span >= SPAN_MIN && span <= SPAN_MAX ? asked : [now - 2 * HOUR, now + 22 * HOUR];
+}
+
+/** A window with as much again before and after it, so that a little panning needs no more. */
+const around = (from, to) => [from - (to - from), to + (to - from)];
+
 /** A term as a request says it: without a start where that is over. */
 const timeOf = (start, end) => ({ ...(start <= Date.now() ? {} : { start: time.iso(start) }), end: time.iso(end) });
 
@@ -313,12 +320,14 @@ const keys = () => h("p", { class: "hidden", id: "chart-keys" }, "Arrows move, S
 document.body.dataset.fills = "";
 await page(async (place) => {
   const shown = view();
+  const shownWindow = windowOf(shown), asked = askCalendar(...around(...shownWindow));
+  asked.catch(() => {}); // who has no project is told that, and nothing of the calendar
   const { items: projects } = await get("/projects");
   if (!projects.length && !here.seesAll) {
     fill(place, empty("You have no project. An operator can give you a role in one."));
     return;
   }
-  const calendar = new Calendar(place, projects, shown);
-  await calendar.load();
+  const calendar = new Calendar(place, projects, shown, shownWindow);
+  await calendar.load(asked);
   calendar.listen();
 });

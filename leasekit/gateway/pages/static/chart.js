@@ -10,9 +10,11 @@ import * as time from "./time.js";
 const { SECOND, MINUTE, HOUR, DAY } = time;
 const STEPS = [MINUTE, 5 * MINUTE, 15 * MINUTE, 30 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 7 * DAY];
 const SNAP_PX = 7, TICK_PX = 58, EDGE_PX = 6, DRAG_PX = 4;
-const SMALL_PX = 14;
+const SMALL_PX = 14, WORDS_PX = 46, PALE = 0.34;
 const PROFILE = 40, HEAD = 26, LANE = 20, UNIT = 22, AXIS = 40;
 const NARROW = 720;
+const PAPER_PX = 940; // what A4 and Letter have room for, across
+const LABELLED = ["label", "sub", "open", "opens", "depth"];
 export const SPAN_MIN = 10 * MINUTE, SPAN_MAX = 400 * DAY;
 
 const name = (row) => [row.label, row.sub].filter(Boolean).join(", ");
@@ -41,11 +43,11 @@ function after(steps, at) {
 export class Chart {
   #rows = []; #from; #to; #labels = 220; #width = 0; #height = 0; #context; #axis; #patterns = {}; #colors = {};
   #selection = null; #hover = null; #drag = null; #cursor = null; #pending = false; #shown = new Map(); #touches = new Map();
-  #pinch = null;
+  #pinch = null; #printed = false;
 
   /**
    * `on`: select(row, start, end, done), pick(bar, row), change(bar, start, end, done), moved(from, to), toggle(row),
-   * now(); and, where nothing can be reserved, at(instant) and clock(), the instant that is marked.
+   * now(), tell(bar) its words; and, where nothing can be reserved, at(instant) and clock(), the instant that is marked.
    */
   constructor(place, from, to, on) {
     this.clock = on.clock ?? Date.now;
@@ -67,6 +69,12 @@ export class Chart {
     this.#listen();
     for (const event of ["look", "zone"]) window.addEventListener(event, () => this.restyle());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.restyle());
+    const paper = matchMedia("print");
+    paper.addEventListener("change", () => {
+      place.style.width = paper.matches ? `${PAPER_PX}px` : "";
+      this.#resize(paper.matches);
+      this.restyle();
+    });
     this.restyle();
     this.#resize();
   }
@@ -84,7 +92,7 @@ export class Chart {
       row.height = row.kind === "unit" ? Math.max(1, lanes) * UNIT : row.top + lanes * LANE + (lanes ? 4 : 0);
       y += row.height;
     }
-    this.scroll.dataset.bars = rows.reduce((count, row) => count + (row.lanes ?? []).flat().length, 0);
+    this.scroll.dataset.bars = rows.reduce((count, row) => count + (row.lanes ?? []).reduce((sum, lane) => sum + lane.length, 0), 0);
     this.space.style.height = `${Math.max(y, 1)}px`;
     if (this.#cursor) this.#cursor.row = Math.min(this.#cursor.row, rows.length - 1);
     this.draw();
@@ -141,7 +149,7 @@ export class Chart {
     }
     this.#patterns = {};
     for (const kind of ["other", "held", "withheld", "failed"]) this.#patterns[kind] = this.#pattern(kind);
-    this.draw();
+    this.#paint(); // at once: what is printed does not wait for a frame
   }
 
   draw() {
@@ -197,15 +205,18 @@ export class Chart {
     return { row, bar, edge, at, x, y };
   }
 
-  #resize() {
+  #resize(paper = matchMedia("print").matches) {
     const box = this.scroll.getBoundingClientRect();
     const ratio = window.devicePixelRatio || 1;
     const before = this.#plot, wide = this.scroll.clientWidth;
     this.#labels = box.width < NARROW ? 96 : 216;
     if (!wide) return;
     // A minute stays as wide as it was: what one points at does not move when something opens beside the chart.
-    if (this.#width) this.#to = this.#from + Math.min(SPAN_MAX, ((this.#to - this.#from) * Math.max(1, wide - this.#labels)) / before);
-    if (this.#width && this.#width !== wide) this.on.moved(this.#from, this.#to);
+    // But on paper there is the time that one sees.
+    const keeps = paper || this.#printed;
+    this.#printed = paper;
+    if (this.#width && !keeps) this.#to = this.#from + Math.min(SPAN_MAX, ((this.#to - this.#from) * Math.max(1, wide - this.#labels)) / before);
+    if (this.#width && this.#width !== wide && !keeps) this.on.moved(this.#from, this.#to);
     this.#width = wide;
     this.#height = this.scroll.clientHeight;
     for (const [canvas, context, height] of [[this.canvas, this.#context, this.#height], [this.axis, this.#axis, AXIS]]) {
@@ -352,117 +363,116 @@ export class Chart {
       context.fillRect(this.#labels, y, this.#plot, height);
     }
     if (row.steps) this.#paintProfile(context, row);
-    const size = row.kind === "unit" ? UNIT : LANE;
-    row.lanes?.forEach((lane, index) => {
-      for (let at = firstBar(lane, this.#from); at < lane.length && lane[at].start < this.#to; at++) {
-        this.#paintBar(context, lane[at], y + row.top + index * size + 1, size - 3);
-      }
-    });
+    if (row.lanes) this.#paintBars(context, row);
     context.strokeStyle = this.#colors.line;
     context.lineWidth = 1;
     line(context, this.#labels, y + height, this.#width, y + height);
   }
 
+  /** What a row's steps are in the window, as columns of whole pixels: of several steps in one the most of each. */
+  #columns(row) {
+    const steps = row.steps, found = [], pixel = (at) => Math.max(this.#labels, Math.min(this.#width, Math.round(this.#x(at))));
+    for (let at = Math.max(0, after(steps, this.#from) - 1); at < steps.length && steps[at][0] < this.#to; at++) {
+      const [start, ...levels] = steps[at], last = found.at(-1);
+      const left = pixel(start), right = at + 1 < steps.length ? pixel(steps[at + 1][0]) : this.#width, inside = last?.right > left;
+      if (right - left > 1 || !inside) found.push({ left: inside ? last.right : left, right: Math.max(right, left + 1), levels });
+      else last.levels = last.levels.map((level, which) => Math.max(level, levels[which]));
+    }
+    return found;
+  }
+
   #paintProfile(context, row) {
-    const steps = row.steps, base = row.y + PROFILE - 1, scale = (PROFILE - 8) / Math.max(1, row.units);
-    const begin = Math.max(0, after(steps, this.#from) - 1);
-    let column = null;
-    const flush = () => {
-      if (column) this.#paintLevels(context, row, column, base, scale);
-      column = null;
+    const base = row.y + PROFILE - 1, scale = (PROFILE - 8) / Math.max(1, row.units), columns = this.#columns(row);
+    const each = (style, place) => {
+      context.fillStyle = style;
+      for (const { left, right, levels } of columns) {
+        const [from, to] = place(...levels);
+        if (to > from) context.fillRect(left, base - to * scale, right - left, (to - from) * scale);
+      }
     };
-    for (let at = begin; at < steps.length && steps[at][0] < this.#to; at++) {
-      const [start, mine, others, withheld, absent] = steps[at];
-      const left = Math.max(this.#x(start), this.#labels);
-      const right = at + 1 < steps.length ? Math.min(this.#x(steps[at + 1][0]), this.#width) : this.#width;
-      if (right <= left) continue;
-      if (right - left < 1 || (column && right - column.left < 1)) {
-        column ??= { left, right, mine: 0, others: 0, withheld: 0, absent: 0 };
-        column.right = right;
-        column.mine = Math.max(column.mine, mine);
-        column.others = Math.max(column.others, others);
-        column.withheld = Math.max(column.withheld, withheld);
-        column.absent = Math.max(column.absent, absent);
-        if (column.right - column.left >= 1) flush();
-        continue;
-      }
-      flush();
-      this.#paintLevels(context, row, { left, right, mine, others, withheld, absent }, base, scale);
-    }
-    flush();
+    const { units } = row, { mine, other, surface } = this.#colors, rim = 1.5 / scale;
+    each(mine, (own) => [0, own]);
+    context.globalAlpha = PALE;
+    each(other, (own, others) => [own, own + others]);
+    context.globalAlpha = 1;
+    each(other, (own, others) => (others ? [own + others - rim, own + others] : [0, 0]));
+    each(surface, (own, others, withheld, absent) => [units - absent, units]);
+    each(this.#patterns.withheld, (own, others, withheld, absent) => [Math.max(own + others, units - absent - withheld), units - absent]);
+    context.font = "11px system-ui, sans-serif";
+    for (const column of columns) if (column.right - column.left > WORDS_PX) this.#paintFree(context, row, column);
   }
 
-  #paintLevels(context, row, { left, right, mine, others, withheld, absent }, base, scale) {
-    const width = right - left, colors = this.#colors;
-    const taken = Math.min(row.units, mine + others);
-    let y = base;
-    if (mine) {
-      context.fillStyle = colors.mine;
-      context.fillRect(left, (y -= mine * scale), width, mine * scale);
-    }
-    if (others) {
-      context.fillStyle = this.#patterns.other;
-      context.fillRect(left, (y -= others * scale), width, others * scale);
-      context.fillStyle = colors.other;
-      context.fillRect(left, y, width, 1.5);
-    }
-    y = base - row.units * scale;
-    if (absent) {
-      context.fillStyle = colors.surface;
-      context.fillRect(left, y, width, absent * scale);
-      y += absent * scale;
-    }
-    if (withheld) {
-      context.fillStyle = this.#patterns.withheld;
-      context.fillRect(left, y, width, Math.min(withheld, row.units - taken) * scale);
-    }
-    const free = Math.max(0, row.units - taken - withheld - absent);
+  #paintFree(context, row, { left, levels: [mine, others, withheld, absent] }) {
+    const free = Math.max(0, row.units - Math.min(row.units, mine + others) - withheld - absent);
     const words = free ? `${free} free` : absent >= row.units ? "none" : "full";
-    if (width > 46) {
-      context.font = "11px system-ui, sans-serif";
-      const size = context.measureText(words).width + 6, x = left + 4;
-      context.fillStyle = colors.bg;
-      context.globalAlpha = 0.86;
-      context.fillRect(x - 3, row.y + 4, size, 14);
-      context.globalAlpha = 1;
-      context.fillStyle = free ? colors.dim : colors.text;
-      context.fillText(words, x, row.y + 11);
-    }
+    this.#ground(context, left + 1, row.y + 4, context.measureText(words).width + 6, 14);
+    context.fillStyle = free ? this.#colors.dim : this.#colors.text;
+    context.fillText(words, left + 4, row.y + 11);
   }
 
-  #paintBar(context, bar, y, height) {
-    const left = Math.max(this.#x(bar.start), this.#labels - 4), right = Math.min(Math.max(this.#x(bar.end), left + 3), this.#width + 4);
-    const colors = this.#colors, width = right - left;
-    context.fillStyle = bar.kind === "mine" ? colors.mine : this.#patterns[bar.kind] ?? this.#patterns.other;
-    if (width < SMALL_PX) {
-      context.fillRect(left + 0.5, y + 0.5, Math.max(1.5, width - 1), height);
-      return;
-    }
-    context.beginPath();
-    context.roundRect(left + 0.5, y + 0.5, width - 1, height, 4);
-    context.fill();
-    context.lineWidth = bar === this.#hover?.bar ? 2 : 1;
-    context.setLineDash(bar.waits ? [4, 3] : []);
-    context.strokeStyle = colors[bar.kind] ?? colors.other;
-    context.stroke();
-    context.setLineDash([]);
-    if (width > 34 && bar.label) {
-      context.save();
-      context.clip();
-      context.font = "12px system-ui, sans-serif";
-      const x = Math.max(left, this.#labels) + 6;
-      if (bar.kind !== "mine") {
-        context.fillStyle = colors.bg;
-        context.globalAlpha = 0.86;
-        context.fillRect(x - 3, y + 2, context.measureText(bar.label).width + 6, height - 3);
-        context.globalAlpha = 1;
+  /** What words stand on. */
+  #ground(context, x, y, width, height) {
+    context.fillStyle = this.#colors.bg;
+    context.globalAlpha = 0.86;
+    context.fillRect(x, y, width, height);
+    context.globalAlpha = 1;
+  }
+
+  /** The bars of a row, each kind at once; then what is on them. */
+  #paintBars(context, row) {
+    const size = row.kind === "unit" ? UNIT : LANE, height = size - 3, kinds = new Map(), large = [];
+    row.lanes.forEach((lane, index) => {
+      const y = row.y + row.top + index * size + 1;
+      for (let at = firstBar(lane, this.#from); at < lane.length && lane[at].start < this.#to; at++) {
+        const bar = lane[at];
+        const left = Math.max(this.#x(bar.start), this.#labels - 4), right = Math.min(Math.max(this.#x(bar.end), left + 3), this.#width + 4);
+        let shapes = kinds.get(bar.kind);
+        if (!shapes) kinds.set(bar.kind, (shapes = { small: [], large: new Path2D() }));
+        if (right - left < SMALL_PX) shapes.small.push([Math.round(left), y, Math.max(1, Math.round(right - left - 1)), height]);
+        else {
+          shapes.large.roundRect(left + 0.5, y + 0.5, right - left - 1, height, 4);
+          large.push({ bar, left, right, y, height });
+        }
       }
-      context.fillStyle = bar.kind === "mine" ? colors.bg : colors.text;
-      context.fillText(bar.label, x, y + height / 2 + 1);
-      context.restore();
+    });
+    for (const [kind, { small, large: path }] of kinds) {
+      context.fillStyle = kind === "mine" ? this.#colors.mine : this.#patterns[kind] ?? this.#patterns.other;
+      for (const one of small) context.fillRect(...one);
+      context.fill(path);
+      context.lineWidth = 1;
+      context.setLineDash(kind === "held" ? [4, 3] : []);
+      context.strokeStyle = this.#colors[kind] ?? this.#colors.other;
+      context.stroke(path);
     }
-    if (bar.stretches && width > 14) {
-      context.fillStyle = bar.kind === "mine" ? colors.bg : colors.dim;
+    context.setLineDash([]);
+    context.font = "12px system-ui, sans-serif";
+    for (const one of large) this.#paintOnBar(context, one);
+  }
+
+  #paintOnBar(context, { bar, left, right, y, height }) {
+    const colors = this.#colors, mine = bar.kind === "mine";
+    if (bar === this.#hover?.bar) {
+      context.lineWidth = 2;
+      context.strokeStyle = colors[bar.kind] ?? colors.other;
+      context.beginPath();
+      context.roundRect(left + 0.5, y + 0.5, right - left - 1, height, 4);
+      context.stroke();
+    }
+    if (right - left > 34 && bar.label) {
+      const x = Math.max(left, this.#labels) + 6, wide = (bar.wide ??= context.measureText(bar.label).width), cut = x + wide > right - 1;
+      if (cut) {
+        context.save();
+        context.beginPath();
+        context.rect(left, y, right - left - 1, height);
+        context.clip();
+      }
+      if (!mine) this.#ground(context, x - 3, y + 2, wide + 6, height - 3);
+      context.fillStyle = mine ? colors.bg : colors.text;
+      context.fillText(bar.label, x, y + height / 2 + 1);
+      if (cut) context.restore();
+    }
+    if (bar.stretches) {
+      context.fillStyle = mine ? colors.bg : colors.dim;
       context.fillRect(right - 5, y + 5, 1.5, height - 9);
     }
   }
@@ -504,16 +514,17 @@ export class Chart {
       }
     }
     for (const row of rows) {
-      const text = JSON.stringify([row.label, row.sub, row.open, row.depth, row.units]);
-      let shown = this.#shown.get(row.key);
-      if (!shown || shown.text !== text) {
-        shown?.made.remove();
-        shown = { text, made: this.#label(row) };
-        this.#shown.set(row.key, shown);
-        this.rowLabels.append(shown.made);
+      const shown = this.#shown.get(row.key);
+      if (shown?.row === row) continue;
+      let made = shown?.made;
+      if (!made || LABELLED.some((name) => shown.row[name] !== row[name])) {
+        made?.remove();
+        made = this.#label(row);
+        this.rowLabels.append(made);
       }
-      shown.made.style.top = `${row.y}px`;
-      shown.made.style.height = `${row.height}px`;
+      this.#shown.set(row.key, { row, made });
+      made.style.top = `${row.y}px`;
+      made.style.height = `${row.height}px`;
     }
   }
 
@@ -533,7 +544,7 @@ export class Chart {
     context.strokeStyle = this.#colors[kind];
     if (kind === "other") {
       context.fillStyle = this.#colors.other;
-      context.globalAlpha = 0.34;
+      context.globalAlpha = PALE;
       context.fillRect(0, 0, size, size);
       return this.#context.createPattern(canvas, "repeat");
     }
@@ -665,13 +676,14 @@ export class Chart {
   }
 
   #hovered(hit, event) {
+    const before = this.#hover?.bar;
     this.#hover = hit;
     const can = hit && (hit.edge || hit.bar || hit.row.free || this.on.at);
     this.scroll.style.cursor = !can ? "" : hit.edge ? "ew-resize" : hit.bar ? "pointer" : this.on.at ? "col-resize" : "cell";
-    const words = hit && (hit.bar ? hit.bar.words : hit.row.steps ? this.#said(hit.row, hit.at) : "");
+    const words = hit && (hit.bar ? this.on.tell(hit.bar) : hit.row.steps ? this.#said(hit.row, hit.at) : "");
     this.say(words);
     if (words) this.#tipAt(event);
-    this.draw();
+    if (before !== hit?.bar) this.draw();
   }
 
   #tipAt(event) {
@@ -772,7 +784,7 @@ export class Chart {
     const { row, bar } = this.#stop();
     if (!row) return;
     const { start, length } = this.#cursor;
-    this.said.textContent = bar ? bar.words
+    this.said.textContent = bar ? this.on.tell(bar)
       : row.steps ? `${name(row)}, ${time.term(start, start + length)}, ${freeOver(row, start, start + length)} of ${row.units} free` : name(row);
   }
 }
@@ -794,14 +806,16 @@ function firstBar(lane, at) {
   return low;
 }
 
-/** Bars in as few lanes as they fit in without one over another, in order of their start. */
-export function packed(bars) {
+/** Bars in as few lanes as they fit in without one over another, in order of their start; and how many do not fit into the `most`. */
+export function packed(bars, most = Infinity) {
   const lanes = [], ends = [];
+  let more = 0;
   for (const bar of [...bars].sort((a, b) => a.start - b.start || a.end - b.end)) {
     let lane = ends.findIndex((end) => end <= bar.start);
-    if (lane < 0) lane = ends.push(0) - 1;
+    if (lane < 0 && lanes.length < most) lane = lanes.push([]) - 1;
+    if (lane < 0) { more += 1; continue; }
     ends[lane] = bar.end;
-    (lanes[lane] ??= []).push(bar);
+    lanes[lane].push(bar);
   }
-  return lanes;
+  return { lanes, more };
 }

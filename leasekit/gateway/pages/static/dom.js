@@ -39,11 +39,13 @@ export function field(label, input, help = "") {
   return h("div", { class: "field" }, h("label", { for: input.id }, label), help && hint(label, help), input);
 }
 
-/** A question mark that explains a word. */
+/** A question mark that explains a word, as long as one points at either; Escape puts the words away. */
 export function hint(word, text) {
   const id = `hint-${++count}`;
   const words = h("span", { class: "hint-words", id, role: "tooltip" }, text);
-  return h("span", { class: "hint" }, h("button", { type: "button", class: "ask", "aria-label": `What is ${word}?`, "aria-describedby": id }, "?"), words);
+  const made = h("span", { class: "hint" }, h("button", { type: "button", class: "ask", "aria-label": `What is ${word}?`, "aria-describedby": id }, "?"), words);
+  for (const event of ["pointerenter", "focusin"]) made.addEventListener(event, () => delete made.dataset.away);
+  return made;
 }
 
 /** A button. */

@@ -27,6 +27,10 @@ zoned.addEventListener("click", () => {
   window.dispatchEvent(new Event("zone"));
 });
 
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") for (const one of document.querySelectorAll(".hint:is(:hover, :focus-within)")) one.dataset.away = "";
+});
+
 const NOTED_MS = 12000;
 
 /** Say what was done, or why not; it stays for a while, a refusal until it is put away. */

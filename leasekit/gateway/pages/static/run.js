@@ -2,7 +2,7 @@
 
 import { get, gently, path } from "./api.js";
 import { Chart, SPAN_MIN } from "./chart.js";
-import { calendarOf, rowsOf } from "./calendar-data.js";
+import { calendarOf, rowsOf, wordsOf } from "./calendar-data.js";
 import { fillTables } from "./calendar-table.js";
 import { button, choice, empty, field, fill, h, table } from "./dom.js";
 import { asList, ofList, page, setView, view } from "./frame.js";
@@ -40,6 +40,7 @@ class RunShown {
       clock: () => this.at,
       at: (at) => this.seek(at),
       pick: (bar) => this.goTo(bar),
+      tell: wordsOf,
       moved: (from, to) => this.moved(from, to),
       toggle: (row) => this.toggle(row),
       now: () => this.chart.reveal(this.at, this.at),
