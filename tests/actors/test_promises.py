@@ -163,6 +163,20 @@ def test_one_unit_can_be_enough(world: DeployedWorld, restarted: bool) -> None:
     assert world.query("site", "evidence") == []
 
 
+def test_what_was_given_back_is_not_asked_for_anew(world: DeployedWorld) -> None:
+    """A lease that is to be requeued asks for the units that it had at its end, for as long as it was to run."""
+    first = victim(world, notice="5m", on_preempt="requeue")
+    known = {first, world.request("web", 2, world.now, world.now + HOUR, properties=DEFERRABLE)}
+    world.pass_time(10 * SECOND)
+    asked = world.guest("batch").leases[first]
+    assert asked.is_noticed and not world.command("batch", "lease.modify", lease=first, victims=["vm-1"]).error
+    world.run_until(asked.ending.at + 10 * SECOND)
+    assert world.lease("batch", first)["state"] == "closed"
+    (again,) = world.guest("batch").leases.keys() - known
+    found = world.lease("batch", again)["requested"]
+    assert (found["units"], found["term"][1] - found["term"][0]) == (1, HOUR - SECOND)
+
+
 def test_who_has_a_fixed_start_keeps_it(world: DeployedWorld) -> None:
     """It has nothing before, whatever its victim gives back: that is free until then, for who is done by then."""
     first = victim(world, notice="5m")
