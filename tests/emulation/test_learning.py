@@ -63,7 +63,7 @@ def test_what_can_begin_is_told_by_the_mask() -> None:
     assert np.count_nonzero(seen.reshape(-1, FEATURES)[:, 3]) == before + 1, "nobody began, and another job came"
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_trained_agent_beats_fcfs_on_seeds_that_it_has_not_seen() -> None:
     """With 95% confidence, in the difference of each episode."""
     agent = train(SchedulingEnv(), [1, 2], generations=2, population=6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,20 +48,26 @@ def lab(folder: Path, text: str = LAB) -> Path:
     return file
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the file comes to in one process."""
+    folder = tmp_path_factory.mktemp("whole")
+    run_file(lab(folder), folder / "out")
+    return folder / "out"
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     """All that repeats."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.stem != "measured"}
 
 
-def test_several_processes_write_what_one_does(tmp_path: Path) -> None:
+def test_several_processes_write_what_one_does(tmp_path: Path, whole: Path) -> None:
     """The same bytes: tables, series, pictures, in the order of the file."""
-    file = lab(tmp_path)
-    run_file(file, tmp_path / "one")
-    run_file(file, tmp_path / "two", jobs=2)
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    run_file(lab(tmp_path), tmp_path / "two", jobs=2)
+    assert contents(tmp_path / "two") == contents(whole)
 
 
-async def test_a_sweep_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+async def test_a_sweep_goes_on_where_it_was_killed(tmp_path: Path, whole: Path) -> None:
     """Killed with all its processes as soon as a run is over: what is over is not run again, and in the end all is as
     if nothing had happened. A run that was changed since is run again.
     """
@@ -74,8 +81,7 @@ async def test_a_sweep_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     kept, told = first.stat().st_mtime_ns, list[str]()
     run_file(file, out, resume=True, tell=told.append)
     assert first.stat().st_mtime_ns == kept and told[0].endswith("of 3 runs are done already") and told[0][0] != "0"
-    run_file(file, tmp_path / "whole")
-    assert contents(out) == contents(tmp_path / "whole")
+    assert contents(out) == contents(whole)
     lab(tmp_path, LAB.replace("peak = 6", "peak = 5"))
     run_file(file, out, resume=True, tell=told.append)
     assert "0 of 3 runs are done already" in told
@@ -100,10 +106,10 @@ def begin_sweep(file: Path, out: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(arguments, start_new_session=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
-def test_what_is_torn_is_run_again(tmp_path: Path) -> None:
+def test_what_is_torn_is_run_again(tmp_path: Path, whole: Path) -> None:
     """A file that is not whole is none."""
     file, out = lab(tmp_path), tmp_path / "out"
-    run_file(file, out)
+    shutil.copytree(whole, out)
     torn = out / "kept" / "nodes_4.json"
     torn.write_text(torn.read_text()[:100])
     told: list[str] = []
@@ -137,17 +143,15 @@ def test_a_process_that_ends_by_itself_is_told() -> None:
         list(spread(_end, [0, 1, 2], jobs=2))
 
 
-def test_a_cluster_comes_to_the_same(tmp_path: Path) -> None:
+def test_a_cluster_comes_to_the_same(tmp_path: Path, whole: Path) -> None:
     """Runs on a Dask cluster of two worker processes."""
     from distributed import LocalCluster
 
-    file = lab(tmp_path)
-    run_file(file, tmp_path / "one")
     with LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
     ) as cluster:
-        run_file(file, tmp_path / "two", dask=cluster.scheduler_address)
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+        run_file(lab(tmp_path), tmp_path / "two", dask=cluster.scheduler_address)
+    assert contents(tmp_path / "two") == contents(whole)
 
 
 def test_a_cluster_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
