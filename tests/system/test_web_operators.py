@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 from gateway.gateway_world import until
-from playwright.sync_api import expect
+from playwright.sync_api import Page, Route, expect
 from web_world import Person, WebLab, chromium, lab, person
 
 __all__ = ["chromium", "lab", "person"]
@@ -97,19 +97,46 @@ def test_usage_and_audit(person: Callable[..., Person], ada: httpx.Client) -> No
 
 
 def test_claims_show_who_gave_what(person: Callable[..., Person], ada: httpx.Client) -> None:
-    """From the site's own down to a lease, each by whom, and how much of it is given."""
-    lease = ada.post("/leases", json={"type": "vm", "units": 2, "length": "2h"}).json()["id"]
-    until(ada, lease, "active")
+    """From the site's own down to a lease, each by whom, and how much of it is given when."""
+    leases = [
+        ada.post("/leases", json={"type": "vm", "units": units, "length": length}).json()["id"]
+        for units, length in ((2, "2h"), (1, "1h"))
+    ]
+    for lease in leases:
+        until(ada, lease, "active")
     who = person("olga")
     page = who.open("/claims")
     root = page.locator(".claims > li").first
     expect(root).to_contain_text("broker 6")
-    expect(root).to_contain_text("2 of 6 given at most")
-    expect(root.locator("li").filter(has_text=lease)).to_contain_text("alpha 2")
+    expect(root).to_contain_text("3 of 6 given at most")
+    expect(root.locator("li").filter(has_text=leases[0])).to_contain_text("alpha 2")
     expect(page.get_by_text("oversubscribed")).to_have_count(0)
     expect(page.locator("#page")).to_contain_text("None: nobody was found")
+    drawn = root.get_by_role("img", name="Given over time")
+    heights = drawn.locator("rect").evaluate_all("all => all.map(one => one.height.baseVal.value)")
+    widths = drawn.locator("rect").evaluate_all("all => all.map(one => one.width.baseVal.value)")
+    assert [heights[-2], heights[-1]] == [12, 8], "3 of 6 units, then 2 of them, on a drawing of 24"
+    assert widths[-1] == pytest.approx(500, abs=20), "the second of two hours"
     who.check()
-    ada.post(f"/leases/{lease}/close", json={})
+    _too_much(page, leases[1])
+    expect(root.locator(".chip", has_text="oversubscribed")).to_be_visible()
+    expect(root.locator(".beyond", has_text="11 of 6, ")).to_be_visible()
+    expect(drawn.locator("rect.beyond")).to_have_count(1)
+    who.check()
+    for lease in leases:
+        ada.post(f"/leases/{lease}/close", json={})
+
+
+def _too_much(page: Page, lease: str) -> None:
+    """As if the claim of a lease had more units than its parent: no site would take it, but for an agreed degree."""
+
+    def more(route: Route) -> None:
+        told = route.fetch()
+        claims = [{**one, "units": 9} if one["lease"] == lease else one for one in told.json()]
+        route.fulfill(response=told, json=claims)
+
+    page.route("**/api/v1/claims?*", more)
+    page.reload()
 
 
 def test_a_request_in_all_its_words(person: Callable[..., Person], ada: httpx.Client) -> None:
