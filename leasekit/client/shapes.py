@@ -209,6 +209,20 @@ class Slots(Struct, kw_only=True):
     leases: list[str] = []
 
 
+class Wait(Struct, kw_only=True):
+    """Somebody waits for what they have ``asked`` for to fit: ``waiting``, ``free`` (``slot`` is the window that there
+    was then; nobody holds it), or ``over``: there was none.
+    """
+
+    id: str
+    project: str
+    caller: str
+    asked: SlotSearch
+    created: At
+    state: Literal["waiting", "free", "over"] = "waiting"
+    slot: Slot | None = None
+
+
 class DryRunResult(Struct, kw_only=True):
     """What a broker would answer: ``granted``, ``waits`` or ``refused``; ``earliest`` is when it would fit, where that
     is known.
@@ -407,7 +421,7 @@ class ActorState(Struct, kw_only=True):
 
 EventKind: TypeAlias = Literal[
     "granted", "refused", "starts_soon", "ends_soon", "ended", "unit_failed", "evicted", "maintenance",
-    "approval_wanted", "test",
+    "approval_wanted", "free", "test",
 ]  # fmt: skip
 
 

@@ -77,6 +77,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "feeds": Table({"id": str, "project": str, "digest": bytes, "body": bytes}),
     "positions": Table({"id": str, "seq": int}),
     "approvals": Table({"id": str, "project": str, "until": int, "body": bytes}),
+    "waits": Table({"id": str, "project": str, "body": bytes}),
     "reports": Table({"id": str, "at": int, "peer": str, "code": str, "reason": str, "body": bytes}),
 }  # fmt: skip
 """Every table but the log, by name."""

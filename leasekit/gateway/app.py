@@ -35,6 +35,7 @@ from leasekit.gateway import (  # noqa: F401 - they declare their routes
     tokens,
     topologies,
     usage,
+    waits,
 )
 from leasekit.gateway.blazar.routes import blazar_routes
 from leasekit.gateway.callers import NOBODY

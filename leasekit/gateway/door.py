@@ -10,9 +10,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
+import msgspec
 import trio
 
-from leasekit.client.shapes import CalendarView, LeasePolicy
+from leasekit.client.shapes import CalendarView, LeasePolicy, Wait
 from leasekit.config.gateway import BlazarTable, MailTable
 from leasekit.core.measures import Histogram
 from leasekit.core.schema import Change, Store
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 GUEST: Final = "guest"
 BROKER: Final = "broker"
 SITE: Final = "authority"
+WAITS: Final = "waits"
 
 
 @attrs.define(eq=False)
@@ -78,6 +80,8 @@ class GatewayDoor:
     notices: Notifications = attrs.field(init=False, factory=Notifications)
     feeds: dict[str, FeedRecord] = attrs.field(init=False, factory=dict)
     """The calendars, by id."""
+    waits: dict[str, Wait] = attrs.field(init=False, factory=dict)
+    """For what somebody waits, or waited, by its id, oldest first."""
     askers: dict[str, str] = attrs.field(init=False, factory=dict)
     """Who asked for a lease, as far as that was looked for."""
     told: trio.Event = attrs.field(init=False, factory=trio.Event)
@@ -93,6 +97,8 @@ class GatewayDoor:
         self.tokens.restore(kept.get(TABLE, ()))
         self.notices.restore(kept)
         self.feeds.update((row[0], FeedRecord.of_row(row)) for row in kept.get(FEEDS, ()))
+        waits = [msgspec.json.decode(body, type=Wait) for _, _, body in kept.get(WAITS, ())]
+        self.waits.update((one.id, one) for one in sorted(waits, key=lambda one: (one.created, one.id)))
         self.users.restore(kept.get(USERS, ()))
         self.policies.update((id_, read_policy(body)) for id_, body in kept.get(POLICIES, ()))
         found = [ApprovalRecord.of_row(row) for row in kept.get(APPROVALS, ())]

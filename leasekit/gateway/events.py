@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -43,6 +43,8 @@ CHANGED: Final = b"event: changed\ndata: {}\n\n"
 """That something has changed, for who may not see what."""
 APPROVALS_CHANGED: Final = b"event: approvals\ndata: {}\n\n"
 """That something waits to be approved, or was decided."""
+WAITS_CHANGED: Final = b"event: waits\ndata: {}\n\n"
+"""That somebody waits for something, or waits no more."""
 DELIVERIES_CHANGED: Final = b"event: deliveries\ndata: {}\n\n"
 """That something was sent by a rule, or could not be."""
 
@@ -228,7 +230,7 @@ class EventHub:
                 with suppress(trio.BrokenResourceError):  # it has gone
                     listener.hear_hint(what)
 
-    async def listen(self, actors: Sequence[str], last: str, others: Iterable[str] = ()) -> AsyncIterator[bytes]:
+    async def listen(self, actors: Sequence[str], last: str, others: Iterable[str] = ()) -> AsyncGenerator[bytes]:
         """The events of these actors, after the one with the id ``last`` (empty: from now on), and that something has
         changed at ``others``; until whoever takes them goes, or does not keep up.
         """

@@ -54,7 +54,8 @@ _ONCE: Final = frozenset({"granted", "refused", "ended", "evicted"})
 _WORDS: Final[Mapping[EventKind, str]] = {
     "granted": "was granted", "refused": "was refused", "starts_soon": "starts in {}", "ends_soon": "ends in {}",
     "ended": "has ended", "unit_failed": "has a unit that failed", "evicted": "is ended early",
-    "maintenance": "is hit by maintenance", "approval_wanted": "waits to be approved", "test": "is not there: a test",
+    "maintenance": "is hit by maintenance", "approval_wanted": "waits to be approved", "free": "would fit now",
+    "test": "is not there: a test",
 }  # fmt: skip
 
 

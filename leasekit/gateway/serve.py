@@ -28,6 +28,7 @@ from leasekit.gateway.door import GUEST, GatewayDoor
 from leasekit.gateway.notifier import Notifier
 from leasekit.gateway.rates import Rates
 from leasekit.gateway.routing import ROUTES, Call
+from leasekit.gateway.waits import watch
 
 if TYPE_CHECKING:
     from leasekit.gateway.oidc import OpenIdKeys
@@ -90,6 +91,7 @@ class GatewayServer:
                 door.hub.follow(list(connections.values()), nursery)
                 for guest in door.of_role(GUEST):
                     nursery.start_soon(_say_present, guest)
+                nursery.start_soon(watch, door)
                 nursery.start_soon(Notifier(door, self.spec.webhook_networks, self.spec.mail).run)
                 await self._serve_http(door, stopping, task_status)
                 nursery.cancel_scope.cancel()

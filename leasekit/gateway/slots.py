@@ -11,7 +11,7 @@ from leasekit.core.time import DAY, Duration
 from leasekit.core.vectors import NEEDS, as_properties, read_amount
 from leasekit.gateway.actors import ActorConnection, RefusedError
 from leasekit.gateway.callers import USER
-from leasekit.gateway.door import BROKER
+from leasekit.gateway.door import BROKER, GatewayDoor
 from leasekit.gateway.instants import instant, moment, span
 from leasekit.gateway.leases import OfProject
 from leasekit.gateway.routing import Call, route, unprocessable
@@ -27,9 +27,12 @@ async def find_slots(call: Call, params: OfProject, body: SlotSearch) -> Slots:
     """Find the first windows in which it fits, over all sites that the project may ask. What is named is granted if it
     is asked for at once and nobody else came first.
     """
-    guest = call.door.project(call.caller, params.project, USER)
-    length = span(body.length, "length") or 0
-    now = call.door.clock()
+    return await search(call.door, call.door.project(call.caller, params.project, USER), body)
+
+
+async def search(door: GatewayDoor, guest: ActorConnection, body: SlotSearch) -> Slots:
+    """The windows that a project, which is a ``guest``, may have now. Raises ``LeasekitError``."""
+    length, now = span(body.length, "length") or 0, door.clock()
     start = max(now, instant(body.start) or now)
     end = instant(body.end) or start + AHEAD
     if end - start < length:
@@ -44,7 +47,7 @@ async def find_slots(call: Call, params: OfProject, body: SlotSearch) -> Slots:
         "type": body.type, "units": body.units, "length": length, "start": start, "end": end, "filter": body.filter,
         "needs": sized, "site": body.site, "holder": guest.name, "limit": body.limit * SPARE,
     }  # fmt: skip
-    found, short, leases = await _candidates(call, asked)
+    found, short, leases = await _candidates(door, asked)
     request = {"type": body.type, "units": body.units, "site": body.site, "properties": properties}
     items: list[Slot] = []
     for at in range(0, len(found), body.limit):
@@ -54,11 +57,11 @@ async def find_slots(call: Call, params: OfProject, body: SlotSearch) -> Slots:
     return Slots(items=items[: body.limit], short=short, leases=leases)
 
 
-async def _candidates(call: Call, asked: dict[str, Any]) -> tuple[list[dict[str, Any]], int, list[str]]:
+async def _candidates(door: GatewayDoor, asked: dict[str, Any]) -> tuple[list[dict[str, Any]], int, list[str]]:
     """The windows of every broker that offers the type, in order of their start; what stands in the way."""
     found: list[dict[str, Any]] = []
     short, leases, refused = asked["units"], list[str](), list[RefusedError]()
-    brokers = call.door.of_role(BROKER)
+    brokers = door.of_role(BROKER)
     for broker in brokers:
         try:
             answer = await broker.query("slots", **asked)

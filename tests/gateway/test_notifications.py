@@ -152,6 +152,39 @@ def ruled(client: httpx.Client, **rule: Any) -> dict[str, Any]:
     return dict(answer.json())
 
 
+def test_who_waits_hears_that_it_is_free(world: World, ursula: httpx.Client, olga: httpx.Client) -> None:
+    """By one's own rules that want it, of that type, once; others' rules are silent."""
+    mine = ruled(ursula, url=world.receiver.url, events=["free"], type="vm")
+    silent = [
+        ruled(olga, url=world.receiver.url, events=["free"]),
+        ruled(ursula, url=world.receiver.url, events=["ended"]),
+    ]
+    day = "2032-01-01T08:00:00Z"
+    taken = ursula.post("/leases", json={**WISH, "units": 6, "start": day, "length": "2h"}).json()["id"]
+    until(ursula, taken, "ticketed")
+    wait = ursula.post(
+        "/waits", json={"type": "vm", "units": 2, "length": "1h", "start": day, "end": "2032-01-01T10:00:00Z"}
+    )
+    assert wait.json()["state"] == "waiting"
+    ursula.post(f"/leases/{taken}/close", json={})
+    headers, body = world.receiver.event("free", "")
+    assert Webhook(mine["secret"]).verify(body, headers) == json.loads(body)
+    told = json.loads(body)["data"]
+    assert (told["text"], told["units"], told["start"]) == (
+        "lease 2 vm of alpha would fit now",
+        2,
+        "2032-01-01T08:00:00.000Z",
+    )
+    rules = {
+        one["rule"]
+        for one in olga.get("/notifications/deliveries?project=alpha").json()["items"]
+        if one["event"] == "free"
+    }
+    assert rules == {mine["id"]}
+    for rule in (mine, *silent):
+        olga.post(f"/notifications/{rule['id']}/remove")
+
+
 def test_a_receiver_hears_of_a_lease(world: World, ursula: httpx.Client, olga: httpx.Client) -> None:
     """CloudEvents that another library's check of signatures takes: granted, starts soon, evicted, ended."""
     rule = ruled(ursula, url=world.receiver.url, events=["granted", "starts_soon", "evicted", "ended"], starts=["2h"])

@@ -39,6 +39,7 @@ PAGES: Final = (
     WebPage("leases", "Leases", "/leases"),
     WebPage("lease", "Lease", "/leases/{lease}"),
     WebPage("request", "Request", "/request"),
+    WebPage("waits", "Waiting list", "/waits"),
     WebPage("approvals", "Approvals", "/approvals"),
     WebPage("sites", "Sites", "/sites", office=True),
     WebPage("claims", "Claims", "/claims", office=True),

@@ -31,11 +31,20 @@ export class Dialog {
   open(form) {
     fill(this.place, form);
     this.place.showModal();
+    form.querySelector("input, select, textarea")?.focus(); // not the question mark before it
   }
 
   close() {
     this.place.close();
   }
+}
+
+/** A dialog that is there until it is closed. */
+export function passingDialog() {
+  const dialog = new Dialog();
+  dialog.place.addEventListener("close", () => dialog.place.remove());
+  document.body.append(dialog.place);
+  return dialog;
 }
 
 /** A form that asks why, and then does it. */
@@ -47,9 +56,7 @@ export function whyForm(words, verb, doing, away, kind = "danger") {
 }
 
 function askApproval(words, asked, project) {
-  const dialog = new Dialog();
-  dialog.place.addEventListener("close", () => dialog.place.remove());
-  document.body.append(dialog.place);
+  const dialog = passingDialog();
   const ask = async (reason) => {
     const link = () => h("a", { href: path("approvals", { project }) }, "Approvals");
     if (await did("It waits to be approved.", () => post("/approvals", { ...asked, why: reason }, { project }), { link })) dialog.close();

@@ -1,6 +1,6 @@
 // The form by which one reserves: what, how many, from when to when; it says what would be answered, and what would do.
 
-import { refused } from "./acts.js";
+import { did, passingDialog, refused } from "./acts.js";
 import { post, path, Problem } from "./api.js";
 import { h, fill, field, choice, button } from "./dom.js";
 import { note } from "./frame.js";
@@ -29,13 +29,14 @@ export class Offers {
     fill(this.place, h("p", { class: "dim" }, "Looking for what would do…"));
     const body = { ...asked, length: `${Math.max(1, Math.round(length / time.SECOND))}s`, limit: OFFERED };
     try {
-      this.#show(await post("/slots", body, { project }, this.#abort.signal), body.units, project, take);
+      this.#show(await post("/slots", body, { project }, this.#abort.signal), body, project, take);
     } catch (error) {
       if (error.name !== "AbortError") fill(this.place, h("p", { class: "dim" }, error.message));
     }
   }
 
-  #show(told, units, project, take) {
+  #show(told, asked, project, take) {
+    const units = asked.units ?? 1;
     const there = Math.max(0, units - told.short);
     const why = told.short > 0 && h("p", {}, h("meter", { min: 0, max: units, value: there, "aria-label": "How many are free" }), ` ${there} of ${units} free then: ${told.short} short.`);
     const own = told.leases?.length > 0 && h("p", { class: "dim" }, "Your own in the way: ", told.leases.slice(0, 5).map((id, index) => [index ? ", " : "", h("a", { href: path(`leases/${encodeURIComponent(id)}`, { project }) }, id)]));
@@ -43,8 +44,25 @@ export class Offers {
       const start = Date.parse(slot.start), end = Date.parse(slot.end);
       return button([h("strong", {}, time.term(start, end)), h("span", { class: "dim" }, `${slot.site} · ${time.until(start)}`)], () => take(slot, start, end), { class: "offer" });
     });
-    fill(this.place, why, own, h("p", { class: "dim" }, offers.length ? "It fits at:" : "It fits nowhere within 30 days."), offers);
+    fill(this.place, why, own, h("p", { class: "dim" }, offers.length ? "It fits at:" : "It fits nowhere within 30 days."), offers,
+      button("Tell me when it is free…", () => waitFor(asked, told.items[0], project)));
   }
+}
+
+/** Ask to be told when something fits that does not now; `first` is the first window in which it would. */
+function waitFor({ limit, ...asked }, first, project) {
+  const dialog = passingDialog(), now = Date.now(), later = first ? Date.parse(first.start) - time.SECOND : now + time.DAY;
+  const by = h("input", { type: "datetime-local", name: "by", step: 1, required: true, value: time.toExactInput(asked.start ? Date.parse(asked.start) : later) });
+  const ask = async (event) => {
+    event.preventDefault();
+    const body = { ...asked, end: time.iso(time.fromInput(by.value) + time.toSpan(asked.length)) };
+    const link = () => h("a", { href: path("waits", { project }) }, "Waiting list");
+    if (await did("You are told when it is free.", () => post("/waits", body, { project }), { link })) dialog.close();
+  };
+  dialog.open(h("form", { on: { submit: ask } },
+    h("h2", {}, `When ${asked.units ?? 1} × ${asked.type} would fit`),
+    field(`To begin by (${time.zone()})`, by, "You are told once, if it would fit for a start until then. Nothing is held for you."),
+    h("div", { class: "buttons" }, h("button", { class: "do", type: "submit" }, "Tell me"), button("Cancel", () => dialog.close()))));
 }
 
 /** A form for `wish`: {type, site, filter, units, start, end, project, projects, most}. `on`: changed(wish), done(lease), away(). */

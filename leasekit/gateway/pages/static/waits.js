@@ -1,0 +1,62 @@
+// For what one waits: what would have to fit, between when, and the window that was found.
+
+import { did } from "./acts.js";
+import { Problem, gently, get, listen, path, post } from "./api.js";
+import { button, chip, choice, empty, field, fill, h, table } from "./dom.js";
+import { note, page, setView, view } from "./frame.js";
+import * as time from "./time.js";
+
+const KINDS = { waiting: "waits", free: "granted", over: "refused" };
+
+await page(async (place) => {
+  const { items: projects } = await get("/projects");
+  if (!projects.length) {
+    fill(place, empty("You have no project. An operator can give you a role in one."));
+    return;
+  }
+  const list = h("div", {});
+  const project = () => (projects.includes(view().project) ? view().project : projects[0]);
+  fill(place, projects.length > 1 && h("div", { class: "tools" }, field("Project", choice(projects, project(), (value) => { setView({ project: value }); load(); }))), list);
+  let turn = 0;
+
+  async function load() {
+    const mine = ++turn;
+    let items;
+    try {
+      ({ items } = await get("/waits", { project: project() }));
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      note(problem.message, { refused: true });
+      return;
+    }
+    if (mine !== turn) return;
+    fill(list, items.length
+      ? table("Waiting list", ["What", "For", `Between (${time.zone()})`, "Who", "State", "It would fit at", h("span", { class: "hidden" }, "Do")], items.reverse().map(row))
+      : empty("Nobody waits. Where something does not fit, the forms offer to tell you when it is free.", h("a", { class: "button", href: path("request", { project: project() }) }, "Request")),
+    h("p", { class: "dim" }, "You are told on this page, and by your rules for what is free: ", h("a", { href: path("admin", { project: project() }) }, "Admin"), "."));
+  }
+
+  function row(one) {
+    const { asked } = one, what = `${asked.units ?? 1} × ${asked.type}`;
+    return [[what, asked.site && ` at ${asked.site}`, asked.filter && h("div", { class: "dim why" }, asked.filter)], time.span(time.toSpan(asked.length)),
+      time.term(Date.parse(asked.start), Date.parse(asked.end)), one.caller, chip(one.state, KINDS[one.state]), one.slot ? slotLink(one) : "",
+      button("Remove", () => remove(one), { "aria-label": `Remove ${what} of ${one.caller}` })];
+  }
+
+  async function remove(one) {
+    if (await did("You do not wait for it any more.", () => post(`/waits/${encodeURIComponent(one.id)}/remove`))) await load();
+  }
+
+  const soon = gently(load);
+  await load();
+  listen({}, () => {}, soon);
+  window.addEventListener("waits", soon);
+  window.addEventListener("zone", load);
+});
+
+/** The way to a request for the window that was found. */
+function slotLink({ asked, project, slot }) {
+  const { type, units, length, filter } = asked, start = Date.parse(slot.start);
+  const query = { project, type, units, length, filter, site: slot.site, start: start > Date.now() ? time.toExactInput(start) : "" };
+  return h("a", { href: path("request", query) }, `Request ${start > Date.now() ? time.moment(start) : "now"}, ${slot.site}`);
+}
