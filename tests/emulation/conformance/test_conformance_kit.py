@@ -78,7 +78,7 @@ def test_built_in_mappers_pass(name: str, role: str, cases: int, sizes: tuple[in
 def test_misfits_are_found(name: str, role: str, what: str, text: str, tmp_path: Path) -> None:
     """Each fault is found under its own check and told in one line; its case is small, and shows it when replayed."""
     limit = 0.2 if name == "Loops" else 60  # a machine that is busy is no fault of the others'
-    subject = Subject(target=f"misfit_mappers:{name}", role=role, cases=40, limit=limit, turn_max=120)
+    subject = Subject(target=f"misfit_mappers:{name}", role=role, cases=40, limit=limit, turn_max=120, sizes=SIZES[:1])
     found = next(fault for fault in check(subject).faults if fault.check == what)
     assert text in found.text
     assert "\n" not in found.text
