@@ -140,6 +140,28 @@ class GrantedLease(NamedTuple):
     bid: int = 0
 
 
+class EndedLease(NamedTuple):
+    """A lease that a broker had granted, and that is over: it held ``units`` of ``type`` at ``site`` (empty: the broker
+    holds nothing of it any more), in its last term. It was to run from ``start`` to ``granted``, the end that it was
+    last granted, by an extend as well that it gave back unused; it ended at ``end``.
+
+    ``why`` is ``term_over``, ``given_back`` (by its holder, or its site: a lease whose units failed among them),
+    ``lapsed`` (nobody redeemed its ticket, and it had nothing: ``end`` is ``start``), ``preempted``, or ``suspended``
+    (what was granted was a part of what it asks for). ``properties`` are those of its last request.
+    """
+
+    lease: str
+    holder: str
+    type: str
+    site: str
+    units: int
+    start: Instant
+    granted: Instant
+    end: Instant
+    why: str
+    properties: Properties = EMPTY
+
+
 class Usage(Protocol):
     """What holders have been granted, extends and modifies included, as far back as the broker keeps it."""
 
@@ -166,6 +188,10 @@ class BrokerCycle(NamedTuple):
     ``driver.save`` is ``true``. Its rest is then asked for anew. ``booked_hours`` is how much a holder is to have over
     terms that have not begun, in hours of all units of a type (0: as much as there is); ``booked`` says how much a
     holder has of a type over such terms, in unit-milliseconds.
+
+    ``ended`` is for mappers with ``wants_ended = True``: the leases that ended since the mapper's last turn, in that
+    order, the last 10,000 of them; ``ended_before`` is how many more there were, which are not shown. Each is shown
+    once, also in a turn that fails. A broker that starts anew has forgotten those that were not shown.
     """
 
     now: Instant
@@ -177,6 +203,8 @@ class BrokerCycle(NamedTuple):
     suspends: bool = False
     booked_hours: int = 0
     booked: Callable[[str, str], int] = _none_booked
+    ended: Sequence[EndedLease] = ()
+    ended_before: int = 0
 
 
 class Grant(NamedTuple):

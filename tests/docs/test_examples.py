@@ -21,8 +21,8 @@ import pytest
 from cli_daemons import running
 
 from leasekit.cli import main
-from leasekit.core.mappers import BrokerCycle, Grant, PendingRequest, Source
-from leasekit.core.time import DAY, HOUR, Term
+from leasekit.core.mappers import BrokerCycle, Defer, EndedLease, Grant, PendingRequest, Source
+from leasekit.core.time import DAY, HOUR, MINUTE, Term
 from leasekit.core.timetable import Timetable
 from leasekit.drivers.commands import BLAMES, EXIT_TEMPORARY
 from leasekit.drivers.script import ScriptSettings
@@ -231,6 +231,33 @@ def test_mappers_with_an_order_of_their_own(folder: Path) -> None:
     bids[1] = bids[1]._replace(properties={"offer": "7"})
     assert granted("auction.py", 0, bids, {"every": "10m"}) == []
     assert granted("auction.py", 600_000, bids, {"every": "10m"})[0] == "high"
+
+
+def test_a_mapper_that_learns(folder: Path) -> None:
+    """docs/mappers.md: it passes the check, and has people wait for less long than by first come, first served. It
+    predicts by the last two leases that a holder has given back; who is unknown runs for its term.
+    """
+    _files("docs/mappers.md", folder)
+    printed = _type(_typed("docs/mappers.md", "A mapper that learns"), folder)
+    waits = {line.split()[0]: line.split()[3] for line in printed.splitlines() if len(line.split()) > 9}
+    assert float(waits["learning.py"].replace(",", "")) < float(waits["fcfs"].replace(",", ""))
+
+    mapper: Any = make_mapper(str(folder / "learning.py"), "broker", {}, "mapper", {})
+    table = Timetable(1)
+    source = Source("d", "site", "vm", 1, Term(0, DAY), {}, table)
+    ended = [
+        EndedLease("", "a", "vm", "site", 1, 0, HOUR, ran * MINUTE, why, {})
+        for ran, why in ((50, "given_back"), (4, "given_back"), (6, "given_back"), (60, "term_over"))
+    ]
+    requests = [
+        PendingRequest(
+            holder, holder, "new", "vm", 1, 1, Term(0, HOUR), DAY, DAY, 0, "", frozenset(), "", 0, "", 0, False, {}
+        )
+        for holder in ("b", "a")
+    ]
+    cycle = BrokerCycle(0, requests, (), lambda _: (source,), ended=ended)
+    decided = [one[0] for one in mapper.allocate(cycle) if isinstance(one, Grant | Defer)]
+    assert decided == ["a", "b"] and mapper.predicted(requests[1]) == 5 * MINUTE
 
 
 def _json_documents(text: str) -> list[Mapping[str, Any]]:

@@ -7,7 +7,7 @@ ends with the last of them, and what is granted from it is cut where one ends an
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,11 +24,11 @@ from leasekit.core.divided import NO_CEILINGS, Ceiling, Ceilings, DividedTimetab
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.filters import FilterError, seen, takes
 from leasekit.core.leases.records import BrokerLease, Delegation, Granted, Withheld, pack_body, unpack_body
-from leasekit.core.mappers import Source
+from leasekit.core.mappers import EndedLease, Source
 from leasekit.core.profile import Ledger
 from leasekit.core.properties import EMPTY, Counts, Properties, attributes, counts, in_common, minus
 from leasekit.core.protocol.messages import LargestPiece
-from leasekit.core.reasons import Code, counted
+from leasekit.core.reasons import Code, Reason, counted
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import DAY, Duration, Instant, Term
@@ -42,6 +42,48 @@ KEPT_MAX: Final[Duration] = 400 * DAY
 TIDY_EVERY: Final = 1024
 STRETCHES_MAX: Final = 256
 TABLE: Final = "usage"
+
+
+ENDED_MAX: Final = 10_000
+"""How many leases that have ended are kept for the mapper's next turn."""
+
+
+@keeps(volatile="_granted _ended before")
+@attrs.define(eq=False, slots=False)
+class EndedBook:
+    """The leases that have ended since a mapper was last shown any. A restart forgets them, and what those that go on
+    were granted before they were cut short.
+    """
+
+    _granted: dict[str, Instant] = attrs.field(factory=dict, init=False)
+    _ended: deque[EndedLease] = attrs.field(factory=lambda: deque(maxlen=ENDED_MAX), init=False)
+    before: int = attrs.field(default=0, init=False)
+    """How many ended before those that are kept."""
+
+    def granted(self, lease: BrokerLease) -> None:
+        """What a lease has by now is what it was last granted, whatever becomes of it."""
+        self._granted[lease.id] = lease.claims[-1].until
+
+    def over(self, lease: BrokerLease, site: str, reason: Reason) -> None:
+        """A lease is over for a reason."""
+        last, start = lease.claims[-1], lease.terms.since
+        why = "suspended" if last.saving else str(reason.code)
+        end = start if reason.code == Code.LAPSED else max(start, last.until)
+        self.before += len(self._ended) == ENDED_MAX
+        self._ended.append(
+            EndedLease(
+                lease.id, lease.holder, lease.type, site, last.units, start,
+                max(self._granted.pop(lease.id, last.term.end), end), end,
+                "preempted" if lease.ending.at >= 0 else why, lease.asked.properties,
+            )
+        )  # fmt: skip
+
+    def show(self) -> tuple[Sequence[EndedLease], int]:
+        """Those that were not shown yet, and how many are not kept: they are shown now."""
+        found = tuple(self._ended), self.before
+        self._ended.clear()
+        self.before = 0
+        return found
 
 
 class _Page(NamedTuple):

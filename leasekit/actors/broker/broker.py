@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import attrs
 
 from leasekit.actors.base import Server
-from leasekit.actors.broker.book import Book, RequestQueue, UsageBook
+from leasekit.actors.broker.book import Book, EndedBook, RequestQueue, UsageBook
 from leasekit.actors.broker.claims import GrantedClaims, ReportsOfSites, ReturnedTickets, Statements
 from leasekit.actors.broker.delegations import (
     LargestPieces,
@@ -203,6 +203,8 @@ class Broker(Server[BrokerLease]):
 
         if getattr(mapper, "wants_usage", False):
             self.granted.count_usage(UsageBook(getattr(mapper, "usage_kept", 0)))
+        if getattr(mapper, "wants_ended", False):
+            self.granted.note_ends(EndedBook())
         views = LeaseViews(self.kernel, self.queue, self.book, self.granted, self.settings)
         self.cycles = Cycles(self.kernel, self.queue, self.book, views, is_inline(mapper))
         checks = GrantChecks(self.kernel, self.keyring, self.book, self.cycles, dependents)

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import attrs
 
-from leasekit.actors.broker.book import Book, RequestQueue, UsageBook
+from leasekit.actors.broker.book import Book, EndedBook, RequestQueue, UsageBook
 from leasekit.actors.kernel import Kernel, keeps, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Reports, Served
@@ -23,7 +23,16 @@ from leasekit.core.leases.records import BrokerLease, EndTerms, Granted, Notice,
 from leasekit.core.mappers import Grant
 from leasekit.core.profile import Ledger
 from leasekit.core.properties import Properties, saves
-from leasekit.core.protocol.messages import MODIFY, NEW, Accepted, ClaimReport, ReturnTicket, TicketUpdate, Truncated
+from leasekit.core.protocol.messages import (
+    MODIFY,
+    NEW,
+    REPLACE,
+    Accepted,
+    ClaimReport,
+    ReturnTicket,
+    TicketUpdate,
+    Truncated,
+)
 from leasekit.core.reasons import Code, Reason, mark
 from leasekit.core.requests import NOTICE, SUSPEND, Options
 from leasekit.core.schema import Change, Row
@@ -48,7 +57,7 @@ def ends_suspended(lease: BrokerLease, grant: Grant, options: Options, resource:
 def note_terms(lease: BrokerLease, grant: Grant, options: Options) -> None:
     """Remember how the lease can be ended early: renewals needn't say it again."""
     new = lease.asked.op == NEW
-    terms = lease.terms._replace(since=grant.term.start) if new else lease.terms
+    terms = lease.terms._replace(since=grant.term.start) if new or lease.asked.op == REPLACE else lease.terms
     if not grant.preemptible:
         lease.terms = EndTerms(terms.since)
         return
@@ -239,6 +248,8 @@ class GrantedClaims:
     _closings: int = attrs.field(default=0, init=False)
     usage: UsageBook | None = attrs.field(default=None, init=False)
     """What each holder has been granted, if the mapper goes by it."""
+    ended: EndedBook | None = attrs.field(default=None, init=False)
+    """The leases that have ended, if the mapper wants to know."""
     ahead: Ledger = attrs.field(factory=Ledger, init=False)
     """What each holder has booked over terms that begin later than an instant, in unit-milliseconds."""
     freed: list[Callable[[], None]] = attrs.field(factory=list, init=False)
@@ -254,6 +265,10 @@ class GrantedClaims:
     def count_usage(self, usage: UsageBook) -> None:
         """Note in ``usage`` what is granted."""
         self.usage = usage
+
+    def note_ends(self, ended: EndedBook) -> None:
+        """Note in ``ended`` how leases end."""
+        self.ended = ended
 
     def set(self, lease: BrokerLease, claims: tuple[Granted, ...]) -> None:
         """The lease's claims are these from now on."""
@@ -300,6 +315,8 @@ class GrantedClaims:
             self._book.hold_rest(old, made[0])
             self._cut_off[old.digest.hex()] = lease.id
         self.set(lease, (*self._going_on(before), *made, *after))
+        if self.ended is not None:
+            self.ended.granted(lease)
         return truncation
 
     def _going_on(self, claims: Sequence[Granted]) -> list[Granted]:
@@ -434,6 +451,9 @@ class GrantedClaims:
         if self.usage is not None:  # now: after a restart its row is history, which is not read
             self.usage.let_go(lease.holder, lease.type, lease.claims)
             self._kernel.changes += self.usage.take_changes()
+        if self.ended is not None:
+            source = self._book.get(lease.claims[-1].source)
+            self.ended.over(lease, source.site if source is not None else "", reason)
         self._queue.remove(lease)
         for tell in self.moved:
             tell(lease)

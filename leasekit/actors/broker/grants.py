@@ -36,7 +36,7 @@ from leasekit.core.claims.claim import JOINED_MAX, Ticket, decode_ticket, join_t
 from leasekit.core.errors import CommandError
 from leasekit.core.leases.plans import HOLD, PlanHold
 from leasekit.core.leases.records import NO_ROOM, Asked, BrokerLease, Delegation, Granted
-from leasekit.core.mappers import BrokerCycle, Grant, GrantedLease, PendingRequest, Usage
+from leasekit.core.mappers import BrokerCycle, EndedLease, Grant, GrantedLease, PendingRequest, Usage
 from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties, chosen, first_of, fits, saves, total
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, REPLACE, TICKET_MAX, Introduce, TicketUpdate
 from leasekit.core.reasons import Code, Reason, mark, marked
@@ -270,6 +270,10 @@ class LeaseViews:
         """What each holder has been granted, if the mapper goes by it."""
         return self._granted.usage
 
+    def ended(self) -> tuple[Sequence[EndedLease], int]:
+        """The leases that have ended and were not shown, if the mapper wants to know, and how many are not kept."""
+        return self._granted.ended.show() if self._granted.ended is not None else ((), 0)
+
     @property
     def booked_hours(self) -> int:
         """How much a holder is to have booked ahead."""
@@ -421,7 +425,11 @@ class Cycles:
     def show_news(self) -> BrokerCycle:
         """What the mapper is shown in its own turn: until something changes there is nothing new for it."""
         self._book.note_seen()
-        return self.show()
+        cycle = self.show()
+        if not cycle.requests and not cycle.groups:
+            return cycle  # which nobody is shown
+        ended, before = self._views.ended()
+        return cycle._replace(ended=ended, ended_before=before) if ended else cycle
 
     def show(self, more: Iterable[BrokerLease] = ()) -> BrokerCycle:
         """What the mapper is shown: all requests that wait, and ``more``."""

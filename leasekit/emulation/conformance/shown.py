@@ -22,6 +22,8 @@ def shown(cycle: Any) -> tuple[str, ...]:
 
 
 def _requests(cycle: BrokerCycle) -> Iterator[str]:
+    for lease in cycle.ended:
+        yield f"ended {lease.lease} of {lease.holder} ({lease.why}): ran {_span(Term(lease.start, lease.end))}"
     members = [member for group in cycle.groups for member in group]
     for request in (*cycle.requests, *members):
         yield _request(request)
