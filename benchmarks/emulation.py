@@ -14,7 +14,8 @@ what the same machine does at the same time of the least that an event is: taken
 encoded and decoded.
 
 ``year`` has 1,000 guests, which look every hour and lease for a day, on 5,000 nodes: a share (``days``) is run with its
-transition log, and time and log are multiplied up to a year, so ``year_min`` and ``year_log_gb`` are extrapolated.
+transition log of leases alone (``log = "leases"``), and time and log are multiplied up to a year, so ``year_min`` and
+``year_log_gb`` are extrapolated.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Crowd(TypedDict):
     rss_mb: float
 
 
-def crowd_of(nodes: int, guests: int, days: float, interval: str, term: str) -> dict[str, Any]:
+def crowd_of(nodes: int, guests: int, days: float, interval: str, term: str, log: str) -> dict[str, Any]:
     """The deploy file of guests that follow loads of their own, which together want most of the nodes at their peak."""
     sites = {
         f"site{number}": {
@@ -116,11 +117,11 @@ def crowd_of(nodes: int, guests: int, days: float, interval: str, term: str) -> 
                 for number in range(guests)
             },
         },
-        "emulation": {"horizon": f"{days * 24}h", "seed": 1},
+        "emulation": {"horizon": f"{days * 24}h", "seed": 1, "log": log},
     }
 
 
-def crowd_child(nodes: int, guests: int, days: float, interval: str, term: str) -> Crowd:
+def crowd_child(nodes: int, guests: int, days: float, interval: str, term: str, log: str) -> Crowd:
     """Carry a crowd's share out, in this process."""
     import resource
     from tempfile import TemporaryDirectory
@@ -128,7 +129,7 @@ def crowd_child(nodes: int, guests: int, days: float, interval: str, term: str) 
     import leasekit
     from leasekit.config.traces import TraceMissing
 
-    document = crowd_of(nodes, guests, days, interval, term)
+    document = crowd_of(nodes, guests, days, interval, term, log)
     with TemporaryDirectory() as out:
         try:
             done = leasekit.emulate(document, out=out)
@@ -145,9 +146,9 @@ def crowd_child(nodes: int, guests: int, days: float, interval: str, term: str) 
     )
 
 
-def crowd_run(nodes: int, guests: int, days: float, interval: str, term: str) -> Crowd:
+def crowd_run(nodes: int, guests: int, days: float, interval: str, term: str, log: str) -> Crowd:
     """A crowd's share, in a process of its own."""
-    given = [str(nodes), str(guests), str(days), interval, term]
+    given = [str(nodes), str(guests), str(days), interval, term, log]
     done = subprocess.run([sys.executable, __file__, "--crowd", *given], check=True, stdout=subprocess.PIPE, text=True)
     measured: Crowd = json.loads(done.stdout)
     return measured
@@ -176,7 +177,7 @@ def crowds(days: float) -> list[Result]:
     """100 guests on 1,000 nodes, and on 10,000."""
     found: list[Result] = []
     for nodes, wanted in ((1000, 40_000), (10_000, 30_000)):
-        done, floor = crowd_run(nodes, 100, days, "5m", "1h"), floor_per_s()
+        done, floor = crowd_run(nodes, 100, days, "5m", "1h", "all"), floor_per_s()
         rate = done["events"] / done["cpu_s"]
         found.append(result(f"events_per_s_{nodes}", rate, "1/s", wanted, floor, higher_is_better=True))
         found.append(result(f"rss_mb_{nodes}", done["rss_mb"], "MB", None))
@@ -185,7 +186,7 @@ def crowds(days: float) -> list[Result]:
 
 def year(days: float) -> list[Result]:
     """1,000 guests over some days, multiplied up."""
-    done = crowd_run(5000, 1000, days, "1h", "1d")
+    done = crowd_run(5000, 1000, days, "1h", "1d", "leases")
     times = 365 / days
     return [
         result("year_min", done["cpu_s"] * times / 60, "min", 75.0),
@@ -228,7 +229,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one round of each, short shares")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--child", nargs=2, metavar=("FILE", "RUN"), help=argparse.SUPPRESS)
-    parser.add_argument("--crowd", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--crowd", nargs=6, help=argparse.SUPPRESS)
     parser.add_argument("--signatures", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:

@@ -2,12 +2,15 @@
 
 All of it is for one turn: what is granted is booked in the turn's what-if copies (``Source.free``), so that who comes
 next sees what is left. A mapper that has an order of its own, and nothing else, is :func:`fit` for each request and
-:func:`fit_group` for each group, in that order.
+:func:`fit_group` for each group, in that order. One that chooses delegations in its own way gives :func:`fit` filters
+and weighers, as a cloud's scheduler has them: functions of a delegation and a request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import isfinite
+from typing import TypeAlias
 
 from leasekit.core.divided import DividedTimetable
 from leasekit.core.filters import FilterError, parse_filter
@@ -16,6 +19,9 @@ from leasekit.core.properties import Properties
 from leasekit.core.reasons import Coded
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Timetable
+
+SourceFilter: TypeAlias = Callable[[Source, PendingRequest], bool]
+SourceWeigher: TypeAlias = Callable[[Source, PendingRequest], float]
 
 _NONE = Timetable(0)
 
@@ -82,16 +88,61 @@ def grant(source: Source, request: PendingRequest, units: int, term: Term) -> Gr
     return Grant(request.lease, source.id, units, term, request.preemptible)
 
 
-def fit(cycle: BrokerCycle, request: PendingRequest) -> Grant | Defer | Reject:
-    """A request as early as it fits, from the delegation where that is, with as many units as are free there; one that
-    fits nowhere in its window is deferred if it has one, else refused.
+def normalised(found: Sequence[float]) -> list[float]:
+    """Numbers on a scale from 0, for the least of them, to 1, for the largest; all 0 where they are alike."""
+    least, span = min(found, default=0.0), max(found, default=0.0) - min(found, default=0.0)
+    return [(one - least) / span if span else 0.0 for one in found]
+
+
+def heaviest(
+    sources: Sequence[Source], request: PendingRequest, weighers: Sequence[tuple[SourceWeigher, float]]
+) -> Source:
+    """The delegation whose weights have the largest sum: what each weigher says, from 0 for the least of them to 1 for
+    the largest, times its multiplier. The first of those that are alike. Raises ``ValueError`` where there is none.
     """
-    starts = [(start, source) for source in allowed(cycle, request) if (start := earliest(source, request)) is not None]
+    each = [normalised([weigher(source, request) for source in sources]) for weigher, _ in weighers]
+    sums = [sum(times * own[at] for own, (_, times) in zip(each, weighers, strict=True)) for at in range(len(sources))]
+    return sources[max(range(len(sources)), key=sums.__getitem__)]
+
+
+def share_free(source: Source, request: PendingRequest) -> float:
+    """A weigher: the share of a delegation that is free throughout the term, for units of the request's needs."""
+    return free_over(source, request, request.term) / max(1, source.units)
+
+
+def number_in(properties: Properties, name: str) -> float:
+    """The number that a property holds; 0 where it holds none that is finite. ``lambda source, _:
+    number_in(source.properties, "price")`` is a weigher.
+    """
+    try:
+        number = float(properties.get(name, 0))
+    except ValueError:
+        return 0.0
+    return number if isfinite(number) else 0.0
+
+
+def fit(
+    cycle: BrokerCycle,
+    request: PendingRequest,
+    filters: Sequence[SourceFilter] = (),
+    weighers: Sequence[tuple[SourceWeigher, float]] = (),
+) -> Grant | Defer | Reject:
+    """A request as early as it fits, with as many units as are free there; one that fits nowhere in its window is
+    deferred if it has one, else refused. A new one goes to a delegation that all filters take; where it can begin
+    as early in several, to the heaviest.
+    """
+    able = [
+        source
+        for source in allowed(cycle, request)
+        if request.op != "new" or all(takes(source, request) for takes in filters)
+    ]
+    starts = [(at, source) for source in able if (at := earliest(source, request)) is not None]
     if not starts:
         reason = Coded(f"no site has {request.min_units} units of {request.type!r} free", "insufficient")
         waits = request.latest_start > request.term.start
         return Defer(request.lease, reason) if waits else Reject(request.lease, reason)
-    start, source = min(starts, key=lambda found: found[0])
+    start = min(at for at, _ in starts)
+    source = heaviest([source for at, source in starts if at == start], request, weighers)
     term = Term(start, start + request.term.length)
     return grant(source, request, min(request.units, free_over(source, request, term)), term)
 

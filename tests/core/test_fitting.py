@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leasekit.core.fitting import allowed, earliest, fit, fit_group, free_over
+from leasekit.core.fitting import allowed, earliest, fit, fit_group, free_over, number_in, share_free
 from leasekit.core.mappers import BrokerCycle, Defer, Grant, GrantGroup, PendingRequest, Reject, Source
 from leasekit.core.time import HOUR, Term
 from leasekit.core.timetable import ClassedTimetable, Timetable
@@ -111,3 +111,34 @@ def test_a_group_is_granted_whole_or_leaves_nothing() -> None:
     refused = fit_group(turn, [request("m0", group="g"), request("m1", group="g", units=3, min_units=3)])
     assert isinstance(refused, Reject) and refused.lease == "m1"
     assert one.free.available(request().term) == 3
+
+
+def test_filters_and_weighers_choose_a_delegation() -> None:
+    """Of those that all filters take and that have the earliest start, the heaviest; without any the first. An extend
+    goes on where it is.
+    """
+    prices = {"a": "4", "b": "1", "c": "0.5", "d": "no number"}
+    sources = [
+        source(site, 4, taken, NOON + HOUR)._replace(properties={"price": price})
+        for (site, price), taken in zip(prices.items(), (2, 3, 4, 0), strict=True)
+    ]
+
+    def price(one: Source, _: PendingRequest) -> float:
+        return number_in(one.properties, "price")
+
+    def chosen(filters: Any = (), weighers: Any = (), **changes: Any) -> str:
+        fresh = [one._replace(free=one.free.overlay()) for one in sources]
+        decision = fit(cycle(*fresh), request(latest_start=NOON + HOUR, **changes), filters, weighers)
+        return decision.source if isinstance(decision, Grant) else type(decision).__name__
+
+    assert chosen() == "d-a"
+    assert chosen(weighers=[(price, 1.0)]) == "d-a"
+    assert (
+        chosen(weighers=[(price, -1.0)]) == "d-d"
+    )  # what is no number counts as 0; c is cheap, and has its room later
+    assert chosen([lambda one, _: price(one, _) > 0], [(price, -1.0)]) == "d-b"
+    assert chosen(weighers=[(price, -1.0), (share_free, 0.1)], exclude_sites=frozenset("d")) == "d-b"
+    assert chosen(weighers=[(price, -1.0), (share_free, 9.0)], exclude_sites=frozenset("d")) == "d-a"
+    assert chosen([lambda one, _: one.site == "c"]) == "d-c"
+    assert chosen([lambda one, _: False]) == "Defer"
+    assert chosen([lambda one, _: False], op="extend", source="d-b") == "d-b"

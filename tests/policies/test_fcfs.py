@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from leasekit.core.mappers import BrokerCycle, Defer, Grant, GrantGroup, PendingRequest, Reject, Wake
 from leasekit.core.time import Term
 from leasekit.policies.broker import capacity, turn
+from leasekit.policies.broker.capacity import SiteWeigherSettings
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
 
 HORIZON = 30
@@ -40,6 +41,49 @@ def test_the_setting_chooses_the_site(balance: str, site: str) -> None:
     for booked, units in (("a", 1), ("b", 6), ("c", 1), ("e", 8)):
         books.book(booked, "old", units, 0, 10)
     assert [grant.source for grant in grants(mapper(balance).allocate(books.cycle(request("l", 3))))] == [f"{site}/vm"]
+
+
+def test_weighers_choose_the_site() -> None:
+    """By sums of weights from 0 to 1, instead of the balance; an elastic request that none can fill goes to the one
+    with most.
+    """
+    books = Books({"a": 10, "b": 10, "c": 2, "d": 10})
+    books.book("a", "old", 4, 0, 10)
+    prices = {"a": "2", "b": "4", "c": "1", "d": "what"}
+
+    def site(*weighers: SiteWeigherSettings, balance: Any = "first_fit", **changes: Any) -> str:
+        cycle = books.cycle(request("l", **{"units": 3, **changes}))
+        sources = [one._replace(properties={"price": prices[one.site]}) for one in cycle.sources("vm")]
+        decided = Fcfs(FcfsSettings(balance=balance, weighers=weighers)).allocate(
+            cycle._replace(sources=lambda _: sources)
+        )
+        return next(iter(grants(decided))).source.removesuffix("/vm")
+
+    free, share = SiteWeigherSettings(name="free"), SiteWeigherSettings(name="share_free", multiplier=-3.0)
+    dear = SiteWeigherSettings(name="property", property="price")
+    cheap = SiteWeigherSettings(name="property", property="price", multiplier=-1.0)
+    assert site() == "a" and site(free) == "b" and site(share) == "a"
+    assert site(dear) == "b" and site(cheap) == "d" and site(cheap, exclude_sites=frozenset("d")) == "a"
+    assert site(cheap, units=1, exclude_sites=frozenset("d")) == "c"
+    assert site(dear, share) == "a" and site(share, cheap, balance="worst_fit") == "a"
+    assert site(cheap, units=12, min_units=5) == "b"
+
+
+def test_weighers_choose_for_the_members_of_a_group() -> None:
+    """Each member goes to the heaviest site that has enough left."""
+    books = Books({"a": 4, "b": 5})
+    members = tuple(request(f"l{n}", 2, group="g") for n in range(4))
+    settings = FcfsSettings(weighers=(SiteWeigherSettings(name="free"),))
+    (group,) = Fcfs(settings).allocate(books.cycle(groups=[members]))
+    assert isinstance(group, GrantGroup)
+    assert [one.source for one in group.grants] == ["b/vm", "a/vm", "b/vm", "a/vm"]
+
+
+@pytest.mark.parametrize("wrong", [{"name": "property"}, {"name": "free", "property": "price"}])
+def test_a_weigher_that_makes_no_sense_is_told(wrong: dict[str, str]) -> None:
+    """A property is named with the weigher of properties, and with no other."""
+    with pytest.raises(ValueError, match=r"^property: found .* expected the name of a property of sites"):
+        SiteWeigherSettings(**wrong)
 
 
 def test_load_balancing_counts_what_the_turn_has_granted() -> None:

@@ -8,13 +8,16 @@ and how the members of a group are spread over them.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import chain, islice
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+import attrs
+
 from leasekit.core.divided import DividedTimetable
 from leasekit.core.filters import Shown, ask, seen
+from leasekit.core.fitting import normalised, number_in
 from leasekit.core.mappers import BrokerCycle, PendingRequest, Source
 from leasekit.core.properties import Counts, chosen, first_of, minus, total
 from leasekit.core.time import Duration, Instant, Term
@@ -599,11 +602,49 @@ NODES_MAX = 2_000
 """How many placements are tried beyond one per member before a group counts as not fitting at some instant."""
 
 
+SITE_WEIGHERS: Final[Mapping[str, Callable[[Place, int, str], float]]] = {
+    "share_free": lambda place, free, _: free / place.units,
+    "free": lambda place, free, _: free,
+    "property": lambda place, _, name: number_in(place.view.source.properties, name),
+}
+"""What weighs sites: a place, what is free there, and the name of a property."""
+
+
+@attrs.frozen(kw_only=True)
+class SiteWeigherSettings:
+    """A weigher of sites, and how much it counts beside others."""
+
+    name: str = attrs.field(validator=attrs.validators.in_(tuple(SITE_WEIGHERS)))
+    """`"share_free"`: the site with the largest share free over the term; `"free"`: with most units free; `"property"`:
+    with the largest number in the property that `property` names (0 for one that has none)."""
+    property: str = ""
+    """Which property of sites, for `name = "property"`."""
+    multiplier: float = 1.0
+    """What its weight, from 0 for the least of the sites that have enough to 1 for the largest, is multiplied by."""
+
+    def __attrs_post_init__(self) -> None:
+        if (self.name == "property") != bool(self.property):
+            raise ValueError(
+                f"property: found {self.property!r} with name {self.name!r}, expected the name of a property of sites "
+                'with name "property", and none with another'
+            )
+
+
 class Choice(NamedTuple):
-    """How a site is chosen; ``seed`` is for ``random`` only."""
+    """How a site is chosen; ``seed`` is for ``random`` only. Where there are ``weighers``, they choose instead."""
 
     balance: Balance = "load_balanced"
     seed: int = 0
+    weighers: tuple[SiteWeigherSettings, ...] = ()
+
+    def weighed(self, places: Sequence[Place], free: Sequence[int]) -> list[Place]:
+        """Places that have so many units free each, the heaviest first; those that are alike as they come."""
+        sums = [0.0] * len(places)
+        for one in self.weighers:
+            weigh = SITE_WEIGHERS[one.name]
+            found = [weigh(place, units, one.property) for place, units in zip(places, free, strict=True)]
+            sums = [sum_ + one.multiplier * weight for sum_, weight in zip(sums, normalised(found), strict=True)]
+        return [place for _, place in sorted(zip(sums, places, strict=True), key=lambda pair: -pair[0])]
 
     def drawn(self, place: Place, lease: str) -> bytes:
         """A number for a site and a lease: the same each time, whatever was drawn before."""
@@ -619,13 +660,15 @@ def pick(places: Sequence[Place], term: Term, units: int, least: int, choice: Ch
         free = place.free(term)
         if free > most:
             best, most = place, free
-            if choice.balance == "first_fit" and free >= units:
+            if choice.balance == "first_fit" and not choice.weighers and free >= units:
                 return place
     if best is None or most < least:
         return None
-    if most < units or choice.balance in ("first_fit", "worst_fit"):
+    if most < units or (choice.balance in ("first_fit", "worst_fit") and not choice.weighers):
         return best
     able = [place for place in places if place.free(term) >= units]
+    if choice.weighers:
+        return choice.weighed(able, [place.free(term) for place in able])[0]
     if choice.balance == "best_fit":
         return min(able, key=lambda place: place.free(term))
     if choice.balance == "random":
@@ -687,6 +730,8 @@ def place(members: Sequence[Member], term: Term, choice: Choice) -> list[Place] 
 def _options(member: Member, left: dict[Place, int], choice: Choice) -> Iterator[Place]:
     """The places that have enough left for a member, the preferred one first."""
     fitting = [place for place in member.places if left[place] >= member.units]
+    if choice.weighers:
+        return iter(choice.weighed(fitting, [left[place] for place in fitting]))
     if choice.balance == "load_balanced":
         fitting.sort(key=lambda place: (-left[place] / place.units, -left[place]))
     elif choice.balance == "worst_fit":

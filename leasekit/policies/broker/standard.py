@@ -12,7 +12,7 @@ import attrs
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, PendingRequest, Wake
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import Instant
-from leasekit.policies.broker.capacity import BALANCES, Balance, Choice
+from leasekit.policies.broker.capacity import BALANCES, Balance, Choice, SiteWeigherSettings
 from leasekit.policies.broker.quotas import Quotas, QuotaSettings
 from leasekit.policies.broker.turn import BrokerTurn
 
@@ -87,6 +87,9 @@ class StandardSettings:
     request that none can fill goes to the one with most."""
     seed: int = 0
     """For ``balance = "random"``: the same seed, the same sites."""
+    weighers: tuple[SiteWeigherSettings, ...] = ()
+    """What chooses the site instead of `balance`: of those that have enough, the one whose weights have the largest
+    sum."""
     gather: DurationSetting = 0
     """Decide in rounds of this length, at whole multiples of it on the broker's clock, so that order counts among
     all requests of a round; it delays each of them by up to that. Less than the broker's ``request_timeout``. 0: at
@@ -112,7 +115,7 @@ class StandardMapper:
 
     def __init__(self, settings: StandardSettings, rule: Rule) -> None:
         self._gather = settings.gather
-        self._choice = Choice(settings.balance, settings.seed)
+        self._choice = Choice(settings.balance, settings.seed, settings.weighers)
         self._quotas = Quotas(settings.quotas)
         self.wants_usage = self._quotas.wants_usage
         self.usage_kept = self._quotas.history

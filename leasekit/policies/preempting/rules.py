@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import attrs
 
 from leasekit.core.filters import parse_filter
+from leasekit.core.fitting import normalised
 from leasekit.core.time import INSTANT_MAX
 from leasekit.policies.authority.weighers import efficiency
 from leasekit.policies.preempting.costs import Amount, PeriodCost, VictimCost
@@ -105,12 +106,8 @@ class PlacingRules:
         """
         sums = [0.0] * len(hosts)
         for weigher, multiplier in self.weighers:
-            found = [_weighed(weigher, host, request) for host in hosts]
-            least, most = min(found), max(found)
-            if most > least:
-                sums = [
-                    one + multiplier * (this - least) / (most - least) for one, this in zip(sums, found, strict=True)
-                ]
+            weights = normalised([_weighed(weigher, host, request) for host in hosts])
+            sums = [one + multiplier * weight for one, weight in zip(sums, weights, strict=True)]
         return sums
 
 
