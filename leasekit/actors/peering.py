@@ -179,7 +179,7 @@ class PendingCall:
     timer: Instant | None = None
 
 
-@keeps(volatile="_calls")
+@keeps(volatile="_calls", derived="_last")
 @attrs.define(eq=False, slots=False)
 class Calls:
     """The pending calls of an actor, and what peers have it do."""
@@ -188,6 +188,7 @@ class Calls:
     _keyring: Keyring
     _dispatch: Dispatch
     _calls: dict[str, PendingCall] = attrs.field(factory=dict, init=False)
+    _last: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._kernel.register_unkept(PendingCall, on_due=self._unheard)
@@ -206,11 +207,16 @@ class Calls:
         number = self.begin(command, peer, name, ADMINISTER_TIMEOUT, unheard).number
         self._kernel.send(peer, Administer(name, number, arguments))
 
+    @property
+    def next_number(self) -> int:
+        """That of the next call. After a restart no other has it, for which there may still come an answer, as long as
+        there is less than a call in each millisecond: so nothing has to be written down of who only asks.
+        """
+        return max(self._last + 1, self._kernel.now)
+
     def begin(self, command: Command, peer: str, subject: str, timeout: Duration, unheard: str) -> PendingCall:
         """Have ``command`` wait for the peer's answer to a message, which must have the call's number."""
-        number = self._kernel.next("serial")
-        # Written down: after a restart no other may have this number, for which there may still come an answer.
-        self._kernel.changes.append(Change("meta", "serial", ("serial", number)))
+        number = self._last = self.next_number
         call = PendingCall(f"call:{number}", number, peer, command.id, self._kernel.now + timeout, subject, unheard)
         self._calls[call.id] = call
         self._kernel.schedule(call, call.until)

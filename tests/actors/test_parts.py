@@ -248,16 +248,16 @@ def test_calls_wait_for_their_peer(kernel: Kernel, keyring: Keyring) -> None:
     for id_ in (1, 2):
         begin(Command(id_, "peer.command", {"peer": "site", "command": "unit.enable", "arguments": {"unit": "u"}}))
     (_, first), _ = sent(kernel)
-    assert first == Administer("unit.enable", 1, '{"unit": "u"}')
-    calls._on_administered("web", Administered("unit.enable", 1, "1", ""))
+    assert first == Administer("unit.enable", HOUR, '{"unit": "u"}')
+    calls._on_administered("web", Administered("unit.enable", HOUR, "1", ""))
     assert kernel.replies == []
-    calls._on_administered("site", Administered("unit.enable", 1, '{"done": true}', ""))
+    calls._on_administered("site", Administered("unit.enable", HOUR, '{"done": true}', ""))
     kernel.tick(HOUR + ADMINISTER_TIMEOUT)
     ready = kernel.take()
     assert ready is not None
     assert [(reply.id, reply.result) for reply in ready.replies] == [(1, {"done": True}), (2, None)]
     assert "did not answer within 30 s" in ready.replies[1].error
-    assert not calls.refused("site", ErrorReply("unit.enable", 2, Reason("busy", detail="later")))
+    assert not calls.refused("site", ErrorReply("unit.enable", HOUR + 1, Reason("busy", detail="later")))
     calls._on_administer("site", Administer("desk.open", 9, '{"x": 2}'))
     assert sent(kernel) == [("site", Administered("desk.open", 9, '["opened", {"x": 2}]', ""))]
 

@@ -407,8 +407,7 @@ class PlanTrials:
         request = read_topology(asked.request)
         check_topology(request, self._kernel.now)
         broker = self._requests.broker(asked.broker)
-        number = self._kernel.counters["serial"] + 1  # the one that the call gets
-        subject = f"{self._keyring.tag}-try-{number}"
+        subject = f"{self._keyring.tag}-try-{self._calls.next_number}"
         unheard = f"{broker} did not answer within {PLAN_TIMEOUT // SECOND} s; nothing was asked for"
         call = self._calls.begin(command, broker, subject, PLAN_TIMEOUT, unheard)
         message = call.repeat = Plan(subject, call.number, "try", request.for_broker().to_bytes())
