@@ -13,7 +13,7 @@ from leasekit.core.schema import Change
 from leasekit.core.time import HOUR, Duration
 from leasekit.gateway.calendars import FEEDS
 from leasekit.gateway.callers import OPERATOR, Caller, rights
-from leasekit.gateway.door import GUEST, GatewayDoor, forbidden
+from leasekit.gateway.door import GUEST, WAITS, GatewayDoor, forbidden
 from leasekit.gateway.instants import moment
 from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.rates import network
@@ -120,7 +120,7 @@ async def change_user(call: Call, user: str, body: UserChange) -> User:
 
 @route("DELETE", "/users/{user}")
 async def remove_user(call: Call, user: str) -> User:
-    """Have somebody be no user any more. Their sessions, tokens and calendars end."""
+    """Have somebody be no user any more. Their sessions, tokens, calendars, rules and waits end."""
     _operators(call)
     _there(call, user)
     door = call.door
@@ -130,6 +130,11 @@ async def remove_user(call: Call, user: str) -> User:
     for id_ in feeds:
         del door.feeds[id_]
     gone = [Change(FEEDS, id_, None) for id_ in feeds]
+    for rule in [one.id for one in door.notices.rules.values() if one.caller == user]:
+        gone += door.notices.remove(rule)
+    for wait in [one.id for one in door.waits.values() if one.caller == user]:
+        del door.waits[wait]
+        gone.append(Change(WAITS, wait, None))
     await door.commit(door.users.remove(user), *map(door.tokens.revoke, theirs), *gone)
     return told(record)
 

@@ -145,9 +145,12 @@ def test_sessions_end_with_the_password(gateway: GatewayUnderTest, operator: htt
 
 
 def test_who_is_removed_has_no_token(gateway: GatewayUnderTest, operator: httpx.Client, ada: str) -> None:
-    """Neither a session, nor what was made by one."""
+    """Neither a session, nor what was made by one: nobody is told of a project by their rules any more."""
+    rule = {"events": ["granted", "free"], "url": "https://93.184.215.14/hook"}
     with gateway.client() as client, gateway.client(login(client, ada, PASSWORD).json()["secret"]) as own:
         assert own.post("/feeds", json={}).status_code == 201
+        assert own.post("/notifications", json=rule).status_code == 201
+        assert own.post("/waits", json={"type": "vm", "length": "1h", "units": 7}).status_code == 201
         made = own.post("/tokens", json={"name": "ci", "projects": {"alpha": "user"}}).json()
         assert operator.delete("/users/ada").status_code == 200
         assert own.get("/me").status_code == 401
@@ -155,8 +158,9 @@ def test_who_is_removed_has_no_token(gateway: GatewayUnderTest, operator: httpx.
             assert lesser.get("/me").status_code == 401
             assert lesser.delete("/sessions").status_code == 401
         assert login(client, ada, PASSWORD).status_code == 401
-    feeds = operator.get("/feeds", params={"project": "alpha"}).json()["items"]
-    assert [one for one in feeds if one["caller"] == "ada"] == []
+    for kind in ("feeds", "notifications", "waits"):
+        kept = operator.get(f"/{kind}", params={"project": "alpha"}).json()["items"]
+        assert [one for one in kept if one["caller"] == "ada"] == []
 
 
 def test_a_token_is_no_session(user: httpx.Client) -> None:

@@ -69,7 +69,7 @@ export function users(world) {
   }
 
   function remove(user) {
-    world.form(`Remove ${user.name}?`, "Remove", "There is no such user any more.", () => ask("DELETE", of(user.name)), h("p", {}, "Sessions, tokens and calendars end as well. Leases stay."));
+    world.form(`Remove ${user.name}?`, "Remove", "There is no such user any more.", () => ask("DELETE", of(user.name)), h("p", {}, "Sessions, tokens, calendars, rules and waits end as well. Leases stay."));
   }
 
   return { place, load };
