@@ -172,7 +172,7 @@ class HostClass(NamedTuple):
         return -(-cpu * self.least_yield // THOUSAND)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)  # a peer may offer units with many attributes
 def _host_class(attributes: frozenset[tuple[str, str]]) -> HostClass | None:
     properties = dict(attributes)
     capacity = vector(properties, CAPACITY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from hashlib import sha256
 from typing import Any
 
@@ -217,6 +218,20 @@ def test_sizes_are_bounded() -> None:
     for data, signature in ((b"x" * (BODY_MAX + 1), b""), (example().body, b"x" * 63), (example().body, b"x" * 65)):
         with pytest.raises(TicketError, match=f"claim of {len(data)} bytes with a signature of {len(signature)} bytes"):
             decode_claim(data, signature)
+
+
+def test_claims_without_end_fill_no_memory() -> None:
+    """Of what was decoded last little is remembered, however long it is."""
+    pairs = [(f"key {number:03}", "v") for number in range(240)]
+    classes = [bytes([number]) * 32 for number in range(64)]
+    tracemalloc.start()
+    try:
+        for serial in range(1000):
+            found = decode_claim(body(serial=serial, units=[1] * 64, properties=classes, constraints=pairs), b"")
+            assert len(found.body) > BODY_MAX // 2
+        assert tracemalloc.get_traced_memory()[0] < 10 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_issue_refuses_what_decoding_would() -> None:

@@ -37,6 +37,8 @@ from leasekit.core.vectors import LARGEST, RESOURCES_MAX, Sizes, is_within, weig
 
 TAG: Final = "claim1"
 BODY_MAX: Final = 8192
+SHORT: Final = 1024
+"""Up to how many bytes a claim's body is short: those of a few classes are."""
 TYPE_MAX: Final = 128
 UNITS_MAX: Final = 2**31 - 1
 DEGREE_ONE: Final = 1000
@@ -123,14 +125,18 @@ def _in_body(classes: Counts) -> tuple[int | tuple[int, ...], bytes | tuple[byte
     return tuple(units for _, units in classes), tuple(class_ for class_, _ in classes)
 
 
-@lru_cache(maxsize=4096)
 def decode_claim(body: bytes, signature: bytes) -> Claim:
     """The claim in ``body``. The signature is carried, not checked: that is the verifier's work.
 
-    A pure function of bytes that recur in every ticket of a broker, so the last few thousand results are kept.
+    A pure function of bytes that recur in every ticket of a broker, so the last few thousand results are kept; of long
+    bodies fewer, so that nobody fills the memory with them.
 
     Raises ``TicketError`` (code ``malformed``) for anything but the one encoding of a claim within its limits.
     """
+    return _decode_short(body, signature) if len(body) <= SHORT else _decode_long(body, signature)
+
+
+def _decode(body: bytes, signature: bytes) -> Claim:
     if len(body) > BODY_MAX or len(signature) not in (0, SIGNATURE_BYTES):
         raise TicketError(Code.MALFORMED, f"claim of {len(body)} bytes with a signature of {len(signature)} bytes")
     try:
@@ -141,6 +147,10 @@ def decode_claim(body: bytes, signature: bytes) -> Claim:
     if canonical != body:
         raise TicketError(Code.MALFORMED, "claim is not in its shortest encoding")
     return _build(fields, body, signature)
+
+
+_decode_short = lru_cache(maxsize=4096)(_decode)
+_decode_long = lru_cache(maxsize=256)(_decode)
 
 
 def _build(fields: Any, body: bytes, signature: bytes) -> Claim:
