@@ -59,4 +59,5 @@ def until(client: httpx.Client, lease: str, state: str) -> dict[str, Any]:
             found = dict(client.get(f"/leases/{lease}").json())
             if found["state"] == state and not found["pending"]:
                 return found
+            assert found["state"] not in {"closed", "failed"} - {state} or found["pending"], found
             next(line for line in lines if line.startswith("data: "))

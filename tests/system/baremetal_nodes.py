@@ -22,6 +22,7 @@ from typing import Any
 
 import attrs
 from system.libvirt_host import bridge
+from system.system_waits import wait_until
 
 from leasekit.core.drivers import UnitContext
 from leasekit.drivers.baremetal.driver import BareMetalDriver
@@ -305,7 +306,19 @@ def killed_when(nodes: Nodes, unit: UnitContext, check: Callable[[], bool]) -> b
         assert time.monotonic() < until, "it did not come to that"
     process.send_signal(signal.SIGKILL)
     process.stdout.close()
-    return process.wait() == -signal.SIGKILL
+    killed = process.wait() == -signal.SIGKILL
+    wait_until("the end of orders that outlive it", lambda: _orders(nodes))
+    return killed
+
+
+def _orders(nodes: Nodes) -> list[str]:
+    """The commands of power control that run now."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found.append(path.read_bytes().decode(errors="replace").split("\0"))
+    controls = {str(node.folder / "control") for node in nodes.nodes.values()}
+    return [" ".join(words) for words in found if controls & {*words}]
 
 
 def state(nodes: Nodes, name: str) -> dict[str, Any]:

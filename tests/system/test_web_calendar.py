@@ -15,7 +15,7 @@ from gateway.gateway_world import until
 from openid_provider import free_port
 from playwright.sync_api import Browser, Locator, Page, expect
 from runtime.runtime_processes import Daemons
-from web_world import INVENTORY, WITHIN_MS, Person, WebLab, chromium, gateway_alone, lab, log_in, person
+from web_world import INVENTORY, Person, WebLab, chromium, gateway_alone, lab, log_in, person, visit
 
 __all__ = ["chromium", "lab", "person"]
 pytestmark = pytest.mark.xdist_group("system")
@@ -206,7 +206,7 @@ def test_the_last_unit_goes_to_one_of_two(person: Callable[..., Person], ada: ht
         chart.page.get_by_role("button", name="Reserve", exact=True).last.click()
     for chart in charts:
         expect(chart.page.locator("#notes")).to_contain_text("last")
-    charts[0].page.goto(charts[0].page.url.split("/calendar")[0] + "/leases?state=all&find=last")
+    visit(charts[0].page, charts[0].page.url.split("/calendar")[0] + "/leases?state=all&find=last")
     rows = charts[0].page.get_by_role("row")
     expect(rows.filter(has_text="ticketed")).to_have_count(1)
     expect(rows.filter(has_text="failed")).to_have_count(1)
@@ -261,7 +261,7 @@ def test_a_view_has_an_address(person: Callable[..., Person]) -> None:
     page.wait_for_url("**from=*")
     address = page.url
     other = person("bob").page
-    other.goto(address)
+    visit(other, address)
     expect(other.locator(".row-label", has_text="vm-5")).to_be_visible()
     expect(other.get_by_role("button", name="Week")).to_have_attribute("aria-pressed", "true")
     dataset = [
@@ -320,7 +320,7 @@ def test_the_gateway_is_killed_under_an_open_page(tmp_path: Path, chromium: Brow
             now = int(guest.query("clock")["now"])
             guest.command("lease.request", type="vm", units=3, term=[now, now + 3_600_000])
         with gateway_alone(lab):
-            expect(page.locator("#live")).to_contain_text("live", timeout=WITHIN_MS)
+            expect(page.locator("#live")).to_contain_text("live")
             expect(table).to_contain_text("3 of 6")
             who.context.close()
         assert who.complaints == []

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from gateway.gateway_world import until
 from playwright.sync_api import expect
-from web_world import XSS, Person, WebLab, chromium, lab, person
+from web_world import XSS, Person, WebLab, chromium, lab, person, visit
 
 __all__ = ["chromium", "lab", "person"]
 pytestmark = pytest.mark.xdist_group("system")
@@ -120,7 +120,7 @@ def test_words_of_others_are_text(person: Callable[..., Person], ada: httpx.Clie
     until(ada, id_, "closed")
     page = person("ada").open(f"/leases/{id_}")
     expect(page.locator("#page")).to_contain_text("<script>document.title='hit'</script>")
-    page.goto(page.url.replace(f"/{id_}", "?state=all"))
+    visit(page, page.url.replace(f"/{id_}", "?state=all"))
     expect(page.get_by_role("row")).not_to_have_count(0)
     assert page.title() != "hit"
     assert page.locator("#page img, #page script").count() == 0

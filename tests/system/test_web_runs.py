@@ -10,7 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 from run_folders import MARKUP, run_folder, serving
-from web_world import RULES, WITHIN_MS, chromium
+from web_world import RULES, WITHIN_MS, chromium, visit
 
 __all__ = ["chromium"]
 pytestmark = pytest.mark.xdist_group("system")
@@ -35,8 +35,8 @@ class Reader:
 
     def open(self, address: str) -> Page:
         """A page, once it shows what it has."""
-        self.page.goto(address)
-        expect(self.page.locator("#page:not([aria-busy])")).to_be_attached(timeout=WITHIN_MS)
+        visit(self.page, address)
+        expect(self.page.locator("#page:not([aria-busy])")).to_be_attached()
         return self.page
 
     def check(self) -> None:

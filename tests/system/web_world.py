@@ -17,7 +17,7 @@ from axe_playwright_python.sync_playwright import Axe
 from cli_daemons import running, site_and_broker
 from openid_provider import free_port
 from packages import CHROMIUM, require
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Error, Page, expect, sync_playwright
 
 from leasekit.config.load import load
 from leasekit.core.schema import Change
@@ -29,6 +29,7 @@ XSS = "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'<
 """What would change the title of a page, if anything made markup of it."""
 WITHIN_MS = 15_000
 """How long a page may take to show something, on a busy machine."""
+expect.set_options(timeout=WITHIN_MS)
 RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}}
 INVENTORY = """
 [[actor.site.inventory]]
@@ -140,6 +141,20 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
+def visit(page: Page, address: str) -> None:
+    """Go there. Chromium gives up what it loads when an interface of the machine comes or goes, as other tests have it:
+    then it is told again.
+    """
+    for last in (False, False, True):
+        try:
+            page.goto(address)
+        except Error as error:
+            if last or "ERR_NETWORK_CHANGED" not in error.message:
+                raise
+        else:
+            return
+
+
 @attrs.define
 class Person:
     """Somebody with a browser of their own, who is logged in. What a page complains of fails the test at its end."""
@@ -151,8 +166,8 @@ class Person:
 
     def open(self, path: str) -> Page:
         """A page, once it shows what it has."""
-        self.page.goto(self.lab.url + path)
-        expect(self.page.locator("#page:not([aria-busy])")).to_be_attached(timeout=WITHIN_MS)
+        visit(self.page, self.lab.url + path)
+        expect(self.page.locator("#page:not([aria-busy])")).to_be_attached()
         return self.page
 
     def check(self) -> None:
@@ -168,7 +183,7 @@ def log_in(lab: WebLab, chromium: Browser, name: str, **how: Any) -> Person:
     one = Person(lab, context, context.new_page())
     one.page.on("pageerror", lambda error: one.complaints.append(str(error)))
     one.page.on("console", lambda said: one.complaints.append(said.text) if "Content Security" in said.text else None)
-    one.page.goto(f"{lab.url}/login")
+    visit(one.page, f"{lab.url}/login")
     one.page.get_by_label("Name").fill(name)
     one.page.get_by_label("Password").fill(PASSWORD)
     one.page.get_by_role("button", name="Log in").click()
