@@ -15,6 +15,7 @@ from gateway.gateway_world import until
 from openid_provider import free_port
 from playwright.sync_api import Browser, Locator, Page, expect
 from runtime.runtime_processes import Daemons
+from system.system_waits import wait_until
 from web_world import INVENTORY, Person, WebLab, chromium, gateway_alone, lab, log_in, person, visit
 
 __all__ = ["chromium", "lab", "person"]
@@ -75,11 +76,13 @@ def ada(lab: WebLab) -> Iterator[httpx.Client]:
 
 @pytest.fixture(autouse=True)
 def tidy(ada: httpx.Client) -> Iterator[None]:
-    """Whatever was leased is closed after the test."""
+    """Whatever was leased is closed after the test, and its units are free at the broker."""
     yield
     for one in ada.get("/leases").json()["items"]:
         ada.post(f"/leases/{one['id']}/close", json={})
         until(ada, one["id"], "closed")
+    whole = {"type": "vm", "units": 6, "start": text(full_hour(1)), "length": "12h"}
+    wait_until("free units", lambda: ada.post("/leases/dry-run", json=whole).json()["status"] != "granted")
 
 
 def calendar(who: Person, path: str = "/calendar") -> ChartUnderTest:
