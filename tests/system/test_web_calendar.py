@@ -16,9 +16,9 @@ from openid_provider import free_port
 from playwright.sync_api import Browser, Locator, Page, expect
 from runtime.runtime_processes import Daemons
 from system.system_waits import wait_until
-from web_world import INVENTORY, Person, WebLab, chromium, gateway_alone, lab, log_in, person, visit
+from web_world import INVENTORY, Person, WebLab, ada, chromium, gateway_alone, lab, log_in, person, visit
 
-__all__ = ["chromium", "lab", "person"]
+__all__ = ["ada", "chromium", "lab", "person"]
 pytestmark = pytest.mark.xdist_group("system")
 HOUR = timedelta(hours=1)
 ROW = "site/vm"
@@ -65,13 +65,6 @@ def full_hour(hours: int) -> datetime:
 def text(at: datetime) -> str:
     """As the API has it."""
     return at.isoformat()
-
-
-@pytest.fixture(scope="module")
-def ada(lab: WebLab) -> Iterator[httpx.Client]:
-    """A user of the project, by the API."""
-    with lab.client("ada") as client:
-        yield client
 
 
 @pytest.fixture(autouse=True)

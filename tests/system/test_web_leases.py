@@ -8,17 +8,10 @@ import httpx
 import pytest
 from gateway.gateway_world import until
 from playwright.sync_api import expect
-from web_world import XSS, Person, WebLab, chromium, lab, person, visit
+from web_world import XSS, Person, WebLab, ada, chromium, lab, person, visit
 
-__all__ = ["chromium", "lab", "person"]
+__all__ = ["ada", "chromium", "lab", "person"]
 pytestmark = pytest.mark.xdist_group("system")
-
-
-@pytest.fixture(scope="module")
-def ada(lab: WebLab) -> Iterator[httpx.Client]:
-    """A user of the project, by the API."""
-    with lab.client("ada") as client:
-        yield client
 
 
 @pytest.fixture

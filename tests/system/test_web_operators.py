@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import httpx
 import pytest
 from gateway.gateway_world import until
 from playwright.sync_api import Page, Route, expect
-from web_world import Person, WebLab, chromium, lab, person
+from web_world import Person, ada, chromium, lab, person
 
-__all__ = ["chromium", "lab", "person"]
+__all__ = ["ada", "chromium", "lab", "person"]
 pytestmark = pytest.mark.xdist_group("system")
-
-
-@pytest.fixture(scope="module")
-def ada(lab: WebLab) -> Iterator[httpx.Client]:
-    """A user of the project, by the API."""
-    with lab.client("ada") as client:
-        yield client
 
 
 def test_maintenance_hits_a_lease_and_is_removed(person: Callable[..., Person], ada: httpx.Client) -> None:

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import httpx
 import pytest
 from gateway.gateway_world import until
 from playwright.sync_api import expect
-from web_world import XSS, Person, WebLab, chromium, lab, person
+from web_world import XSS, Person, ada, chromium, lab, person
 
-__all__ = ["chromium", "lab", "person"]
+__all__ = ["ada", "chromium", "lab", "person"]
 pytestmark = pytest.mark.xdist_group("system")
-
-
-@pytest.fixture(scope="module")
-def ada(lab: WebLab) -> Iterator[httpx.Client]:
-    """A user of the project, by the API."""
-    with lab.client("ada") as client:
-        yield client
 
 
 def test_what_is_taken_is_waited_for_by_keys_and_leased(person: Callable[..., Person], ada: httpx.Client) -> None:

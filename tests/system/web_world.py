@@ -191,6 +191,13 @@ def log_in(lab: WebLab, chromium: Browser, name: str, **how: Any) -> Person:
     return one
 
 
+@pytest.fixture(scope="module")
+def ada(lab: WebLab) -> Iterator[httpx.Client]:
+    """A user of the project, by the API."""
+    with lab.client("ada") as client:
+        yield client
+
+
 @pytest.fixture
 def person(lab: WebLab, chromium: Browser) -> Iterator[Callable[..., Person]]:
     """Logs somebody in."""
