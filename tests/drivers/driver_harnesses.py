@@ -122,7 +122,7 @@ class ProcessHarness:
 SCRIPT = """\
     #!{python}
     # A unit is a directory with a process in it.
-    import json, os, pathlib, shutil, signal, subprocess, sys
+    import json, os, pathlib, select, shutil, signal, subprocess, sys
 
     given = json.load(sys.stdin)
     unit = pathlib.Path(os.environ["UNITS"]) / given["unit"]
@@ -147,7 +147,9 @@ SCRIPT = """\
         print(json.dumps({{"name": given["unit"], "pid": pid.read_text()}}))
     elif given["op"] == "teardown":
         if alive():
-            os.kill(int(pid.read_text()), signal.SIGKILL)
+            process = os.pidfd_open(int(pid.read_text()))
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            select.select([process], [], [])
         shutil.rmtree(unit, ignore_errors=True)
     elif given["op"] == "modify":
         print(json.dumps({{"name": given["unit"], **given["properties"]}}))

@@ -13,12 +13,12 @@ import httpx
 import pytest
 from gateway.gateway_world import until
 from playwright.sync_api import expect
-from web_world import WITHIN_MS, XSS, Person, WebLab, ada, chromium, person, web_lab
+from web_world import WITHIN_MS, XSS, Person, WebLab, ada, chromium, olga, person, web_lab
 
 from leasekit.core.schema import Change
 from leasekit.gateway.notices import DEAD, DELIVERIES, RULES, TRIES_MAX, DeliveryRecord, Notification, RuleRecord
 
-__all__ = ["ada", "chromium", "person"]
+__all__ = ["ada", "chromium", "olga", "person"]
 pytestmark = pytest.mark.xdist_group("system")
 
 
@@ -60,13 +60,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory, hook: str) -> Iterator[WebLab]
     kept = (Change(RULES, "r1", rule.row()), Change(DELIVERIES, "d1", dead.row()))
     with web_lab(tmp_path_factory.mktemp("web"), 'webhook_networks = ["127.0.0.0/8"]\n', *kept) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def olga(lab: WebLab) -> Iterator[httpx.Client]:
-    """An operator, by the API."""
-    with lab.client("olga") as client:
-        yield client
 
 
 @contextmanager

@@ -8,14 +8,16 @@ import httpx
 import pytest
 from gateway.gateway_world import until
 from playwright.sync_api import Page, Route, expect
-from web_world import Person, ada, chromium, lab, person
+from web_world import Person, ada, chromium, lab, olga, person
 
-__all__ = ["ada", "chromium", "lab", "person"]
+__all__ = ["ada", "chromium", "lab", "olga", "person"]
 pytestmark = pytest.mark.xdist_group("system")
 
 
-def test_maintenance_hits_a_lease_and_is_removed(person: Callable[..., Person], ada: httpx.Client) -> None:
-    """It names the lease, and its units go back into service."""
+def test_maintenance_hits_a_lease_and_is_removed(
+    person: Callable[..., Person], ada: httpx.Client, olga: httpx.Client
+) -> None:
+    """It names the lease, and its units go back into service; a button does its work, drawn anew under the pointer."""
     lease = ada.post("/leases", json={"type": "vm", "length": "2h", "name": "hit"}).json()["id"]
     until(ada, lease, "active")
     who = person("olga")
@@ -31,8 +33,14 @@ def test_maintenance_hits_a_lease_and_is_removed(person: Callable[..., Person], 
     expect(windows).to_contain_text("new disks <b>")
     expect(windows).to_contain_text(lease)
     expect(windows).to_contain_text("until it is removed")
-    windows.get_by_role("button", name="Remove").click()
+    windows.get_by_role("button", name="Remove").hover()
+    page.mouse.down()
+    unit = "/sites/units/board-1"
+    assert olga.post(f"{unit}/disable", json={"reason": "it hums"}).is_success
+    expect(page.get_by_role("row").filter(has_text="board-1")).to_contain_text("it hums")  # the page was drawn anew
+    page.mouse.up()
     expect(windows).to_have_count(0)
+    assert olga.post(f"{unit}/enable", json={}).is_success
     ada.post(f"/leases/{lease}/close", json={})
 
 

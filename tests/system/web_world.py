@@ -198,6 +198,13 @@ def ada(lab: WebLab) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def olga(lab: WebLab) -> Iterator[httpx.Client]:
+    """An operator, by the API."""
+    with lab.client("olga") as client:
+        yield client
+
+
 @pytest.fixture
 def person(lab: WebLab, chromium: Browser) -> Iterator[Callable[..., Person]]:
     """Logs somebody in."""

@@ -24,8 +24,25 @@ function add(parent, children) {
   }
 }
 
-/** Have an element hold these children, in the place of those that it had. */
+// While a pointer is pressed, what it is pressed on stays where it is: the click would be lost with it.
+let pressed = null;
+const later = new Map();
+addEventListener("pointerdown", (event) => { pressed = event.target; }, true);
+addEventListener("click", () => { pressed = null; }, true);
+for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => setTimeout(release), true);
+
+function release() {
+  pressed = null;
+  for (const [parent, children] of later) fill(parent, ...children);
+}
+
+/** Have an element hold these children, in the place of those that it had; not before a press on one of those is over. */
 export function fill(parent, ...children) {
+  if (pressed && parent.contains(pressed)) {
+    later.set(parent, children);
+    return parent;
+  }
+  later.delete(parent);
   parent.replaceChildren();
   add(parent, children);
   return parent;
