@@ -116,7 +116,9 @@ def test_what_a_claim_counts(tmp_path: Path) -> None:
     assert root.units == 3 and dict(root.sizes[0])["memory"] == 8192
 
 
-@pytest.mark.parametrize("needs", [{"needs.cpu": "9000"}, {"needs.gpu": "1"}, {"needs.core": "1000"}])
+@pytest.mark.parametrize(
+    "needs", [{"needs.cpu": "9000"}, {"needs.memory": "8193"}, {"needs.gpu": "1"}, {"needs.core": "1000"}]
+)
 def test_needs_that_no_host_has(tmp_path: Path, needs: dict[str, str]) -> None:
     """Needs above any host are refused at once, with what hosts have."""
     world = world_of(tmp_path)
@@ -125,7 +127,7 @@ def test_needs_that_no_host_has(tmp_path: Path, needs: dict[str, str]) -> None:
     assert "no host of 'node' has as much: cpu=4,memory=8GiB or cpu=8,memory=8GiB,core=2" in refused["reason"]
 
 
-@pytest.mark.parametrize("text", ["x", "-1", "1.5", "9999999999"])
+@pytest.mark.parametrize("text", ["x", "-1", "1.5", "nan", "9999999999"])
 def test_needs_that_are_no_number(tmp_path: Path, text: str) -> None:
     """The guest itself refuses what is no amount, and names the key."""
     world = world_of(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -255,27 +256,50 @@ def test_a_host_that_is_drained_with_moves(tmp_path: Path) -> None:
     check_room(world)
 
 
-def test_a_host_with_ten_guests_dies(tmp_path: Path) -> None:
-    """Guests are placed anew where there is room, the others hear that they have fewer; what was planned is too."""
+def full_hosts(folder: Path, mapper: str) -> tuple[DeployedWorld, list[str], list[str]]:
+    """Hosts a and b are full of ten guests each, and d has room for four more; the leases of the first ten, and all."""
     text = HOSTS.replace("MAPPER", "fcfs").replace('{ cpu = 4, memory = "8GiB" }', '{ cpu = 10, memory = "20GiB" }')
-    world = DeployedWorld(text.replace('["a", "b"]', '["a", "b", "d"]'), tmp_path)
-    now = world.now
-    leases = [ask(world, 1, world.now, now + 4 * HOUR, properties=SMALL)["id"] for _ in range(10)]
+    text = text.replace('"authority"', f'"authority"\nmapper = {{ name = "{mapper}" }}').replace('"b"]', '"b", "d"]')
+    world = DeployedWorld(text + 'settings.redeem_lead = "1d"', folder)  # of the guest batch
+    end = world.now + 4 * HOUR
+    leases = [ask(world, 1, world.now, end, properties=SMALL)["id"] for _ in range(26)]
     world.pass_time(MINUTE)
-    (host,) = {name for lease in leases for name in hosts(world, lease)}
-    later = ask(world, 3, world.now + 10 * SECOND, now + 4 * HOUR, properties=SMALL, guest="batch")["id"]
-    assert not world.command("site", "unit.fail", unit=host, reason="fire").error
+    assert Counter(host for lease in leases for host in hosts(world, lease)) == {"a": 10, "b": 10, "d": 6}
+    return world, [lease for lease in leases if set(hosts(world, lease)) == {"a"}], leases
+
+
+@pytest.mark.parametrize(("found", "restarts"), [(False, False), (False, True), (True, True)])
+@pytest.mark.parametrize("mapper", ["first_fit", "yield", "preemption"])
+def test_a_host_with_ten_guests_dies(tmp_path: Path, mapper: str, found: bool, restarts: bool) -> None:
+    """Those are placed anew for which there is room; each of the others is told why. Nobody else moves, nothing comes
+    to the host any more, and its site goes on: whether an operator says so, or probes have ``found`` each guest down.
+    """
+    world, there, leases = full_hosts(tmp_path, mapper)
+    site, end = world.site(), world.now + 4 * HOUR
+    later = ask(world, 1, end, end + HOUR, properties=SMALL, guest="batch")["id"]
+    assert site.calendars.places.of(site.leases[later].claim) == ("a",)
+    units = {lease: tuple(site.leases[lease].units) for lease in leases}
+    world.failing = "teardown"  # who would carry that out is dead
+    for name in [units[lease][0] for lease in there] if found else ["a"]:
+        watched = {"lease": site.units[name].lease, "setup": site.units[name].setup} if found else {}
+        assert not world.command("site", "unit.fail", unit=name, reason="fire", **watched).error
+    if restarts:
+        world.restart("site")
     world.pass_time(MINUTE)
-    assert all(world.lease("web", lease)["state"] == sm.ACTIVE for lease in leases)
-    assert sum(hosts(world, lease).total() for lease in leases) == 10
-    assert all(host not in hosts(world, lease) for lease in (*leases, later))
+    anew = [lease for lease in there if hosts(world, lease)]
+    assert [hosts(world, lease) for lease in anew] == [{"d": 1}] * 4
+    for lease in leases:
+        told_ = world.lease("web", lease)
+        assert told_["state"] == sm.ACTIVE
+        assert [unit["unit"] for unit in told_["units"]] == list(world.site().leases[lease].units)
+        if lease not in there:
+            assert tuple(world.site().leases[lease].units) == units[lease] and not told_["reason"]
+        elif lease not in anew:
+            assert told_["reason"] == f"1 of 1 units are missing: unit {units[lease][0]}: fire"
     check_room(world)
-    for other in {name for lease in leases for name in hosts(world, lease)}:
-        world.command("site", "unit.fail", unit=other, reason="flood")
-    world.pass_time(MINUTE)
-    told_ = [world.lease("web", lease) for lease in leases]
-    left = sum(hosts(world, one["id"]).total() for one in told_ if one["id"] in world.site().leases)
-    assert left < 10 and all(one["reason"] or one["units"] for one in told_), "who has none was told why"
+    world.failing = ""
+    world.run_until(end + MINUTE)
+    assert world.lease("batch", later)["state"] == sm.ACTIVE and hosts(world, later) == {"b": 1}
     check_room(world)
 
 

@@ -9,7 +9,9 @@ from deployed_world import DeployedWorld
 
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.time import HOUR, MINUTE, SECOND
+from leasekit.core.steps import Action
+from leasekit.core.time import DAY, HOUR, MINUTE, SECOND
+from leasekit.emulation.world import Outcome
 
 FARM = """
 [emulation]
@@ -108,6 +110,39 @@ def test_a_move_that_fails_changes_nothing(tmp_path: Path) -> None:
     assert {unit.host for unit in site.units.machines} == {"node-2"}
     assert site.leases[lease].places == ("node-2",) * 4 and not any(unit.leaves for unit in site.units.machines)
     assert world.lease("web", lease)["state"] == sm.ACTIVE and site.errors == []
+
+
+class SlowMoves(DeployedWorld):
+    """A world in which no move ends within a day."""
+
+    def _outcome(self, action: Action) -> Outcome:
+        return super()._outcome(action)._replace(latency=DAY if action.op == "modify" else SECOND)
+
+
+def test_a_move_that_never_ends_holds_nobody_up(tmp_path: Path) -> None:
+    """Both hosts keep room for a machine that is on its way, over a restart as well; its lease can be closed, and then
+    all of it is free.
+    """
+    world = SlowMoves(FARM.replace(", SETTINGS", ""), tmp_path)
+    whole = world.request("web", 2, world.now, world.now + HOUR, type="node")
+    world.pass_time(MINUTE)
+    lease = ask(world, 4)
+    assert not world.command("web", "lease.close", lease=whole).error
+    world.pass_time(MINUTE)
+    moving = {unit.id: unit.leaves for unit in world.site().units.machines if unit.leaves}
+    assert set(moving.values()) == {"node-2"}
+    world.restart("site")
+    world.pass_time(MINUTE)
+    assert {unit.id: unit.leaves for unit in world.site().units.machines if unit.leaves} == moving
+    refused = world.request("web", 3, world.now, world.now + HOUR, type="node")
+    world.pass_time(MINUTE)
+    assert world.lease("web", refused)["state"] == sm.FAILED
+    assert not world.command("web", "lease.close", lease=lease).error
+    world.pass_time(MINUTE)
+    assert world.lease("web", lease)["state"] == sm.CLOSED and not list(world.site().units.machines)
+    last = world.request("web", 3, world.now, world.now + HOUR, type="node")
+    world.pass_time(MINUTE)
+    assert world.lease("web", last)["state"] == sm.ACTIVE and world.site().errors == []
 
 
 @pytest.mark.parametrize("algorithm", ["best", "exact", "sg", "mcb1"])
