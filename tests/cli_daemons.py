@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -63,14 +63,17 @@ class Cli:
 
 
 @contextmanager
-def running(file: Path, env: Mapping[str, str], state: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """The process that runs all actors of ``file``, once they are ready and brokers have what sites delegate.
+def running(
+    file: Path, env: Mapping[str, str], state: Path | None = None, only: Sequence[str] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The process that runs all actors of ``file``, once they are ready and brokers have what sites delegate; or
+    ``only`` some, once they are ready.
 
     It must end without an error, on SIGTERM if nothing has ended it before.
     """
-    names = list(load(file, state).daemons)
+    names = list(only or load(file, state).daemons)
     reader, writer = os.pipe()
-    line = [sys.executable, "-m", "leasekit.cli.main", "up", str(file), "--ready-fd", str(writer)]
+    line = [sys.executable, "-m", "leasekit.cli.main", "up", str(file), *only, "--ready-fd", str(writer)]
     log = file.with_suffix(".log") if state is None else state.with_suffix(".log")
     with log.open("wb") as output:
         daemons = subprocess.Popen(line, env=dict(env), pass_fds=[writer], stdout=output, stderr=output)
@@ -78,7 +81,7 @@ def running(file: Path, env: Mapping[str, str], state: Path | None = None) -> It
     try:
         with os.fdopen(reader) as ready:
             assert [entry.split()[1] for entry in ready.readlines()] == names, log.read_text()
-        for actor in load(file, state).of_role("authority"):
+        for actor in () if only else load(file, state).of_role("authority"):
             _until_delegated(actor.control)
         yield daemons
     finally:

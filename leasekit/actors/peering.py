@@ -49,7 +49,7 @@ from leasekit.core.protocol.messages import (
     Introduce,
     Message,
 )
-from leasekit.core.reasons import Code, clip, mark, said, with_article, words
+from leasekit.core.reasons import Code, Reason, clip, mark, said, with_article, words
 from leasekit.core.schema import Change, Row
 from leasekit.core.steps import Command, PeerChange, Reply
 from leasekit.core.time import HOUR, INSTANT_MAX, SECOND, Duration, Instant
@@ -272,7 +272,7 @@ class Calls:
         self._kernel.reply(reply)
 
     def _unheard(self, call: PendingCall) -> None:
-        self.end(call, Reply(call.command, error=call.unheard))
+        self.end(call, Reply(call.command, None, call.unheard, Reason(Code.SILENT, call.peer)))
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ STATUS: Final[Mapping[str, HTTPStatus]] = {
     Code.UNKNOWN_TYPE: HTTPStatus.NOT_FOUND,
     Code.BAD_ARGUMENT: HTTPStatus.UNPROCESSABLE_ENTITY,
     Code.KEY_USED: HTTPStatus.UNPROCESSABLE_ENTITY,
+    Code.SILENT: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 """Which status a refusal has that names a code; others are conflicts with what there is."""
 

@@ -190,7 +190,9 @@ def test_a_broker_that_does_not_answer() -> None:
     world.run_until(world.now + DRY_RUN_TIMEOUT - SECOND)
     assert id_ not in world.replies
     world.run_until(world.now + 2 * SECOND)
-    assert world.replies.pop(id_).error == "broker did not answer within 20 s; nothing was asked for"
+    reply = world.replies.pop(id_)
+    assert reply.error == "broker did not answer within 20 s; nothing was asked for"
+    assert reply.reason == Reason(Code.SILENT, "broker")
     world.release()
     world.run_until(world.now + SECOND)
     assert id_ not in world.replies

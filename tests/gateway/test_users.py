@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-import statistics
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -71,17 +70,51 @@ def test_a_wrong_password_and_an_unknown_name_are_told_alike(gateway: GatewayUnd
     assert (wrong.status_code, wrong.json()) == (401, unknown.json())
 
 
-async def test_an_unknown_name_takes_as_long_as_a_wrong_password() -> None:
-    """As much is computed."""
-    users, took = LocalUsers(), dict[str, list[float]](ada=[], nobody=[])
+async def test_an_unknown_name_takes_as_long_as_a_wrong_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same is computed, once, with a salt of the same length."""
+    users, computed = LocalUsers(), list[tuple[object, ...]]()
     salt, digest = await users.hashed(PASSWORD)
     users.add(UserRecord(name="ada", created=0, projects={}, offices=[], salt=salt, digest=digest))
-    for name in ["ada", "nobody"] * 5:
-        began = time.perf_counter()
-        assert await users.check(name, OTHER) is None
-        took[name].append(time.perf_counter() - began)
-    assert 0.5 < min(took["nobody"]) / min(took["ada"]) < 2
-    assert statistics.median(took["nobody"]) > 0.01
+    scrypt = hashlib.scrypt
+
+    def noted(password: bytes, *, salt: bytes, **cost: int) -> bytes:
+        computed.append((password, len(salt), cost))
+        return scrypt(password, salt=salt, **cost)
+
+    monkeypatch.setattr(hashlib, "scrypt", noted)
+    assert await users.check("ada", OTHER) is None
+    assert await users.check("nobody", OTHER) is None
+    one, other = computed
+    assert one == other
+
+
+class WatchedSecret(str):
+    """Text that nothing is compared with as it is."""
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError(f"compared with {other!r}")
+
+    def __hash__(self) -> int:
+        raise AssertionError("looked for")
+
+
+def test_a_token_that_there_is_not_takes_as_long_as_one_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each one hash is computed, of as many bytes, and it is the hash that is looked for."""
+    tokens, hashed, sha256 = Tokens(), list[int](), hashlib.sha256
+    _, good, _ = tokens.create("ci", Caller("ada", ""), 0, None)
+    _, over, _ = tokens.create("old", Caller("ada", ""), 0, 1)
+    record, gone, _ = tokens.create("lost", Caller("ada", ""), 0, None)
+    tokens.revoke(record.id)
+
+    def noted(data: bytes) -> object:
+        hashed.append(len(data))
+        return sha256(data)
+
+    monkeypatch.setattr(hashlib, "sha256", noted)
+    nearly = good[:-1] + ("B" if good.endswith("A") else "A")
+    found = [tokens.find(WatchedSecret(secret), 2)[0] for secret in (good, nearly, over, gone)]
+    assert [one is not None for one in found] == [True, False, False, False]
+    assert hashed == [len(good)] * 4
 
 
 async def test_a_password_that_was_changed_meanwhile_is_none() -> None:

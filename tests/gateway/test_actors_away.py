@@ -1,0 +1,113 @@
+"""Actors that are away: every route of the OpenAPI document says which one that is, or does without it, at once."""
+
+from __future__ import annotations
+
+import os
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+import trio
+from cli_daemons import running, site_and_broker
+from gateway_world import INVENTORY, GatewayUnderTest
+from trio.testing import MockClock
+
+from leasekit.client.shapes import ProblemDetails
+from leasekit.config.load import load
+from leasekit.core.reasons import Code
+from leasekit.gateway.actors import TIMEOUT, ActorAwayError, ActorConnection, RefusedError
+from leasekit.gateway.problems import of_error
+
+LEASE: Final = {"type": "vm", "length": "1h"}
+TOPOLOGY: Final = {
+    "request": {"est": "2030-01-01T00:00:00Z", "duration": "1h", "sites": [{"id": "a", "type": "vm", "units": 1}]}
+}
+BODIES: Final = {
+    "/approvals": {"request": LEASE}, "/leases": LEASE, "/leases/dry-run": LEASE, "/slots": LEASE, "/waits": LEASE,
+    "/leases/{lease}/extend": {"length": "1h"}, "/leases/{lease}/extend/dry-run": {"length": "1h"},
+    "/topologies": TOPOLOGY, "/topologies/dry-run": TOPOLOGY,
+}  # fmt: skip
+"""What has to be said, by path, so that the actor is asked."""
+NEEDS: Final = {
+    "alpha": ("/leases", "/slices", "/topologies", "/audit"),
+    "broker": ("/brokers", "/types", "/prices", "/slots", "/usage"),
+    "site": ("/sites", "/maintenance", "/claims", "/evidence", "/peers", "/usage"),
+}
+"""With which words the paths begin that come to nothing without an actor."""
+AT_ONCE: Final = 10.0
+"""Within how many seconds each answers: a request waits for an actor that is silent for longer than that."""
+STREAM: Final = "/events"
+WAITS_FOR_BROKER: Final = ("/leases/dry-run", "/topologies/dry-run")
+"""A project waits for its broker's answer, which may come back meanwhile: it says so when its time is over."""
+
+
+@pytest.mark.parametrize("away", NEEDS)
+def test_every_route_says_who_is_away(away: str, tmp_path: Path) -> None:
+    """An answer that needs the actor is a 503 that names it; no other is a server error."""
+    file = tmp_path / "leasekit.toml"
+    file.write_text(site_and_broker(INVENTORY, "alpha"))
+    with running(file, os.environ, only=[name for name in ("site", "broker", "alpha", "web") if name != away]):
+        gateway = GatewayUnderTest(file, load(file).state)
+        with gateway.client(gateway.token("olga", "operator")) as client:
+            client.timeout = httpx.Timeout(AT_ONCE)
+            paths = client.get("/openapi.json").json()["paths"]
+            named = [
+                path.removeprefix("/api/v1")
+                for path in paths
+                for method, operation in paths[path].items()
+                if _names_away(client, away, method, path.removeprefix("/api/v1"), operation)
+            ]
+    assert {path for path in named if not path.startswith(NEEDS[away])} <= {"/slots", "/waits"}
+    assert {f"/{path.split('/')[1]}" for path in named} >= set(NEEDS[away])
+
+
+def _names_away(client: httpx.Client, away: str, method: str, path: str, operation: dict[str, Any]) -> bool:
+    """Whether an answer says who is away, and nothing else than that is wrong on this side."""
+    if path == STREAM or (away == "broker" and path in WAITS_FOR_BROKER):
+        return False
+    query = {
+        one["name"]: "site"  # an actor
+        for one in operation["parameters"]
+        if one["in"] == "query" and one["required"]
+    }
+    body = BODIES.get(path, {}) if "requestBody" in operation else None
+    answer = client.request(method, path.replace("{", "").replace("}", ""), params=query, json=body)
+    told = f"{method} {path}: {answer.status_code} {answer.text}"
+    if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+        problem = answer.json()
+        assert (problem["code"], problem["values"]) == ("away", {"actor": away}), told
+        assert away in problem["detail"], told
+        return True
+    assert answer.status_code < HTTPStatus.INTERNAL_SERVER_ERROR, told
+    assert not path.startswith(NEEDS[away]), told
+    return False
+
+
+def test_a_broker_that_is_silent() -> None:
+    """A project has asked it, and heard nothing: that is told as a broker that is away."""
+    error = RefusedError("broker did not answer within 20 s", {"code": Code.SILENT, "who": "broker"})
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    assert of_error(error) == ProblemDetails(
+        title=status.phrase, status=status, detail=str(error), code="silent", values={"who": "broker"}
+    )
+
+
+def test_an_actor_that_takes_what_is_asked_and_says_nothing(tmp_path: Path) -> None:
+    """Nobody waits for it without end."""
+    path = tmp_path / "dumb.sock"
+
+    async def ask() -> float:
+        async with trio.open_nursery() as nursery:
+            listening = trio.socket.socket(trio.socket.AF_UNIX)
+            await listening.bind(str(path))
+            listening.listen()
+            connection, began = ActorConnection("dumb", "guest", path, nursery), trio.current_time()
+            with pytest.raises(ActorAwayError, match="dumb is away: it gave no answer within 30 s"):
+                await connection.query("status")
+            nursery.cancel_scope.cancel()
+        listening.close()
+        return trio.current_time() - began
+
+    assert trio.run(ask, clock=MockClock(autojump_threshold=0.01)) == pytest.approx(TIMEOUT, abs=0.1)
