@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime, time, tzinfo
+from datetime import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -22,77 +22,25 @@ from leasekit.cli.times import (
     Count,
     Parsed,
     now,
-    on_clock,
-    parse_clock,
     to_second,
-    weekday,
     zone_of,
 )
 from leasekit.cli.topology import request_topology
 from leasekit.cli.watching import ACTIVE, GRANTED, Following, WatchOutcome, followed
-from leasekit.config.instants import CALENDAR_END, dated
+from leasekit.config.instants import dated, parse_clock
+from leasekit.config.recurrence import Recurrence, RecurrenceError, of_group, weekdays
 from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import Code, counted
 from leasekit.core.requests import NOTICE, REQUEUE, TERMINATE, WantedError, WantedLease
-from leasekit.core.requests import SERIES as RECURRING
-from leasekit.core.time import DAY, MINUTE, SECOND, Duration, Instant, format_duration, parse_duration
+from leasekit.core.time import Duration, Instant, format_duration, parse_duration
 from leasekit.core.vectors import Vector, read_amount
 
 if TYPE_CHECKING:
     from leasekit.runtime.client import ControlClient
 
-SERIES_MAX: Final = 400
-"""How many leases one command asks for at most: those of a year's days, and some."""
 REFUSED: Final = "refused"
 POSSIBLE: Final = "possible"
 """What a day is that could be had if all others could."""
-
-
-def _weekdays(text: str) -> frozenset[int]:
-    """Days of the week, as ``mon-fri`` or ``mon,wed``, or ``day`` for each."""
-    days: set[int] = set()
-    try:
-        for part in text.split(","):
-            first, dash, last = part.strip().partition("-")
-            begin = 0 if first == "day" else weekday(first)
-            count = 6 if first == "day" else (weekday(last) - begin) % 7 if dash else 0
-            days |= {(begin + ahead) % 7 for ahead in range(count + 1)}
-    except ValueError:
-        raise ValueError(f"found {text:.40}, expected days such as mon-fri, mon,wed, or day for each") from None
-    return frozenset(days)
-
-
-class Recurrence(NamedTuple):
-    """On which days of the week, between which hours of a ``zone``, and up to which instant's day. ``each``: those that
-    can be had, and not all or none.
-    """
-
-    days: frozenset[int]
-    begin: time
-    end: time
-    last: Instant
-    each: bool
-    zone: tzinfo
-
-    @property
-    def length(self) -> Duration:
-        """How long it is on the clock."""
-        return ((self.end.hour - self.begin.hour) * 60 + self.end.minute - self.begin.minute) * MINUTE
-
-    def terms(self, start: Instant) -> Iterator[tuple[date, tuple[Instant, Instant]]]:
-        """The days, and their terms, that begin at ``start`` or later. A term has no length where the clock skips its
-        hours.
-        """
-        # A day short of what a calendar has: its last instant lies beyond in some zones.
-        first, last = (
-            datetime.fromtimestamp(min(at, CALENDAR_END - DAY) // SECOND, self.zone).date() for at in (start, self.last)
-        )
-        if last < first:
-            raise click.UsageError(f"--until: found {last}, which is before the first day, {first}")
-        for day in map(date.fromordinal, range(first.toordinal(), last.toordinal() + 1)):
-            begin, end = (on_clock(datetime.combine(day, at, self.zone)) for at in (self.begin, self.end))
-            if day.weekday() in self.days and begin >= start:
-                yield day, (begin, max(begin, end))
 
 
 def _series(
@@ -122,7 +70,7 @@ def _needs(text: str) -> Vector:
 
 
 _NEEDS: Final = Parsed("resource=amount,...", _needs)
-_DAYS: Final = Parsed("days", _weekdays)
+_DAYS: Final = Parsed("days", weekdays)
 _CLOCK: Final = Parsed("time", parse_clock)
 SERIES: Any = gathered(
     _series,
@@ -148,10 +96,11 @@ def request_series(
     """Ask for a lease on each day from ``start`` on (None: from now on), and say what becomes of each. ``asked`` has
     the arguments of each request but its term.
     """
-    days, skipped = _days(series, max(_now(place), start or 0), asked)
     id_ = f"every-{secrets.token_hex(8)}"
-    for day in days:
-        day["properties"] = {**day["properties"], RECURRING: id_}
+    try:
+        days, skipped = series.requests(id_, max(_now(place), start or 0), asked)
+    except RecurrenceError as error:
+        raise click.UsageError(f"--{error}") from None
     group = "" if series.each or len(days) == 1 else id_
     if dry_run:
         with place.connect(GUEST) as client:
@@ -162,25 +111,8 @@ def request_series(
     if skipped:
         note(f"left out, as the clocks of {series.zone} skip these hours: {', '.join(skipped)}")
     kept = "" if series.each or dry_run or not group else "; none was kept"
-    error = LeasekitError(f"{len(refused)} of {len(rows)} days can't be had{kept}") if refused else None
-    return {"group": group, "days": rows, "skipped": skipped}, lambda found: _show(found["days"]), error
-
-
-def _days(series: Recurrence, start: Instant, asked: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The arguments of all requests, and the days that have no such hours. Raises ``UsageError``."""
-    days: list[dict[str, Any]] = []
-    skipped: list[str] = []
-    for day, term in series.terms(start):
-        if term[0] == term[1]:
-            skipped.append(str(day))
-            continue
-        if len(days) == SERIES_MAX:
-            raise click.UsageError(f"--until: expected at most {SERIES_MAX} leases, by {day} there are more")
-        name = f"{asked['name']}.{day}" if asked["name"] else ""
-        days.append({**asked, "name": name, "term": list(term)})
-    if not days:
-        raise click.UsageError("--every: no such day is left to come up to --until")
-    return days, skipped
+    failed = LeasekitError(f"{len(refused)} of {len(rows)} days can't be had{kept}") if refused else None
+    return {"group": group, "days": rows, "skipped": skipped}, lambda found: _show(found["days"]), failed
 
 
 def _row(day: Mapping[str, Any], status: str, reason: str, *, lease: str = "", site: str = "") -> dict[str, Any]:
@@ -191,7 +123,7 @@ def _asked(place: DeployPlace, days: Sequence[Mapping[str, Any]], group: str) ->
     """Ask for all days, and wait for the answers. Raises ``LeasekitError`` where nothing could be asked for."""
     with followed(place.socket(GUEST), wait=True) as (client, following):
         assert following is not None, "it was to wait"
-        answers = list(client.batch(("command", "lease.request", _of_group(day, group, days)) for day in days))
+        answers = list(client.batch(("command", "lease.request", of_group(day, group, days)) for day in days))
         leases = {answer["id"] for answer in answers if isinstance(answer, Mapping)}
         error = next((answer for answer in answers if isinstance(answer, LeasekitError)), None)
         if error is not None and (group or not leases):
@@ -213,16 +145,6 @@ def _asked(place: DeployPlace, days: Sequence[Mapping[str, Any]], group: str) ->
             codes = {lease: (now["because"] or {}).get("code") for lease, now in found.items()}
             rows = list(_told_apart(client, days, rows, codes))
         return rows
-
-
-def _of_group(day: Mapping[str, Any], group: str, days: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The arguments of a day's request, which begins when it says or not at all; the first one leads the group."""
-    if not group:
-        return dict(day)
-    own = {"group_id": group, "latest_start": str(day["term"][0])}
-    if day is days[0]:
-        own["lease_count"] = str(len(days))
-    return {**day, "properties": {**day["properties"], **own}}
 
 
 def _told_apart(

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from leasekit.config.instants import parse_instant, shown
+from leasekit.config.instants import on_clock, parse_clock, parse_instant, shown, weekday, zone_named
 from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant, format_duration, parse_duration
 
 T = TypeVar("T")
@@ -80,16 +80,6 @@ class Number(click.FloatRange):
         return number
 
 
-def _zone(text: str) -> tzinfo:
-    from zoneinfo import ZoneInfo
-
-    try:
-        return ZoneInfo(text)
-    except (KeyError, ValueError, OSError):  # what ZoneInfo raises for no name, one that is no path, and a folder
-        allowed = "expected a name of the time zone database, such as Europe/Berlin"
-        raise ValueError(f"found {text:.40}, {allowed}") from None
-
-
 WHEN: Final = Parsed("time", lambda text: parse_when(text, now(), zone_of(click.get_current_context(silent=True))))
 SPAN: Final = Parsed("duration", _span)
 PAIR: Final = Parsed("key=value", _pair)
@@ -97,7 +87,7 @@ PAIR: Final = Parsed("key=value", _pair)
 
 _ZONE_KEY: Final = "leasekit.zone"
 zone_option = click.option(
-    "--zone", type=Parsed("zone", _zone), is_eager=True, expose_value=False, metavar="NAME",
+    "--zone", type=Parsed("zone", zone_named), is_eager=True, expose_value=False, metavar="NAME",
     callback=lambda ctx, _, zone: ctx.meta.__setitem__(_ZONE_KEY, zone or UTC),
     help="The time zone of times that name none, such as Europe/Berlin [UTC].",
 )  # fmt: skip
@@ -107,30 +97,6 @@ def zone_of(ctx: click.Context | None) -> tzinfo:
     """The time zone in which a command line says its times."""
     zone: tzinfo = UTC if ctx is None else ctx.meta.get(_ZONE_KEY, UTC)
     return zone
-
-
-WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_CLOCK: Final = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
-
-
-def weekday(text: str) -> int:
-    """A day of the week from its name or the first three letters of that; Monday is 0. Raises ``ValueError``."""
-    return [name for day in WEEKDAYS for name in (day, day[:3])].index(text.lower()) // 2
-
-
-def parse_clock(text: str) -> time_of_day:
-    """A time of day such as ``9:00``. Raises ``ValueError``."""
-    found = _CLOCK.fullmatch(text)
-    if found is None:
-        raise ValueError(f"found {text!r}, expected a time of day from 0:00 to 23:59")
-    return time_of_day(int(found[1]), int(found[2]))
-
-
-def on_clock(moment: datetime) -> Instant:
-    """When the clock of a moment's zone shows it. Of a time that a change of the clock brings twice it is the first,
-    and one that it skips counts from before the change, as in calendars (RFC 5545).
-    """
-    return int(moment.replace(fold=0).timestamp()) * SECOND
 
 
 def _parse_day(text: str, now: Instant, zone: tzinfo) -> Instant | None:

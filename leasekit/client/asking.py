@@ -26,6 +26,8 @@ from leasekit.client.shapes import (
     Me,
     ProblemDetails,
     SayAlive,
+    SeriesAnswer,
+    SeriesRequest,
     Transition,
     TransitionPage,
     UnitLog,
@@ -174,6 +176,9 @@ class Asks:
 
     def dry_run(self, wish: LeaseRequest) -> ApiCall[DryRunResult]:
         return ApiCall("POST", "/leases/dry-run", DryRunResult, self._of_project(), wish)
+
+    def recur(self, series: SeriesRequest) -> ApiCall[SeriesAnswer]:
+        return ApiCall("POST", "/leases/series", SeriesAnswer, self._of_project(), series)
 
     def extend(self, lease: Lease | str, body: LeaseExtend) -> ApiCall[Lease]:
         return ApiCall("POST", self._lease(lease, "extend"), Lease, self._of_project(), body)

@@ -33,6 +33,8 @@ from leasekit.client.shapes import (
     LeaseModify,
     LeaseRequest,
     Me,
+    SeriesAnswer,
+    SeriesRequest,
     Transition,
 )
 
@@ -123,6 +125,12 @@ class Client:
     ) -> DryRunResult:
         """What the broker would answer to such a request."""
         return self.ask(self._asks.dry_run(LeaseRequest(type=type, units=units, length=span(length, hours), **wish)))
+
+    def recur(self, wish: LeaseRequest, **days: Any) -> SeriesAnswer:
+        """Ask for a lease on each of some days, and wait for the answers. ``days`` is as
+        :class:`~.shapes.SeriesRequest` has it.
+        """
+        return self.ask(self._asks.recur(SeriesRequest(request=wish, **days)))
 
     def extend(self, lease: Lease | str, *, length: Length = None, hours: float | None = None, **body: Any) -> Lease:
         """Renew a lease."""
@@ -286,6 +294,10 @@ class AsyncClient:
         """What the broker would answer to such a request."""
         asked = LeaseRequest(type=type, units=units, length=span(length, hours), **wish)
         return await self.ask(self._asks.dry_run(asked))
+
+    async def recur(self, wish: LeaseRequest, **days: Any) -> SeriesAnswer:
+        """Ask for a lease on each of some days, as :meth:`Client.recur`."""
+        return await self.ask(self._asks.recur(SeriesRequest(request=wish, **days)))
 
     async def extend(
         self, lease: Lease | str, *, length: Length = None, hours: float | None = None, **body: Any

@@ -6,7 +6,7 @@ Instants are datetimes, in JSON ISO 8601 in UTC; lengths of time are text such a
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
@@ -113,6 +113,52 @@ class LeaseRequest(RequestBody):
     keepalive: Span | None = None
     properties: Properties = {}
     configuration: Properties = {}
+
+
+class SeriesRequest(RequestBody):
+    """A lease on each of some days: ``every`` such as ``mon-fri``, ``mon,thu`` or ``day``, from ``begin`` to
+    ``finish``, such as ``9:00``, on the clocks of ``zone``, up to and with the day ``until``. All of them, or none;
+    ``each``: those that can be had. ``request`` says the rest, its ``start`` from when on; it has no length, end,
+    group, keepalive, or lease that it waits for. Leases are named ``NAME.DATE``.
+    """
+
+    request: LeaseRequest
+    every: Word
+    begin: Word
+    finish: Word
+    until: date
+    zone: Word = "UTC"
+    each: bool = False
+
+
+DayStatus: TypeAlias = Literal["granted", "possible", "waits", "refused"]
+
+
+class SeriesDay(Struct, kw_only=True, omit_defaults=True):
+    """One day of a series: its ``lease`` is ``granted``, or it is ``refused`` and why; ``possible``: it could be had,
+    if all others could; ``waits``: what a dry run says of what would not be answered at once.
+    """
+
+    start: At
+    end: At
+    status: DayStatus
+    name: str = ""
+    lease: str = ""
+    site: str = ""
+    reason: str = ""
+    code: str = ""
+    values: dict[str, Any] = {}
+
+
+class SeriesAnswer(Struct, kw_only=True):
+    """What became of each day of a series, or would. ``kept``: some of its leases are there. On the days that are
+    ``skipped`` the clocks of the zone skip these hours.
+    """
+
+    id: str
+    kept: bool
+    days: list[SeriesDay]
+    skipped: list[str]
 
 
 class LeaseExtend(RequestBody):

@@ -1,8 +1,10 @@
-"""How instants are written: as ISO 8601, also where actors speak of them in prose."""
+"""How instants are written: as ISO 8601, also where actors speak of them in prose; and days and hours on a clock."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, tzinfo
+from datetime import time as time_of_day
 from typing import Any, Final
 
 from leasekit.core.reasons import unmark
@@ -56,3 +58,38 @@ def shown(instant: Instant) -> str:
 def dated(text: str) -> str:
     """Words of actors with the instants that are marked in them as dates: exactly, since they are typed in again."""
     return unmark(text, shown)
+
+
+WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_CLOCK: Final = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
+
+
+def weekday(text: str) -> int:
+    """A day of the week from its name or the first three letters of that; Monday is 0. Raises ``ValueError``."""
+    return [name for day in WEEKDAYS for name in (day, day[:3])].index(text.lower()) // 2
+
+
+def parse_clock(text: str) -> time_of_day:
+    """A time of day such as ``9:00``. Raises ``ValueError``."""
+    found = _CLOCK.fullmatch(text)
+    if found is None:
+        raise ValueError(f"found {text!r}, expected a time of day from 0:00 to 23:59")
+    return time_of_day(int(found[1]), int(found[2]))
+
+
+def on_clock(moment: datetime) -> Instant:
+    """When the clock of a moment's zone shows it. Of a time that a change of the clock brings twice it is the first,
+    and one that it skips counts from before the change, as in calendars (RFC 5545).
+    """
+    return int(moment.replace(fold=0).timestamp()) * SECOND
+
+
+def zone_named(text: str) -> tzinfo:
+    """The time zone of that name. Raises ``ValueError`` that says what is allowed."""
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(text)
+    except (KeyError, ValueError, OSError):  # what ZoneInfo raises for no name, one that is no path, and a folder
+        allowed = "expected a name of the time zone database, such as Europe/Berlin"
+        raise ValueError(f"found {text:.40}, {allowed}") from None

@@ -30,6 +30,7 @@ from leasekit.gateway import (  # noqa: F401 - they declare their routes
     feeds,
     leases,
     notifications,
+    series,
     slots,
     timeline,
     tokens,

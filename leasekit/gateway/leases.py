@@ -149,7 +149,7 @@ def asked_for(call: Call, project: str, body: LeaseRequest, role: str = USER) ->
     """Who asks, and the arguments of the command: the same whenever the same is asked, as keys have it. Raises
     ``LeasekitError``.
     """
-    return call.door.project(call.caller, project, role), _wanted(body).arguments(None, ANSWER_WITHIN)
+    return call.door.project(call.caller, project, role), wanted_lease(body).arguments(None, ANSWER_WITHIN)
 
 
 @route("POST", "/leases/{lease}/extend")
@@ -252,7 +252,7 @@ async def _changed(call: Call, actor: ActorConnection, command: str, arguments: 
     return _lease(actor.name, await actor.query("lease", lease=changed["id"]))
 
 
-def _wanted(body: LeaseRequest) -> WantedLease:
+def wanted_lease(body: LeaseRequest) -> WantedLease:
     """What a body asks for. Raises ``CommandError`` that names the field."""
     try:
         needs = tuple(sorted((name, read_amount(name, much)) for name, much in body.needs.items()))

@@ -132,7 +132,7 @@ async def admit(
         raise refused(f"{found} in project {actor.name}")
     if not (approved or command in DRY_RUNS or call.caller.may(actor.name, MANAGER)):
         for found in to_be_approved(policy, wish):
-            how = "a manager asks for it" if command == TOPOLOGY else "ask for it with POST /approvals"
+            how = "a manager asks for it" if command == TOPOLOGY or wish.series else "ask for it with POST /approvals"
             raise ProblemError(HTTPStatus.FORBIDDEN, f"{found} in project {actor.name}: {how}", code="approval_needed")
     if policy.ask and command not in DRY_RUNS:
         await ask_service(policy, call.caller, actor.name, wish)

@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from cli_daemons import Cli, site_and_broker
 
-from leasekit.cli.lease_changes import SERIES_MAX, Recurrence
 from leasekit.cli.times import parse_when
 from leasekit.config.instants import shown
+from leasekit.config.recurrence import SERIES_MAX, Recurrence
 
 pytestmark = pytest.mark.xdist_group("cli_daemons")
 

@@ -11,11 +11,10 @@ import attrs
 import httpx
 import pytest
 from cli_daemons import site_and_broker
-from gateway.gateway_world import until
+from gateway.gateway_world import give_back, until
 from openid_provider import free_port
 from playwright.sync_api import Browser, Locator, Page, expect
 from runtime.runtime_processes import Daemons
-from system.system_waits import wait_until
 from web_world import INVENTORY, Person, WebLab, ada, chromium, gateway_alone, lab, log_in, person, visit
 
 __all__ = ["ada", "chromium", "lab", "person"]
@@ -71,11 +70,7 @@ def text(at: datetime) -> str:
 def tidy(ada: httpx.Client) -> Iterator[None]:
     """Whatever was leased is closed after the test, and its units are free at the broker."""
     yield
-    for one in ada.get("/leases").json()["items"]:
-        ada.post(f"/leases/{one['id']}/close", json={})
-        until(ada, one["id"], "closed")
-    whole = {"type": "vm", "units": 6, "start": text(full_hour(1)), "length": "12h"}
-    wait_until("free units", lambda: ada.post("/leases/dry-run", json=whole).json()["status"] != "granted")
+    give_back(ada, text(full_hour(1)))
 
 
 def calendar(who: Person, path: str = "/calendar") -> ChartUnderTest:

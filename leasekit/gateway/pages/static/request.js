@@ -4,7 +4,8 @@ import { refused } from "./acts.js";
 import { Problem, get, path, post } from "./api.js";
 import { button, choice, empty, field, fill, h } from "./dom.js";
 import { note, page, setView, view } from "./frame.js";
-import { Trying } from "./lease-actions.js";
+import { Trying, verdict } from "./lease-actions.js";
+import { NOT_OF_SERIES, Recurring, showDays } from "./recurring.js";
 import { Offers } from "./reserve.js";
 import { inputOf, read, words } from "./schema-form.js";
 import * as time from "./time.js";
@@ -48,25 +49,25 @@ await page(async (place) => {
   const project = projects.includes(shown.project) ? shown.project : projects[0];
   const schema = document_.components.schemas.LeaseRequest.properties;
   const answer = h("div", { class: "answer", role: "status" }, h("p", { class: "dim" }, "Say what you want: the answer comes as you type."));
-  const offers = new Offers(), trying = new Trying(answer, told), inputs = new Map();
+  const offers = new Offers(), trying = new Trying(answer, told), inputs = new Map(), recurring = new Recurring(shown);
 
   for (const [name, kind] of Object.entries(schema)) inputs.set(name, made(name, kind, shown[name], types));
   const of = (name) => field(LABELS[name] ?? words(name), inputs.get(name), HELP[name]);
-  const send = h("button", { class: "do", type: "submit" }, "Request");
+  const send = h("button", { class: "do", type: "submit" }, "Request"), tryDays = button("Try", () => form.reportValidity() && askDays(true));
   const form = h("form", { class: "request", on: { input: changed, submit } },
     h("div", { class: "fields" },
       projects.length > 1 && field("Project", choice(projects, project, (value) => { setView({ project: value }); location.reload(); })),
       FIRST.map(of)),
     h("details", { open: Object.keys(shown).some((name) => schema[name] && !FIRST.includes(name)) }, h("summary", {}, "More"), h("div", { class: "fields" }, Object.keys(schema).filter((name) => !FIRST.includes(name)).map(of))),
-    answer, offers.place,
-    h("div", { class: "buttons" }, send, button("Save as template…", save), templates()));
+    recurring.place, answer, offers.place,
+    h("div", { class: "buttons" }, send, tryDays, button("Save as template…", save), templates()));
   fill(place, form);
   changed();
 
   function body() {
     const found = {};
     for (const [name, input] of inputs) {
-      const value = read(input, schema[name]);
+      const value = input.disabled ? undefined : read(input, schema[name]);
       if (value !== undefined) found[name] = value;
     }
     return found;
@@ -75,8 +76,17 @@ await page(async (place) => {
   function changed() {
     const values = {};
     for (const [name, input] of inputs) values[name] = input.type === "checkbox" ? (input.checked ? "yes" : "") : input.value === defaultOf(name) ? "" : input.value;
-    setView(values);
+    setView({ ...values, ...recurring.values() });
     offers.clear();
+    tryDays.hidden = !recurring.on;
+    for (const name of NOT_OF_SERIES) inputs.get(name).disabled = recurring.on;
+    if (recurring.on) {
+      trying.stop();
+      send.disabled = false;
+      delete answer.dataset.kind;
+      fill(answer, h("p", { class: "dim" }, "Try says of each day what would be answered."));
+      return;
+    }
     if (form.checkValidity()) trying.try("/leases/dry-run", body(), { project }, 250);
   }
 
@@ -93,8 +103,26 @@ await page(async (place) => {
     });
   }
 
+  /** Ask for all days, or what would be answered. */
+  async function askDays(tried) {
+    send.disabled = tryDays.disabled = true;
+    fill(answer, h("p", { class: "dim" }, "Asking for each day…"));
+    try {
+      showDays(answer, await post(`/leases/series${tried ? "/dry-run" : ""}`, recurring.body(body()), { project }), project, tried);
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      verdict(answer, problem);
+    } finally {
+      send.disabled = tryDays.disabled = false;
+    }
+  }
+
   async function submit(event) {
     event.preventDefault();
+    if (recurring.on) {
+      await askDays(false);
+      return;
+    }
     send.disabled = true;
     try {
       const lease = await post("/leases", body(), { project });

@@ -1,0 +1,65 @@
+// A request that recurs: on which days, at which hours, and what became, or would become, of each of them.
+
+import { path } from "./api.js";
+import { chip, choice, field, fill, h, table } from "./dom.js";
+import * as time from "./time.js";
+
+const DAYS = [["mon", "Mon"], ["tue", "Tue"], ["wed", "Wed"], ["thu", "Thu"], ["fri", "Fri"], ["sat", "Sat"], ["sun", "Sun"]];
+const KINDS = { possible: "granted" };
+
+/** What a request that recurs can't say: its days say when, and they are a group of their own. */
+export const NOT_OF_SERIES = ["length", "end", "deferrable_until", "after", "join_after", "proceed", "group", "group_size", "keepalive"];
+
+/** The days and hours of a request; `shown` are the words of the address. */
+export class Recurring {
+  constructor(shown) {
+    const here_ = Intl.DateTimeFormat().resolvedOptions().timeZone, chosen = (shown.every ?? "").split(",");
+    this.boxes = DAYS.map(([value]) => h("input", { type: "checkbox", value, checked: chosen.includes(value) }));
+    const input = (name, type, value) => h("input", { name, type, value: shown[name] ?? value });
+    this.inputs = {
+      begin: input("begin", "time", "09:00"), finish: input("finish", "time", "17:00"), until: input("until", "date", ""),
+      zone: choice([...new Set(["UTC", here_, shown.zone].filter(Boolean))], shown.zone ?? (time.isLocal() ? here_ : "UTC"), null, { name: "zone" }),
+      each: h("input", { type: "checkbox", name: "each", checked: shown.each === "yes" }),
+    };
+    this.place = h("details", { open: this.on }, h("summary", {}, "Recur"),
+      h("fieldset", {}, h("legend", {}, "On"), this.boxes.map((box, number) => h("label", { class: "check" }, box, DAYS[number][1]))),
+      h("div", { class: "fields" }, field("At", this.inputs.begin), field("To", this.inputs.finish), field("Last day", this.inputs.until),
+        field("Zone of the hours", this.inputs.zone), field("Those that can be had", this.inputs.each, "Else all of them, or none.")));
+  }
+
+  /** Whether a day is chosen. */
+  get on() {
+    return this.boxes.some((box) => box.checked);
+  }
+
+  /** What the address says of it. */
+  values() {
+    const { begin, finish, until, zone, each } = this.inputs;
+    for (const input of [begin, finish, until]) input.required = this.on;
+    return this.on
+      ? { every: this.#days(), begin: begin.value, finish: finish.value, until: until.value, zone: zone.value, each: each.checked && "yes" }
+      : { every: "", begin: "", finish: "", until: "", zone: "", each: "" };
+  }
+
+  /** The body of `POST /leases/series`. */
+  body(request) {
+    const { begin, finish, until, zone, each } = this.inputs;
+    return { request, every: this.#days(), begin: begin.value, finish: finish.value, until: until.value, zone: zone.value, each: each.checked };
+  }
+
+  #days() {
+    return this.boxes.filter((box) => box.checked).map((box) => box.value).join(",");
+  }
+}
+
+/** What became of each day of a series, or would, in an element. */
+export function showDays(place, { days, skipped, kept }, project, tried) {
+  const refused = days.filter((day) => day.status === "refused").length;
+  const outcome = refused ? `${refused} of ${days.length} days can't be had${tried || kept ? "" : ": none was kept"}.` : `All ${days.length} days ${tried ? "can be had" : "are granted"}.`;
+  place.dataset.kind = refused ? "refused" : "granted";
+  fill(place, h("p", {}, outcome), skipped.length > 0 && h("p", {}, `Left out, as clocks skip these hours: ${skipped.join(", ")}.`),
+    table("Days", [`When (${time.zone()})`, "Answer", "Site", "Why", "Lease"], days.map((day) => [
+      time.term(Date.parse(day.start), Date.parse(day.end)), chip(day.status, KINDS[day.status] ?? day.status), day.site ?? "",
+      day.status === "refused" ? h("span", { class: "why" }, time.dated(day.reason ?? "")) : "",
+      day.status === "granted" ? h("a", { href: path(`leases/${encodeURIComponent(day.lease)}`, { project }) }, day.name || day.lease) : ""])));
+}

@@ -1,0 +1,68 @@
+"""The page of requests, as somebody uses it: what recurs, and what became of each day."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+from gateway.gateway_world import give_back, until
+from playwright.sync_api import expect
+from web_world import XSS, Person, ada, chromium, lab, person
+
+__all__ = ["ada", "chromium", "lab", "person"]
+pytestmark = pytest.mark.xdist_group("system")
+
+MARKUP = XSS.partition("<script>")[0]
+SERIES = "/request?type=vm&start=2031-01-05T00:00&begin=09:00&finish=17:00&until=2031-01-17&every=mon,wed"
+
+
+@pytest.fixture(autouse=True)
+def tidy(ada: httpx.Client) -> Iterator[None]:
+    """What a test leases is closed after it, and free again."""
+    yield
+    give_back(ada, "2031-01-13T09:00:00Z")
+
+
+def test_a_request_recurs_by_keys(person: Callable[..., Person], ada: httpx.Client) -> None:
+    """One answer says which day can't be had; then those that can be had are leased."""
+    busy = {"type": "vm", "units": 3, "start": "2031-01-13T10:00:00Z", "length": "1h"}
+    until(ada, ada.post("/leases", json=busy).json()["id"], "ticketed")
+    who = person("ada")
+    page = who.open("/request?type=vm&units=5&start=2031-01-05T00:00&name=lab")
+    expect(page.locator(".answer")).to_have_attribute("data-kind", "granted")
+    page.get_by_text("Recur", exact=True).focus()
+    page.keyboard.press("Enter")
+    for day in ("Mon", "Wed"):
+        page.get_by_label(day, exact=True).press("Space")
+    page.get_by_label("Last day").fill("2031-01-17")
+    expect(page.get_by_label("For how long", exact=True)).to_be_disabled()
+    page.get_by_role("button", name="Try").press("Enter")
+    expect(page.locator(".answer")).to_contain_text("1 of 4 days can't be had.")
+    expect(page.get_by_role("row").filter(has_text="possible")).to_have_count(3)
+    who.check()
+    page.get_by_role("button", name="Request", exact=True).press("Enter")
+    expect(page.locator(".answer")).to_contain_text("1 of 4 days can't be had: none was kept.")
+    page.get_by_role("checkbox", name="Those that can be had").press("Space")
+    page.get_by_role("button", name="Request", exact=True).press("Enter")
+    expect(page.get_by_role("link", name="lab.2031-01-15")).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="refused")).to_contain_text("Mon 13 Jan 2031")
+    who.check()
+    assert {one["name"] for one in ada.get("/leases?state=ticketed").json()["items"]} == {
+        "", "lab.2031-01-06", "lab.2031-01-08", "lab.2031-01-15",
+    }  # fmt: skip
+
+
+def test_the_address_has_what_recurs(person: Callable[..., Person], ada: httpx.Client) -> None:
+    """It can be sent to a colleague; what names say is text, and a phone shows all of it."""
+    who = person("bob", viewport={"width": 360, "height": 740})
+    page = who.open(f"{SERIES}&name=web")
+    expect(page.get_by_label("Wed", exact=True)).to_be_checked()
+    page.get_by_label("Name").fill(MARKUP)
+    page.get_by_role("button", name="Request", exact=True).click()
+    expect(page.locator(".answer")).to_contain_text("All 4 days are granted.")
+    expect(page.get_by_role("row").filter(has_text="granted")).to_have_count(4)
+    expect(page.get_by_role("link", name=f"{MARKUP}.2031-01-06")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    who.check()
+    assert "hit" not in page.title()
