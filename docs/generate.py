@@ -35,6 +35,7 @@ from leasekit.policies.authority.preemption import HostPreemptionSettings, Retry
 from leasekit.policies.authority.weighing import HostWeigherSettings, WeighingSettings
 from leasekit.policies.authority.yields import YieldSettings
 from leasekit.policies.broker.backfill import WaitingSettings
+from leasekit.policies.broker.capacity import SiteFilterSettings, SiteWeigherSettings
 from leasekit.policies.broker.fair_share import FairShareSettings
 from leasekit.policies.broker.fcfs import FcfsSettings
 from leasekit.policies.broker.preemption import PreemptionSettings
@@ -71,6 +72,8 @@ SETTINGS: Final[Mapping[str, type]] = {
     "settings of the shell": ShellSettings,
     "settings of the transport": TransportSettings,
     "settings of every mapper of a broker": StandardSettings,
+    "settings of a filter of sites": SiteFilterSettings,
+    "settings of a weigher of sites": SiteWeigherSettings,
     "settings of a quota": QuotaSettings,
     "settings of fcfs": FcfsSettings,
     "settings of backfill": WaitingSettings,

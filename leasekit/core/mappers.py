@@ -146,8 +146,9 @@ class EndedLease(NamedTuple):
     last granted, by an extend as well that it gave back unused; it ended at ``end``.
 
     ``why`` is ``term_over``, ``given_back`` (by its holder, or its site: a lease whose units failed among them),
-    ``lapsed`` (nobody redeemed its ticket, and it had nothing: ``end`` is ``start``), ``preempted``, or ``suspended``
-    (what was granted was a part of what it asks for). ``properties`` are those of its last request.
+    ``lapsed`` (nobody redeemed its ticket, and it had nothing: ``end`` is ``start``), ``preempted`` (also
+    where it is saved, and goes on later), or ``suspended`` (what was granted was a part of what it asks for).
+    ``properties`` are those of its last request.
     """
 
     lease: str

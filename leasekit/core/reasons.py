@@ -292,6 +292,11 @@ class Reason(Struct, frozen=True, omit_defaults=True):
         return 1 + max((cause.depth for cause in self.causes), default=0)
 
     @property
+    def root(self) -> Reason:
+        """The first one behind all: peers pass on what others say."""
+        return self.causes[0].root if self.causes else self
+
+    @property
     def size(self) -> int:
         """How many reasons it is, with those behind it."""
         return 1 + sum(cause.size for cause in self.causes)

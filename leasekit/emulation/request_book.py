@@ -127,7 +127,7 @@ class RequestBook:
                 self._count(key, "granted")
         elif (event == "ticket_refused" and pending != sm.CLOSE_WAIT) or (event == "expire" and before == _NEW):
             reason = read(why)
-            self._count(key, "refused", Code.NO_TICKET if reason is None else reason.code)
+            self._count(key, "refused", Code.NO_TICKET if reason is None else reason.root.code)
         elif (event == "close" and before == _NEW) or (event == "undo" and pending in _ANSWERED):
             self._count(key, "given_up")
         elif event == "notice" or (event == "lost" and before.startswith(sm.ACTIVE) and pending not in _LEAVING):

@@ -217,12 +217,10 @@ class Outcomes:
 
 
 def _code(why: Reason | None) -> str:
-    """The code of what is behind all: a peer passes on what others say. Peers can't make codes of their own here."""
-    while why is not None and why.causes:
-        why = why.causes[0]
+    """The code of what is behind all. Peers can't make codes of their own here."""
     if why is None:
         return ""
-    known = why.code.partition(":")[0]  # a mapper's own code stands behind it
+    known = why.root.code.partition(":")[0]  # a mapper's own code stands behind it
     return known if known in _CODES else OTHER
 
 

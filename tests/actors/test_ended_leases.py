@@ -30,6 +30,20 @@ class Looks:
             raise RuntimeError("it had a bad day")
         return [fit(cycle, request) for request in cycle.requests]
 """
+SUSPENDS = """
+from leasekit.policies.broker.backfill import Backfill
+
+class Looks(Backfill):
+    wants_ended = True
+
+    def __init__(self, settings):
+        super().__init__(settings)
+        self.seen = []
+
+    def allocate(self, cycle):
+        self.seen += cycle.ended
+        return super().allocate(cycle)
+"""
 BROKER = 'role = "broker"\nsettings.redeem_within = "20m"'
 
 
@@ -114,6 +128,32 @@ def test_one_that_was_preempted_says_so(world: DeployedWorld) -> None:
     (ended,) = next_turn(world)
     assert (ended.granted, ended.why) == (now + 2 * HOUR, "preempted")
     assert now + 10 * MINUTE <= ended.end < now + 15 * MINUTE
+
+
+@pytest.mark.parametrize(("reserved_first", "why"), [(True, "suspended"), (False, "preempted")])
+def test_one_that_goes_on_later_says_how_it_ended(tmp_path: Path, reserved_first: bool, why: str) -> None:
+    """In front of a reservation a part is granted, after which the lease is suspended; for a reservation that comes
+    later all of it is preempted, though it is saved.
+    """
+    (tmp_path / "looks.py").write_text(SUSPENDS)
+    saves = 'role = "authority"\ndriver.imagined = { kind = "null", save = true }'
+    mapper = '{ name = "looks.py", suspension = "all", least_run = "1m" }'
+    world = world_of(tmp_path, mapper, SITE.replace('role = "authority"', saves))
+    now, end = world.now, world.now + HOUR
+    saving = {"preemptible": "true", "deferrable": "true", "suspend": "10s"}
+    if reserved_first:
+        settled(world, "batch", 4, end, end + HOUR)
+    lease = settled(world, "web", 2, now, now + 2 * HOUR, properties=saving)["id"]
+    world.run_until(now + 10 * MINUTE)
+    if not reserved_first:
+        settled(world, "batch", 4, end, end + HOUR)
+    world.run_until(end + MINUTE)
+    (ended,) = mapper_of(world).seen
+    granted = end if reserved_first else ended.start + 2 * HOUR
+    assert (ended.lease, ended.granted, ended.why) == (lease, granted, why)
+    assert end - MINUTE <= ended.end <= end
+    (rest,) = world.query("web", "leases")
+    assert world.lease("web", rest["id"])["resumes"]["lease"] == lease
 
 
 def test_a_restart_forgets_what_was_not_shown(world: DeployedWorld) -> None:

@@ -209,6 +209,13 @@ def test_check_writes_what_fails_and_plays_it_again(tmp_path: Path, capsys: pyte
     assert shown[0].startswith("new ")
     assert "free throughout its term" in shown[1]
     assert "Grant" in decided[0]
+    assert main.run(["mapper", "check", "misfit_mappers:Overbooks", "--replay", file]) == 1
+    told = capsys.readouterr()
+    heading, *lines = told.out.splitlines()
+    assert heading.split() == ["at", "ms", "shown", "decided"]
+    assert all(text in told.out for _, *both in again["turns"] for texts in both for text in texts)
+    assert len(lines) == sum(max(len(shown), len(decided or [""])) for _, shown, decided in again["turns"])
+    assert told.err.startswith("never overbooks: ")
     assert main.run(["mapper", "check", "fcfs", "--replay", file]) == 0
     assert "nothing wrong with this case" in capsys.readouterr().err
 

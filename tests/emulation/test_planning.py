@@ -83,6 +83,13 @@ def test_what_was_bought_is_used_or_idle(tmp_path: Path, properties: str, refuse
     assert web["leased_unit_h"] == pytest.approx(36, rel=0.01)
 
 
+def test_who_is_refused_by_its_broker_itself_is_told_why(tmp_path: Path) -> None:
+    """A request that no site could fill is refused before any mapper sees it: the code is what the broker says."""
+    found = emulated(tmp_path, LAB.replace("PROPERTIES", DEFERRABLE).replace("units = 2", "units = 20"))
+    asked = found["guests"]["late"]["requests"]
+    assert asked["refused"] > 0 and asked["refusals"] == {"too_large": asked["refused"]}
+
+
 FAILING = LAB.replace("PROPERTIES", "{}").replace(
     'delegation = [{ broker = "broker", type = "node" }]',
     """delegation = [{ broker = "broker", type = "node" }]

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 from broker_cycles import Books, Model, grants, request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasekit.core.mappers import BrokerCycle, Defer, Grant, GrantGroup, PendingRequest, Reject, Wake
+from leasekit.core.mappers import (
+    BrokerCycle,
+    Defer,
+    Grant,
+    GrantGroup,
+    PendingRequest,
+    PlanCycle,
+    Reject,
+    TopologyPlan,
+    Wake,
+)
 from leasekit.core.time import Term
+from leasekit.core.topology import RequestedSite, TopologyRequest
 from leasekit.policies.broker import capacity, turn
-from leasekit.policies.broker.capacity import SiteWeigherSettings
+from leasekit.policies.broker.capacity import SiteFilterSettings, SiteWeigherSettings
+from leasekit.policies.broker.coallocate import Coallocation, CoallocationSettings
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
 
 HORIZON = 30
@@ -77,6 +90,61 @@ def test_weighers_choose_for_the_members_of_a_group() -> None:
     (group,) = Fcfs(settings).allocate(books.cycle(groups=[members]))
     assert isinstance(group, GrantGroup)
     assert [one.source for one in group.grants] == ["b/vm", "a/vm", "b/vm", "a/vm"]
+
+
+@pytest.mark.parametrize("settings", [FcfsSettings(), FcfsSettings(backfill=False)], ids=["booked", "in line"])
+def test_filters_leave_out_sites(settings: FcfsSettings) -> None:
+    """For whom and for which type they are, all of them; a site of which they take a part only is left out as well.
+    An extend goes on where its lease is.
+    """
+    books = Books({"a": 10, "b": 10, "c": 10})
+    prices = {"a": ("2",), "b": ("5", "3"), "c": ("4",)}
+    filters = (
+        SiteFilterSettings(takes="site != a", holder="web"),
+        SiteFilterSettings(takes="price < 5"),
+        SiteFilterSettings(takes="nothing", type="host"),
+    )
+    decide = Fcfs(attrs.evolve(settings, filters=filters)).allocate
+
+    def decided(**changes: Any) -> Any:
+        cycle = books.cycle(request("l", **changes))
+        classes = {site: {price.encode(): {"price": price} for price in each} for site, each in prices.items()}
+        sources = [one._replace(classes=classes[one.site]) for one in cycle.sources("vm")]
+        (found,) = decide(cycle._replace(sources=lambda _: sources))
+        return found.source.removesuffix("/vm") if isinstance(found, Grant) else found.reason
+
+    assert decided(holder="batch") == "a"
+    assert decided(holder="web") == "c"
+    assert decided(holder="web", op="extend", source="a/vm") == "a"
+    reason = decided(holder="web", exclude_sites=frozenset("c"))
+    assert reason == ("no site passes the filter: a: site is a, wanted != a, b: price is 5, wanted < 5"), reason
+    assert reason.code == "no_match"
+    assert "the filter leaves out a: site is a, wanted != a" in decided(holder="web", units=11)
+    assert decided(holder="web", properties={"filter": "price == 2"}) == (
+        "no site passes the filter: a: site is a, wanted != a, b: price is 5, wanted < 5, c: price is 4, wanted == 2"
+    )
+
+
+def test_filters_of_a_broker_hold_for_topologies() -> None:
+    """What they leave out is not offered to who asks for sites and links."""
+    sites = (RequestedSite(id="one", type="vm", units=2), RequestedSite(id="two", type="vm", units=2))
+    wanted = TopologyRequest(sites=sites, est=0, lst=0, duration=10)
+    sources = tuple(Books({"a": 10, "b": 10, "c": 10}).cycle().sources("vm"))
+
+    def places(*filters: SiteFilterSettings) -> set[str]:
+        plans = Coallocation(CoallocationSettings(filters=filters)).plan(PlanCycle(0, "web", wanted, sources))
+        return {part.source for plan in plans if isinstance(plan, TopologyPlan) for part in plan.parts}
+
+    assert places(SiteFilterSettings(takes="site != a", holder="batch")) == {"a/vm", "b/vm"}
+    assert places(SiteFilterSettings(takes="site != a", holder="web", type="vm")) == {"b/vm", "c/vm"}
+    assert places(SiteFilterSettings(takes="site == a")) <= {"a/vm"}
+
+
+@pytest.mark.parametrize("wrong", ["site !=", ""])
+def test_a_filter_that_cannot_be_read_is_told(wrong: str) -> None:
+    """It is told before the broker is up."""
+    with pytest.raises(ValueError, match=r"^filter: character \d+: found the end, expected"):
+        SiteFilterSettings(takes=wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"name": "property"}, {"name": "free", "property": "price"}])

@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import attrs
 
 from leasekit.core.divided import DividedTimetable
-from leasekit.core.filters import Shown, ask, seen
+from leasekit.core.filters import FilterError, Shown, ask, parse_filter, seen, takes
 from leasekit.core.fitting import normalised, number_in
 from leasekit.core.mappers import BrokerCycle, PendingRequest, Source
 from leasekit.core.properties import Counts, chosen, first_of, minus, total
@@ -436,29 +436,22 @@ ShapeKey: TypeAlias = tuple[str, str, frozenset[str], Constraints]
 
 class Shape:
     """Where requests that want the same type, sites and properties can be filled from. ``fault`` says why nowhere,
-    where the constraints itself is to blame; ``left_out`` are the views that its ``filter`` doesn't accept.
+    where the constraints itself is to blame; ``left_out`` are the views that a filter doesn't accept, and which.
     """
 
-    __slots__ = ("fault", "filter", "left_out", "offered", "places")
+    __slots__ = ("fault", "left_out", "offered", "places")
 
     def __init__(
         self,
         offered: Sequence[CapacityView],
         places: Sequence[Place],
         fault: str = "",
-        filter_: str = "",
-        left_out: Sequence[CapacityView] = (),
+        left_out: Sequence[tuple[CapacityView, str]] = (),
     ) -> None:
         self.offered = offered
         self.places = places
         self.fault = fault
-        self.filter = filter_
         self.left_out = left_out
-
-
-def shape_key(request: PendingRequest, constraints: Constraints) -> ShapeKey:
-    """What requests of one shape have in common."""
-    return request.type, request.site, request.exclude_sites, constraints
 
 
 class CapacityViews:
@@ -537,17 +530,20 @@ class CapacityViews:
             views = [view for view in views if view.site not in exclude]
         if constraints == PLAIN:
             return Shape(offered, views)
-        fault, left_out = constraints.fault, []
+        fault = constraints.fault
+        left_out = [(view, one) for view in views for one in constraints.site_filters if not passes(view.source, one)]
+        shut = {view for view, _ in left_out}
+        views = [view for view in views if view not in shut]
         if constraints.filter:
             fault, taken = self.filtered(type_, constraints.filter)
-            left_out = [view for view in views if not taken[view.id]]
+            left_out += [(view, constraints.filter) for view in views if not taken[view.id]]
             views = [self._part(view, taken[view.id], constraints.needs) for view in views if taken[view.id]]
         if constraints.needs:
             views = [view for view in views if isinstance(view.source.free, DividedTimetable)]
             fault = fault or ("" if views else f"needs.*: units of {type_!r} are not divided into machines")
             views = views if constraints.filter else [self.needing(view, constraints.needs) for view in views]
         places = [self.prepared(view, constraints.ahead(view.source)) for view in views]
-        return Shape(offered, places, fault, constraints.filter, left_out)
+        return Shape(offered, places, fault, left_out)
 
 
 def _distinct_terms(requests: Sequence[PendingRequest]) -> dict[str, set[Term]]:
@@ -630,12 +626,44 @@ class SiteWeigherSettings:
             )
 
 
+def _readable(_: object, __: object, text: str) -> None:
+    try:
+        parse_filter(text)
+    except FilterError as error:
+        raise ValueError(str(error)) from None
+
+
+@attrs.frozen(kw_only=True)
+class SiteFilterSettings:
+    """What a site must be for a request."""
+
+    takes: str = attrs.field(validator=_readable)
+    """What must be so of all units of the type that the site has delegated: an expression as a request's `filter`, over
+    their properties, `site` and `type`."""
+    holder: str = "*"
+    """For whose requests; ``"*"``: for everybody's."""
+    type: str = "*"
+    """For requests of which type; ``"*"``: of each."""
+
+
+def passes(source: Source, text: str) -> bool:
+    """Whether a filter takes all classes of a delegation."""
+    return all(takes(text, one) for one in classes_seen(source).values())
+
+
 class Choice(NamedTuple):
-    """How a site is chosen; ``seed`` is for ``random`` only. Where there are ``weighers``, they choose instead."""
+    """How a site is chosen; ``seed`` is for ``random`` only. Where there are ``weighers``, they choose instead, of the
+    sites that ``filters`` take.
+    """
 
     balance: Balance = "load_balanced"
     seed: int = 0
     weighers: tuple[SiteWeigherSettings, ...] = ()
+    filters: tuple[SiteFilterSettings, ...] = ()
+
+    def filters_for(self, holder: str, type_: str) -> tuple[str, ...]:
+        """What sites must be for a holder's requests of a type."""
+        return tuple(one.takes for one in self.filters if one.holder in ("*", holder) and one.type in ("*", type_))
 
     def weighed(self, places: Sequence[Place], free: Sequence[int]) -> list[Place]:
         """Places that have so many units free each, the heaviest first; those that are alike as they come."""

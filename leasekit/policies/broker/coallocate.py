@@ -19,6 +19,7 @@ import attrs
 
 from leasekit.core.mappers import NoPlan, PlanCycle, TopologyPlan
 from leasekit.core.reasons import Coded, mark
+from leasekit.policies.broker.capacity import passes
 from leasekit.policies.broker.coallocation import reasons
 from leasekit.policies.broker.coallocation.checker import faults
 from leasekit.policies.broker.coallocation.frames import FramePlan, FramePlanned, FramePlanner, FrameWindow, Policy
@@ -88,7 +89,13 @@ class Coallocation(Fcfs):
 
     def plan(self, cycle: PlanCycle) -> Sequence[TopologyPlan | NoPlan]:
         """Plans for one request, the preferred one first; or why there is none."""
-        request, offers = cycle.request, Offers(cycle.request, cycle.sources)
+        choice, request = self._choice, cycle.request
+        sources = [
+            source
+            for source in cycle.sources
+            if all(passes(source, one) for one in choice.filters_for(cycle.holder, source.type))
+        ]
+        offers = Offers(request, sources)
         unknown = offers.unknown()
         if unknown:
             return [NoPlan(Coded("; ".join(unknown), "not_there"))]

@@ -37,6 +37,8 @@ class Constraints(NamedTuple):
     prepare: Duration = 0
     fault: str = ""
     needs: Vector = WHOLE
+    site_filters: tuple[str, ...] = ()
+    """What the broker's own filters ask of each unit of a site."""
 
     def ahead(self, source: Source) -> Duration:
         """How long before its start a lease must have its units from this source, so that they are ready."""

@@ -125,12 +125,12 @@ def _left_out(shape: Shape) -> str:
 
 
 def _missing(shape: Shape) -> str:
-    return _listed(shape.left_out, lambda view: f"{view.site}: {_misses(shape.filter, view.source)}")
+    return _listed(shape.left_out, lambda one: f"{one[0].site}: {_misses(one[1], one[0].source)}")
 
 
 def _misses(text: str, source: Source) -> str:
-    """Why a filter takes no unit of a source: what each class lacks."""
-    return " or ".join(dict.fromkeys(misses(text, one) for one in classes_seen(source).values()))
+    """Why a filter takes no unit of a source, or not all: what each class lacks."""
+    return " or ".join(dict.fromkeys(filter(None, (misses(text, one) for one in classes_seen(source).values()))))
 
 
 def _later(request: PendingRequest) -> str:

@@ -12,7 +12,7 @@ import attrs
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, PendingRequest, Wake
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import Instant
-from leasekit.policies.broker.capacity import BALANCES, Balance, Choice, SiteWeigherSettings
+from leasekit.policies.broker.capacity import BALANCES, Balance, Choice, SiteFilterSettings, SiteWeigherSettings
 from leasekit.policies.broker.quotas import Quotas, QuotaSettings
 from leasekit.policies.broker.turn import BrokerTurn
 
@@ -90,6 +90,9 @@ class StandardSettings:
     weighers: tuple[SiteWeigherSettings, ...] = ()
     """What chooses the site instead of `balance`: of those that have enough, the one whose weights have the largest
     sum."""
+    filters: tuple[SiteFilterSettings, ...] = ()
+    """Which sites will do, for whom: all of those that concern a request must take the site. An extend or a modify goes
+    on where its lease is."""
     gather: DurationSetting = 0
     """Decide in rounds of this length, at whole multiples of it on the broker's clock, so that order counts among
     all requests of a round; it delays each of them by up to that. Less than the broker's ``request_timeout``. 0: at
@@ -115,7 +118,7 @@ class StandardMapper:
 
     def __init__(self, settings: StandardSettings, rule: Rule) -> None:
         self._gather = settings.gather
-        self._choice = Choice(settings.balance, settings.seed, settings.weighers)
+        self._choice = Choice(settings.balance, settings.seed, settings.weighers, settings.filters)
         self._quotas = Quotas(settings.quotas)
         self.wants_usage = self._quotas.wants_usage
         self.usage_kept = self._quotas.history

@@ -34,9 +34,9 @@ from leasekit.policies.broker.capacity import (
     Member,
     Place,
     Shape,
+    ShapeKey,
     pick,
     place,
-    shape_key,
 )
 from leasekit.policies.broker.constraints import PLAIN, read_constraints
 from leasekit.policies.broker.quotas import Limit, Quotas
@@ -162,8 +162,15 @@ class BrokerTurn:
 
     def shape(self, request: PendingRequest) -> Shape:
         """Where a request can be filled from."""
-        properties = request.properties
-        return self.views.shape(shape_key(request, read_constraints(properties) if properties else PLAIN))
+        return self.views.shape(self.shape_key(request))
+
+    def shape_key(self, request: PendingRequest) -> ShapeKey:
+        """What requests of one shape have in common: the type, sites, and what they and the broker ask of units."""
+        constraints = read_constraints(request.properties) if request.properties else PLAIN
+        if self.choice.filters:
+            filters = self.choice.filters_for(request.holder, request.type)
+            constraints = constraints._replace(site_filters=filters)
+        return request.type, request.site, request.exclude_sites, constraints
 
     def limit(self, request: PendingRequest) -> Limit | None:
         """What limits a request's holder, if anything does."""

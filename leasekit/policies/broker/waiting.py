@@ -28,8 +28,7 @@ from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, PendingReq
 from leasekit.core.reasons import Coded, mark
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.policies.broker import reasons
-from leasekit.policies.broker.capacity import CapacityView, Place, pick, shape_key
-from leasekit.policies.broker.constraints import PLAIN, read_constraints
+from leasekit.policies.broker.capacity import CapacityView, Place, pick
 from leasekit.policies.broker.line import Key, Lane, Line, LineBucket, LineEntry
 from leasekit.policies.broker.standard import NEW, decide, items, plain
 from leasekit.policies.broker.suspension import Suspender
@@ -147,8 +146,8 @@ class Waiting:
     def _join(
         self, turn: BrokerTurn, request: PendingRequest, fresh: list[LineEntry], out: list[BrokerDecision]
     ) -> None:
-        shape = turn.shape(request)
-        reason = reasons.never(request, shape, request.min_units, turn.now)
+        shape = turn.shape_key(request)
+        reason = reasons.never(request, turn.views.shape(shape), request.min_units, turn.now)
         if not reason:
             limit = turn.limit(request)
             short = limit.short(request.term, request.min_units) if limit is not None else None
@@ -160,12 +159,11 @@ class Waiting:
         if line is None:
             line = self._lines[request.type] = Line()
         self._serial += 1
-        constraints = read_constraints(request.properties) if request.properties else PLAIN
         if self.suspender is not None:
             since = self.suspender.since(request)
             request = request if since == request.arrived else request._replace(arrived=since)
         key = (*self.order.key(request), self._serial)
-        entry = line.add(request, self.order.lane(request), key, shape_key(request, constraints), constraints.prepare)
+        entry = line.add(request, self.order.lane(request), key, shape, shape[-1].prepare)
         self._entries[request.lease] = entry
         fresh.append(entry)
 
