@@ -257,10 +257,10 @@ class Demo:
         self.make_keys()
         self.start_daemons()
         self.request()
-        self.call_gateway()
         self.extend_and_kill()
         self.grown()
         self.shrink()
+        self.call_gateway()  # in a term that is long: on a busy machine a gateway takes a while to start
         self.modify()
         self.close()
         self.stop_daemons()
@@ -308,38 +308,6 @@ class Demo:
             expect(chain["ok"], True, "soundness of the ticket")
             told.append("its ticket: site -> broker -> guest, both signatures verified")
 
-    def call_gateway(self) -> None:
-        """A program that knows nothing of leasekit sees the lease, and one that does asks what it could have."""
-        with self.step("start the gateway; ask it by curl, and by leasekit's client") as told:
-            self.start(GATEWAY, self.gateway_file())
-            url = f"http://127.0.0.1:{self.port}"
-            shown = json.loads(self.curl(f"{url}/api/v1/leases/web"))
-            expect((shown["id"], shown["state"], shown["units"]), (self._lease["id"], "active", 4), "the lease by curl")
-            told.append(f"curl {url}/api/v1/leases/web: {shown['state']}, {shown['units']} units at {shown['site']}")
-            with Client(url) as client:
-                answer = client.dry_run("vm", UNITS + 1, hours=1)
-            expect((answer.status, answer.code), ("refused", "too_large"), f"the broker's word on {UNITS + 1} units")
-            told.append(f"Client.dry_run('vm', {UNITS + 1}, hours=1): {answer.status}: {answer.reason}")
-
-    def gateway_file(self) -> Path:
-        """The quickstart's file, with the gateway at a port that is free now."""
-        self.port = free_port(PORT)
-        whole = (self.deploy / "quickstart" / "all.toml").read_text()
-        file = self.folder / "gateway.toml"
-        file.write_text(whole.replace(f"127.0.0.1:{PORT}", f"127.0.0.1:{self.port}"))
-        return file
-
-    @staticmethod
-    def curl(url: str) -> str:
-        """What curl prints of an address (where it is not installed: what is there). Raises :class:`DemoError`."""
-        if shutil.which("curl") is None:
-            with urlopen(url, timeout=ANSWER_WITHIN) as answer:
-                return str(answer.read().decode())
-        done = subprocess.run(["curl", "-sS", url], capture_output=True, text=True, timeout=ANSWER_WITHIN, check=False)
-        if done.returncode != 0:
-            raise DemoError(f"curl {url}: exit status {done.returncode}: {done.stderr.strip()}")
-        return done.stdout
-
     def extend_and_kill(self) -> None:
         """What was acknowledged survives the kill of the daemon that has the units."""
         with self.step("extend the lease while growing it to 6 units; then SIGKILL the site's daemon") as told:
@@ -381,6 +349,38 @@ class Demo:
             expect(self._pids, stay, "processes of the units that stay")
             self.until("the victims are free", lambda: self._states(victims) == {"free"})
             told.append(f"{' and '.join(victims)} are gone")
+
+    def call_gateway(self) -> None:
+        """A program that knows nothing of leasekit sees the lease, and one that does asks what it could have."""
+        with self.step("start the gateway; ask it by curl, and by leasekit's client") as told:
+            self.start(GATEWAY, self.gateway_file())
+            url = f"http://127.0.0.1:{self.port}"
+            shown = json.loads(self.curl(f"{url}/api/v1/leases/web"))
+            expect((shown["id"], shown["state"], shown["units"]), (self._lease["id"], "active", 4), "the lease by curl")
+            told.append(f"curl {url}/api/v1/leases/web: {shown['state']}, {shown['units']} units at {shown['site']}")
+            with Client(url) as client:
+                answer = client.dry_run("vm", UNITS + 1, hours=1)
+            expect((answer.status, answer.code), ("refused", "too_large"), f"the broker's word on {UNITS + 1} units")
+            told.append(f"Client.dry_run('vm', {UNITS + 1}, hours=1): {answer.status}: {answer.reason}")
+
+    def gateway_file(self) -> Path:
+        """The quickstart's file, with the gateway at a port that is free now."""
+        self.port = free_port(PORT)
+        whole = (self.deploy / "quickstart" / "all.toml").read_text()
+        file = self.folder / "gateway.toml"
+        file.write_text(whole.replace(f"127.0.0.1:{PORT}", f"127.0.0.1:{self.port}"))
+        return file
+
+    @staticmethod
+    def curl(url: str) -> str:
+        """What curl prints of an address (where it is not installed: what is there). Raises :class:`DemoError`."""
+        if shutil.which("curl") is None:
+            with urlopen(url, timeout=ANSWER_WITHIN) as answer:
+                return str(answer.read().decode())
+        done = subprocess.run(["curl", "-sS", url], capture_output=True, text=True, timeout=ANSWER_WITHIN, check=False)
+        if done.returncode != 0:
+            raise DemoError(f"curl {url}: exit status {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
 
     def modify(self) -> None:
         """In mid-term, units and configuration change."""
