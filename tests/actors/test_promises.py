@@ -163,6 +163,35 @@ def test_one_unit_can_be_enough(world: DeployedWorld, restarted: bool) -> None:
     assert world.query("site", "evidence") == []
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_was_given_for_a_request_that_is_withdrawn_is_free(world: DeployedWorld, restarted: bool) -> None:
+    """What a lease under notice has given back is anybody's when the one that it makes room for is withdrawn; with the
+    others the victim runs up to the end of its notice.
+    """
+    first = victim(world, notice="5m")
+    other = world.request("web", 2, world.now, world.now + HOUR, properties=DEFERRABLE)
+    world.pass_time(10 * SECOND)
+    ends = world.guest("batch").leases[first].ending.at
+    assert not world.command("batch", "lease.modify", lease=first, victims=["vm-1"]).error
+    world.pass_time(10 * SECOND)
+    kept = world.request("batch", 1, world.now, world.now + MINUTE)
+    world.pass_time(10 * SECOND)
+    assert world.lease("batch", kept)["state"] == "nascent"
+    assert not world.command("batch", "lease.close", lease=kept).error
+    assert not world.command("web", "lease.close", lease=other).error
+    if restarted:
+        world.restart("upper")
+    world.pass_time(10 * SECOND)
+    free = world.request("batch", 1, world.now, world.now + MINUTE)
+    world.pass_time(10 * SECOND)
+    assert world.lease("batch", free)["state"] == "active", world.lease("batch", free)
+    world.run_until(ends - SECOND)
+    assert world.lease("batch", first)["state"] == "active"
+    world.run_until(ends + 5 * SECOND)
+    assert world.lease("batch", first)["state"] == world.lease("upper", first)["state"] == "closed"
+    assert world.query("site", "evidence") == []
+
+
 def test_what_was_given_back_is_not_asked_for_anew(world: DeployedWorld) -> None:
     """A lease that is to be requeued asks for the units that it had at its end, for as long as it was to run."""
     first = victim(world, notice="5m", on_preempt="requeue")

@@ -192,6 +192,7 @@ class Broker(Server[BrokerLease]):
         self.introductions = Introductions(self.kernel, self.keyring, self.peering, self.notices, self.settings.endorse)
         self.peering.changed.append(self.introductions.unsay)
         self.answers = Answers(self.kernel, self.served, self.queue, self.book, self.introductions)
+        self.answers.unpromised.append(self.granted.free_kept)
         returned = ReturnedTickets(self.kernel, self.served, self.granted, statements)
         self.notices.accepted += [returned.truncated, self.subdelegation.truncated]
         preemption = Preemption(self.kernel, self.granted, statements, self.notices, self.answers)

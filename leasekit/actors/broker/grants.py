@@ -93,6 +93,8 @@ class Answers:
     queue: RequestQueue
     _book: Book
     _introductions: Introductions
+    unpromised: list[Callable[[BrokerLease], None]] = attrs.field(factory=list, init=False)
+    """What happens to a lease that makes room for another, once nothing is promised to that one any more."""
 
     def settle(
         self,
@@ -131,10 +133,13 @@ class Answers:
     def take_back(self, lease: BrokerLease) -> None:
         """What ``lease`` waits for is decided: nothing is promised to it any more."""
         lease.defer_reason = None
-        promise, lease.room = lease.room.promise, NO_ROOM
+        (promise, victims, _), lease.room = lease.room, NO_ROOM
         if promise is not None:
             self._book.take_back(promise)
             self._book.note_news()
+            for name in victims:
+                for tell in self.unpromised if name in self._served.leases else ():
+                    tell(self._served.leases[name])
 
     def class_of(self, lease: BrokerLease) -> int:
         """The class of a request that is answered."""

@@ -226,8 +226,8 @@ class Promises:
         """Grant what was promised: from as early as it can start, and not long before if that may change yet. What
         victims have given back of what they have is for nobody else until then.
         """
-        victims = [self._granted.leases[name] for name in lease.room.victims if name in self._granted.leases]
-        kept = [claim for victim in victims for claim in victim.claims if claim.kept]
+        victims = (self._granted.leases.get(name) for name in lease.room.victims)
+        kept = [claim for victim in victims if victim is not None for claim in victim.claims if claim.kept]
         options, now = parse_options(lease.asked.properties, lease.asked.term), self._kernel.now
         start, begin = promise.term.start + promise.prepare, max(lease.asked.term.start, now)
         length = promise.term.end - start
@@ -242,8 +242,6 @@ class Promises:
             lease.id, promise.source, promise.units, Term(start, start + length), promise.preemptible, promise.prepare
         )
         self._cutter.take_back(lease)
-        for victim in victims:
-            self._granted.free_kept(victim)
         try:
             self._checks.check(lease, options, grant)
             portion = self._checks.choose(lease, options, grant)
