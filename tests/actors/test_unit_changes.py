@@ -256,6 +256,29 @@ def test_a_host_that_is_drained_with_moves(tmp_path: Path) -> None:
     check_room(world)
 
 
+@pytest.mark.parametrize("restarts", [False, True], ids=["", "restart"])
+def test_a_unit_that_comes_back_stays_drained(tmp_path: Path, restarts: bool) -> None:
+    """One that was removed while it was drained, or in a window, is out of service until that has ended."""
+    world = world_of(tmp_path)
+    end = world.now + HOUR
+    told(world, "maintenance.add", units=["a"], reason="disks")
+    told(world, "maintenance.add", units=["b"], start=world.now, end=end)
+    for host in ("a", "b"):
+        told(world, "unit.remove", unit=host)
+        told(world, "unit.reset", unit=host)
+    if restarts:
+        world.restart("site")
+    assert [not world.site().units[host].is_out for host in "abc"] == [False, False, True]
+    assert ask(world, 2, world.now, end)["state"] == sm.FAILED
+    world.run_until(end)
+    assert [not world.site().units[host].is_out for host in "abc"] == [False, True, True]
+    told(world, "maintenance.remove", units=["a"])
+    lease = ask(world, 3, world.now, end + HOUR)["id"]
+    world.pass_time(MINUTE)
+    assert world.lease("web", lease)["state"] == sm.ACTIVE
+    check_room(world)
+
+
 def full_hosts(folder: Path, mapper: str) -> tuple[DeployedWorld, list[str], list[str]]:
     """Hosts a and b are full of ten guests each, and d has room for four more; the leases of the first ten, and all."""
     text = HOSTS.replace("MAPPER", "fcfs").replace('{ cpu = 4, memory = "8GiB" }', '{ cpu = 10, memory = "20GiB" }')

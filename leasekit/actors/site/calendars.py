@@ -310,11 +310,21 @@ class Calendars:
         if window.begun:
             return
         window.begun = True
-        for unit in self._units_of(window):
+        self._take_out(window, self._units_of(window))
+        self._kernel.touch(window)
+
+    def keep_out(self, back: Iterable[SiteUnit]) -> None:
+        """Units that the settings name again stay out of service as long as a window has them."""
+        there = [unit for unit in back if unit.id in self.units.inventory]
+        for window in self.windows.values() if there else ():
+            if window.begun:
+                self._take_out(window, [unit for unit in there if unit.id in window.units])
+
+    def _take_out(self, window: Window, units: Iterable[SiteUnit]) -> None:
+        for unit in units:
             if not unit.is_out and not unit.retire:
                 self.units.retire(unit.id, retired_for(window))
         self.count_all(window)
-        self._kernel.touch(window)
 
     def end_window(self, window: Window) -> None:
         """Its units come back, but for those that another window has by now."""
