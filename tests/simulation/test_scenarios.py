@@ -61,6 +61,7 @@ def test_nobody_gets_more_than_there_is() -> None:
             "odd",
             "wordy",
             "crowd",
+            "early",
             *FILES,
         )
         own = [operation for operation in one.operations if operation.do not in more]

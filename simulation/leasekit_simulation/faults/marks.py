@@ -58,6 +58,7 @@ UNREACHABLE: Final[Mapping[str, str]] = {
     "guest: ticketed/redeeming lost": "a redeem that comes to nothing is refused, or expires",
     "message Administer": "no actor commands another here",
     "message Administered": "as above",
+    "message Holdings": "no store is a copy of another here: tests/actors/test_copied_stores.py has what comes of that",
 }
 """Rows that no run can meet, and why."""
 

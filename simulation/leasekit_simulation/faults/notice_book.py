@@ -45,7 +45,8 @@ class Promised(NamedTuple):
     min_run: Duration
     max_run: Duration
     suspends: bool
-    requeues: bool
+    requeues: str
+    """Who asks for it anew."""
 
 
 class NoticeChecker(Listening):
@@ -83,7 +84,7 @@ class NoticeChecker(Listening):
             parse_duration(said.get(name, other))
             for name, other in (("notice", "30s"), ("min_run", "0s"), ("max_run", "0s"))
         )
-        requeues = said.get("on_preempt") == "requeue"
+        requeues = sender if said.get("on_preempt") == "requeue" else ""
         self._said[message.lease] = Promised(notice, least, most, "suspend" in said, requeues)
 
     def _ticket(self, at: Instant, sender: str, receiver: str, message: TicketUpdate) -> None:
@@ -119,7 +120,7 @@ class NoticeChecker(Listening):
                 self._ends.pop(lease, None)
             elif event == "extend" and before == "active/-" and after == "active/extending_ticket":
                 must(lease not in self._noticed, f"{actor} extends {lease}, which ends early as it knows")
-            elif after in ("closed/-", "failed/-") and lease in self._said and self._said[lease].requeues:
+            elif after in ("closed/-", "failed/-") and lease in self._said and self._said[lease].requeues == actor:
                 self._over(actor, lease, read(why), lease in asked or "" in asked)
 
     def _makes_room(self, actor: str, lease: str, why: Reason | None) -> None:

@@ -26,7 +26,7 @@ Do: TypeAlias = Literal[
     "crash", "cut_pair", "cut_side", "slow", "full", "step_within", "step_beyond", "sleep",
     "leap", "operate",
     "reclaim", "delegate", "release", "resize", "reload", "grow", "shrink", "share", "hand_over",
-    "odd", "wordy", "maintain", "drain", "evict", "move", "unit", "crowd", "dry_run", "topology",
+    "odd", "wordy", "maintain", "drain", "evict", "move", "unit", "crowd", "early", "dry_run", "topology",
     "twice", "elsewhere", "stolen", "altered", "forged", "self_made", "meddle",
     "returned", "nonsense", "overdelegate", "beyond", "garbage", "flip", "replay", "slice_key", "extend_same",
 ]  # fmt: skip
@@ -255,7 +255,7 @@ def draw(seed: int) -> Scenario:
         tidy_every=Random(f"leasekit tidying {seed}").choice((1, 2, 5, 256)),
     )
     drawn = _hosted(_changing(_governed(_networked(_renewed(_reloaded(_timed(_worded(_operated(_live(scenario))))))))))
-    return _marketed(drawn)
+    return _marketed(_with(drawn, "early changes", ("early",), share=1.0) if drawn.early else drawn)
 
 
 def _marketed(scenario: Scenario) -> Scenario:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -15,6 +15,7 @@ from leasekit.core.steps import Reply
 from leasekit.core.time import HOUR, INSTANT_MAX, MINUTE, SECOND, Duration, Instant
 from leasekit_simulation.faults.all_checkers import Checkers
 from leasekit_simulation.faults.checkers import must
+from leasekit_simulation.faults.early import EarlyChanges, draw_change
 from leasekit_simulation.faults.host_book import CPU_NEEDS, MEMORY_NEEDS, WHOLE, HostSize
 from leasekit_simulation.faults.hostile import HostileGuest
 from leasekit_simulation.faults.notice_book import draw_ends
@@ -46,6 +47,7 @@ class Workload:
         self._names = 0
         self._waiting: dict[int, Callable[[Reply], None]] = {}
         world.on_reply = self._replied
+        early = EarlyChanges(world, self._ask, self._command, self._cut, self._close_lease, self._evict_lease)
         self._operations: Mapping[Do, Callable[[Operation, Random], None]] = {
             "request": lambda d, r: self._request(d.who, r), "long": lambda d, r: self._request(d.who, r, LONG),
             "extend": lambda d, r: self._extend(d.who, r), "modify": lambda d, r: self._modify(d.who, r),
@@ -58,7 +60,7 @@ class Workload:
             "reload": self._reload, "grow": self._grow, "shrink": self._shrink, "share": self._share,
             "hand_over": self._hand_over, "odd": self._odd,
             "maintain": self._maintain, "drain": self._drain, "evict": self._evict, "move": self._move,
-            "unit": self._unit, "crowd": self._crowd,
+            "unit": self._unit, "crowd": self._crowd, "early": early.change_one,
             "dry_run": self._dry_run, "slice_key": self._slice_key, "extend_same": self._extend_same,
             "topology": self._topology, "garbage": self._garbage, "flip": self._flip, "replay": self._replay,
         }  # fmt: skip
@@ -283,20 +285,9 @@ class Workload:
         if lease.has_ticket and not self.world.scenario.early:
             return  # worlds without are as they were before a lease could be changed that has not begun
         if lease.has_ticket:  # drawn by itself, so that all else of a seed is as it was without
-            change |= self._before_it_begins(
-                lease, Random(f"leasekit ticketed {self.world.scenario.seed} {lease.number}")
-            )
+            drawn = Random(f"leasekit ticketed {self.world.scenario.seed} {lease.number}")
+            change |= draw_change(self.world, lease, drawn)
         self._command(guest, "lease.modify", None, lease=lease.id, **change)
-
-    def _before_it_begins(self, lease: Any, rng: Random) -> dict[str, Any]:
-        """What else a lease may get that has not begun: another start, another filter."""
-        self.world.mark("ticketed lease modified")
-        found: dict[str, Any] = {"victims": ()}
-        if rng.random() < 0.6:
-            found["start"] = lease.runs.start + rng.choice((-30_000, -5_000, 5_000, 40_000, 200_000))
-        if rng.random() < 0.3 and self.world.scenario.racks > 1:
-            found["filter"] = rng.choice(("rack == r0", "rack == r1", "rack != r1", ""))
-        return found
 
     def _close(self, guest: str, rng: Random) -> None:
         lease = self._lease(guest, rng)
@@ -415,20 +406,18 @@ class Workload:
     def _cut_pair(self, operation: Operation, rng: Random) -> None:
         one, other = rng.sample(self.world.scenario.actors, 2)
         both = rng.random() < 0.7
-        for pair in ((one, other), (other, one))[: 1 + both]:
-            self.world.cuts[pair] = self.world.now + operation.span
-        self._break_links()
+        self._cut(((one, other), (other, one))[: 1 + both], operation.span)
 
     def _cut_side(self, operation: Operation, rng: Random) -> None:
         actors = self.world.scenario.actors
         side = set(rng.sample(actors, rng.randint(1, max(1, len(actors) // 2))))
-        for one in actors:
-            for other in actors:
-                if (one in side) != (other in side):
-                    self.world.cuts[one, other] = self.world.now + operation.span
-        self._break_links()
+        self._cut(
+            [(one, other) for one in actors for other in actors if (one in side) != (other in side)], operation.span
+        )
 
-    def _break_links(self) -> None:
+    def _cut(self, pairs: Iterable[tuple[str, str]], span: Duration) -> None:
+        """What the first of each pair sends the second is lost for a while."""
+        self.world.cuts |= dict.fromkeys(pairs, self.world.now + span)
         for link in self.world.links:
             if self.world.is_cut(*link.names):
                 link.fail()
@@ -561,10 +550,12 @@ class Workload:
             return
         going = sorted(lease.id for lease in world.actor(server).leases.values() if lease.ended < 0)
         if going:
-            world.mark("lease evicted")
-            lease = rng.choice(going)
-            self.checkers.evicted(lease)
-            self._command(server, "lease.evict", None, lease=lease, at=world.clock(server) + rng.choice((0, MINUTE)))
+            self._evict_lease(server, rng.choice(going), rng.choice((0, MINUTE)))
+
+    def _evict_lease(self, server: str, lease: str, within: Duration = 0) -> None:
+        self.world.mark("lease evicted")
+        self.checkers.evicted(lease)
+        self._command(server, "lease.evict", None, lease=lease, at=self.world.clock(server) + within)
 
     def _move(self, operation: Operation, rng: Random) -> None:
         """A lease gets another unit in the place of one that it has."""
