@@ -12,8 +12,9 @@ import click
 from leasekit.cli.options import DAEMON, FILE_OR_INPUT, Shown, argument, command, option
 from leasekit.cli.output import STANDARD_INPUT, is_standard_input, listing, print_fields, print_lines
 from leasekit.cli.places import DeployPlace
+from leasekit.config.instants import format_instant
 from leasekit.core.errors import LeasekitError
-from leasekit.core.time import Duration, format_duration
+from leasekit.core.time import Duration, Instant, format_duration
 
 _PROJECT: Final[Any] = option("The project, where one has several.", metavar="NAME")
 
@@ -182,6 +183,50 @@ def withdraw(place: DeployPlace = DAEMON, id_: str = argument("ID"), reason: str
       leasekit approval withdraw 3f2a9c1d0b7e4f65
     """
     return _decide(place, id_, "withdraw", reason)
+
+
+@click.group()
+def announcement() -> None:
+    """Tell everybody who uses a deployment of outages."""
+
+
+@command(announcement, name="list")
+def list_announcements(place: DeployPlace = DAEMON) -> Shown:
+    """List the outages that are announced and not over.
+
+    Example:
+      leasekit announcement list --url https://lab.example
+    """
+    found = place.api("GET", "/announcements")["items"]
+    return found, listing("id", "start", "end", "text", "caller", empty="nothing is announced")
+
+
+@command(announcement, name="add", zoned=True)
+def add_announcement(
+    place: DeployPlace = DAEMON,
+    text: str = argument("TEXT"),
+    start: Instant | None = option("When it begins [now]."),
+    end: Instant = option("When it is over.", required=True),
+) -> Shown:
+    """Announce an outage: all pages show TEXT, calendars have it, and rules for what is announced tell of it.
+
+    Example:
+      leasekit announcement add "The lab has no power" --start 2027-03-01T08:00Z --end 2027-03-01T12:00Z
+    """
+    term = {"end": format_instant(end), **({} if start is None else {"start": format_instant(start)})}
+    made = place.api("POST", "/announcements", {"text": text, **term})
+    return made, lambda _: print_lines([f"{made['id']}: from {made['start']} until {made['end']}"])
+
+
+@command(announcement, name="remove")
+def remove_announcement(place: DeployPlace = DAEMON, id_: str = argument("ID")) -> Shown:
+    """Have it be announced no more.
+
+    Example:
+      leasekit announcement remove 3f2a9c1d0b7e4f65
+    """
+    made = place.api("POST", "/announcements/{announcement}/remove", announcement=id_)
+    return made, lambda _: print_lines([f"{id_}: removed"])
 
 
 @click.group()

@@ -467,7 +467,7 @@ class ActorState(Struct, kw_only=True):
 
 EventKind: TypeAlias = Literal[
     "granted", "refused", "starts_soon", "ends_soon", "ended", "unit_failed", "evicted", "maintenance",
-    "approval_wanted", "free", "test",
+    "approval_wanted", "free", "announced", "test",
 ]  # fmt: skip
 
 
@@ -497,6 +497,25 @@ class NotificationRule(Struct, kw_only=True, omit_defaults=True):
     ends: list[str] = []
     starts: list[str] = []
     secret: str = ""
+
+
+class AnnouncementRequest(RequestBody):
+    """An outage, or work that is to come, from ``start`` (not said: from now on) until ``end``."""
+
+    text: Annotated[str, Meta(min_length=1, max_length=500)]
+    end: At
+    start: At | None = None
+
+
+class Announcement(Struct, kw_only=True):
+    """What ``caller`` has announced to all."""
+
+    id: str
+    text: str
+    start: At
+    end: At
+    caller: str
+    created: At
 
 
 class Delivery(Struct, kw_only=True):

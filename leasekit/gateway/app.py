@@ -25,6 +25,7 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.frames import MEDIA_TYPE
 from leasekit.gateway import (  # noqa: F401 - they declare their routes
     accounts,
+    announcements,
     approvals,
     deployment,
     feeds,

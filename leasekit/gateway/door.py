@@ -13,7 +13,7 @@ import attrs
 import msgspec
 import trio
 
-from leasekit.client.shapes import CalendarView, LeasePolicy, Wait
+from leasekit.client.shapes import Announcement, CalendarView, LeasePolicy, Wait
 from leasekit.config.gateway import BlazarTable, MailTable
 from leasekit.core.measures import Histogram
 from leasekit.core.schema import Change, Store
@@ -36,6 +36,7 @@ GUEST: Final = "guest"
 BROKER: Final = "broker"
 SITE: Final = "authority"
 WAITS: Final = "waits"
+ANNOUNCEMENTS: Final = "announcements"
 
 
 @attrs.define(eq=False)
@@ -82,6 +83,8 @@ class GatewayDoor:
     """The calendars, by id."""
     waits: dict[str, Wait] = attrs.field(init=False, factory=dict)
     """For what somebody waits, or waited, by its id, oldest first."""
+    announcements: dict[str, Announcement] = attrs.field(init=False, factory=dict)
+    """What operators have announced, by its id."""
     askers: dict[str, str] = attrs.field(init=False, factory=dict)
     """Who asked for a lease, as far as that was looked for."""
     told: trio.Event = attrs.field(init=False, factory=trio.Event)
@@ -99,6 +102,8 @@ class GatewayDoor:
         self.feeds.update((row[0], FeedRecord.of_row(row)) for row in kept.get(FEEDS, ()))
         waits = [msgspec.json.decode(body, type=Wait) for _, _, body in kept.get(WAITS, ())]
         self.waits.update((one.id, one) for one in sorted(waits, key=lambda one: (one.created, one.id)))
+        made = [msgspec.json.decode(body, type=Announcement) for _, body in kept.get(ANNOUNCEMENTS, ())]
+        self.announcements.update((one.id, one) for one in made)
         self.users.restore(kept.get(USERS, ()))
         self.policies.update((id_, read_policy(body)) for id_, body in kept.get(POLICIES, ()))
         found = [ApprovalRecord.of_row(row) for row in kept.get(APPROVALS, ())]

@@ -45,6 +45,8 @@ APPROVALS_CHANGED: Final = b"event: approvals\ndata: {}\n\n"
 """That something waits to be approved, or was decided."""
 WAITS_CHANGED: Final = b"event: waits\ndata: {}\n\n"
 """That somebody waits for something, or waits no more."""
+ANNOUNCEMENTS_CHANGED: Final = b"event: announcements\ndata: {}\n\n"
+"""That an operator has announced something, or it is announced no more."""
 DELIVERIES_CHANGED: Final = b"event: deliveries\ndata: {}\n\n"
 """That something was sent by a rule, or could not be."""
 
@@ -221,12 +223,12 @@ class EventHub:
                 except trio.BrokenResourceError:
                     listener.lost = True
 
-    def hint(self, what: bytes, project: str) -> None:
-        """Have all who listen to a project hear that something of the gateway's own has changed, which has no place in
-        the log of an actor.
+    def hint(self, what: bytes, project: str = "") -> None:
+        """Have all who listen, to a project if one is named, hear that something of the gateway's own has changed,
+        which has no place in the log of an actor.
         """
         for listener in self._listeners.values():
-            if not listener.lost and project in listener.actors:
+            if not listener.lost and (not project or project in listener.actors):
                 with suppress(trio.BrokenResourceError):  # it has gone
                     listener.hear_hint(what)
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import importlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -15,10 +16,11 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from leasekit.client.shapes import CalendarFeed, FeedRequest
+from leasekit.client.shapes import Announcement, CalendarFeed, FeedRequest
 from leasekit.core.schema import Change
 from leasekit.core.time import Instant
 from leasekit.gateway.actors import ActorConnection
+from leasekit.gateway.announcements import announced
 from leasekit.gateway.calendars import FEEDS, FeedRecord
 from leasekit.gateway.callers import MANAGER, VIEWER, digest_of
 from leasekit.gateway.door import GatewayDoor
@@ -102,7 +104,9 @@ async def answer_feed(door: GatewayDoor, request: Request) -> Response:
     leases = [one for one in await guest.query("leases") if one["state"] in SHOWN and record.type in ("", one["type"])]
     if record.mine:
         leases = [one for one in leases if await _asker(door, guest, one["id"]) == record.caller]
-    return Response(calendar(record, leases, door.clock()), media_type="text/calendar; charset=utf-8", headers=SAFE)
+    return Response(
+        calendar(record, leases, announced(door), door.clock()), media_type="text/calendar; charset=utf-8", headers=SAFE
+    )
 
 
 async def _asker(door: GatewayDoor, guest: ActorConnection, lease: str) -> str:
@@ -115,23 +119,31 @@ async def _asker(door: GatewayDoor, guest: ActorConnection, lease: str) -> str:
     return door.askers[lease]
 
 
-def calendar(feed: FeedRecord, leases: list[Mapping[str, Any]], now: Instant) -> bytes:
-    """An iCalendar object. What leases are called can't be more than a value in it."""
+def calendar(feed: FeedRecord, leases: list[Mapping[str, Any]], outages: Sequence[Announcement], now: Instant) -> bytes:
+    """An iCalendar object. What leases are called, and outages say, can't be more than a value in it."""
     library = _library()
     made = library.Calendar()
     made.add("prodid", "-//leasekit//leases//EN")
     made.add("version", "2.0")
     made.add("x-wr-calname", one_line(f"leases of {feed.project}"))
-    for lease in leases:
+
+    def add(id_: str, start: datetime, end: datetime, **said: str) -> None:
         event = library.Event()
-        event.add("uid", one_line(f"{lease['id']}@{feed.project}.leasekit"))
-        event.add("dtstamp", moment(now).replace(microsecond=0))
-        event.add("dtstart", moment(lease["start"]).replace(microsecond=0))
-        event.add("dtend", moment(lease["end"]).replace(microsecond=0))
-        event.add("summary", one_line(f"{lease['units']} {lease['type']}: {lease['name'] or lease['id']}"))
-        event.add("location", one_line(lease["site"]))
-        event.add("status", "TENTATIVE" if lease["state"] == "nascent" else "CONFIRMED")
+        event.add("uid", one_line(f"{id_}@{feed.project}.leasekit"))
+        for name, at in {"dtstamp": moment(now), "dtstart": start, "dtend": end}.items():
+            event.add(name, at.replace(microsecond=0))
+        for name, words in said.items():
+            event.add(name, one_line(words))
         made.add_component(event)
+
+    for lease in leases:
+        add(
+            lease["id"], moment(lease["start"]), moment(lease["end"]), location=lease["site"],
+            summary=f"{lease['units']} {lease['type']}: {lease['name'] or lease['id']}",
+            status="TENTATIVE" if lease["state"] == "nascent" else "CONFIRMED",
+        )  # fmt: skip
+    for one in outages:
+        add(one.id, one.start.astimezone(UTC), one.end.astimezone(UTC), summary=f"Outage: {one.text}")
     text: bytes = made.to_ical()
     return text
 

@@ -55,6 +55,7 @@ _WORDS: Final[Mapping[EventKind, str]] = {
     "granted": "was granted", "refused": "was refused", "starts_soon": "starts in {}", "ends_soon": "ends in {}",
     "ended": "has ended", "unit_failed": "has a unit that failed", "evicted": "is ended early",
     "maintenance": "is hit by maintenance", "approval_wanted": "waits to be approved", "free": "would fit now",
+    "announced": "",
     "test": "is not there: a test",
 }  # fmt: skip
 
@@ -111,6 +112,8 @@ class Notification:
     @property
     def words(self) -> str:
         """What happened, in one line without anything that a mail, or a terminal, would obey."""
+        if self.kind == "announced":
+            return one_line(f"announced to {self.project}: {self.reason}")
         what = _WORDS[self.kind].format(format_duration(self.before))
         return one_line(f"lease {self.name or self.lease or '-'} of {self.project} {what}")
 

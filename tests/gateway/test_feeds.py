@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -11,6 +11,7 @@ import pytest
 import vobject
 from gateway_world import GatewayUnderTest
 
+from leasekit.client.shapes import Announcement
 from leasekit.gateway.calendars import FeedRecord
 from leasekit.gateway.feeds import calendar
 
@@ -75,11 +76,14 @@ def test_an_address_is_a_secret_and_can_be_revoked(
     "evil", ["x\r\nEND:VEVENT\r\nBEGIN:VALARM", "a;b,c\\n\nATTACH:http://x", "\u2028\x00\x1b[2J\x85"]
 )
 def test_no_name_is_a_line_of_a_calendar(evil: str) -> None:
-    """There is one event with the usual lines, whatever a lease, its type or its site is called."""
+    """There are two events with the usual lines, whatever a lease, its type, its site or an outage is called."""
     feed = FeedRecord(id="f", project=evil, caller="c", digest=b"", created=0)
     lease = {"id": evil, "name": evil, "type": evil, "site": evil, "state": "active", "units": 1, "start": 0, "end": 1}
-    text = calendar(feed, [lease], 5).decode()
-    (event,) = read(text)
+    at = datetime(2031, 1, 1, tzinfo=UTC)
+    outage = Announcement(id="a", text=evil, start=at, end=at, caller="c", created=at)
+    text = calendar(feed, [lease], [outage], 5).decode()
+    event, other = read(text)
     assert sorted(event.contents) == ["dtend", "dtstamp", "dtstart", "location", "status", "summary", "uid"]
+    assert sorted(other.contents) == ["dtend", "dtstamp", "dtstart", "summary", "uid"]
     names = {line.partition(":")[0].partition(";")[0] for line in text.replace("\r\n ", "").splitlines()}
     assert names <= {"BEGIN", "END", "VERSION", "PRODID", "X-WR-CALNAME", *map(str.upper, event.contents)}

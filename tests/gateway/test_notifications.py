@@ -185,6 +185,19 @@ def test_who_waits_hears_that_it_is_free(world: World, ursula: httpx.Client, olg
         olga.post(f"/notifications/{rule['id']}/remove")
 
 
+def test_who_wants_it_hears_what_is_announced(world: World, ursula: httpx.Client, olga: httpx.Client) -> None:
+    """By each rule for it once, of whatever type of leases that is."""
+    rule = ruled(ursula, url=world.receiver.url, events=["announced"], type="gpu")
+    outage = {"text": "no power", "start": "2031-01-01T08:00:00Z", "end": "2031-01-01T12:00:00Z"}
+    made = olga.post("/announcements", json=outage).json()
+    headers, body = world.receiver.event("announced", "")
+    assert Webhook(rule["secret"]).verify(body, headers) == json.loads(body)
+    told = json.loads(body)["data"]
+    assert (told["text"], told["start"]) == ("announced to alpha: no power", "2031-01-01T08:00:00.000Z")
+    olga.post(f"/announcements/{made['id']}/remove")
+    olga.post(f"/notifications/{rule['id']}/remove")
+
+
 def test_a_receiver_hears_of_a_lease(world: World, ursula: httpx.Client, olga: httpx.Client) -> None:
     """CloudEvents that another library's check of signatures takes: granted, starts soon, evicted, ended."""
     rule = ruled(ursula, url=world.receiver.url, events=["granted", "starts_soon", "evicted", "ended"], starts=["2h"])

@@ -171,3 +171,16 @@ def test_what_is_no_request_of_the_api(run: CommandLine, asked: dict[str, Any], 
     with ControlClient(run.world.folder / "web.control.sock") as control, pytest.raises(RequestError) as error:
         control.command("api", **asked)
     assert told in str(error.value)
+
+
+def test_an_outage_is_announced(run: CommandLine) -> None:
+    """By an operator; a user sees it."""
+    term = ["--start", "2031-01-01T08:00Z", "--end", "2031-01-01 12:00", "--zone", "Europe/Berlin"]
+    out = run("announcement add", "no power", *term)
+    id_, _, rest = out.partition(":")
+    assert rest == " from 2031-01-01T08:00:00Z until 2031-01-01T11:00:00Z\n"
+    ursula = run.world.token("ursula", alpha="user")
+    (seen,) = run.json("announcement list", ursula)
+    assert (seen["id"], seen["text"]) == (id_, "no power")
+    assert "is no operator" in run("announcement remove", id_, token=ursula, status=1)
+    assert run("announcement remove", id_) == f"{id_}: removed\n"

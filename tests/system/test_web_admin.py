@@ -292,3 +292,40 @@ def test_a_rule_is_made_and_tested_and_what_was_dead_is_retried(person: Callable
     page.get_by_role("button", name=f"Remove {hook}?of=rule").click()
     expect(page.get_by_role("region", name="Rules").get_by_role("row").filter(has_text="?of=rule")).to_have_count(0)
     who.check()
+
+
+def test_an_outage_is_announced_on_all_pages(
+    person: Callable[..., Person], ada: httpx.Client, olga: httpx.Client
+) -> None:
+    """An operator writes it; others see it come, as text, and put it away; then it is announced no more."""
+    user = person("ada", viewport={"width": 360, "height": 740})
+    seen = user.open("/leases")
+    expect(seen.locator("#live")).to_contain_text("live")
+    expect(seen.locator("#announced")).to_be_hidden()
+    operator = person("olga")
+    page = operator.open("/admin")
+    page.get_by_role("button", name="Announce an outage…").press("Enter")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox", name="What").fill(XSS)
+    dialog.get_by_label("Until (UTC)").fill("2031-01-01T12:00:00")
+    operator.check()
+    dialog.get_by_role("button", name="Announce", exact=True).press("Enter")
+    expect(page.get_by_role("table", name="Announcements")).to_contain_text(XSS)
+    for place in (page, seen):
+        expect(place.locator("#announced")).to_contain_text(XSS)
+        expect(place.locator("#announced")).to_contain_text("Wed 1 Jan 2031 12:00 (UTC)")
+    operator.check()
+    user.check()
+    assert seen.evaluate("document.documentElement.scrollWidth") <= 360
+    seen.locator("#announced").get_by_role("button", name="Put away").press("Enter")
+    expect(seen.locator("#announced")).to_be_hidden()
+    expect(seen.locator("#main")).to_be_focused()
+    (made,) = ada.get("/announcements").json()["items"]
+    with seen.expect_response("**/announcements") as asked:
+        user.open("/calendar")
+    assert asked.value.json()["items"] == [made]
+    expect(seen.locator("#announced")).to_be_hidden()
+    page.get_by_role("button", name="Remove <img").press("Enter")
+    expect(page.locator("#announced")).to_be_hidden()
+    assert olga.get("/announcements").json() == {"items": []}
+    assert "hit" not in page.title() + seen.title()

@@ -2,6 +2,7 @@
 
 import { ask, get, here, post } from "./api.js";
 import { button, choice, field, fill, h, table } from "./dom.js";
+import { inputOf, read } from "./schema-form.js";
 import * as time from "./time.js";
 
 const ROLES = [["", "none"], "viewer", "user", "manager"];
@@ -70,6 +71,34 @@ export function users(world) {
 
   function remove(user) {
     world.form(`Remove ${user.name}?`, "Remove", "There is no such user any more.", () => ask("DELETE", of(user.name)), h("p", {}, "Sessions, tokens, calendars, rules and waits end as well. Leases stay."));
+  }
+
+  return { place, load };
+}
+
+/** Outages that are announced to all: an operator's to say. */
+export function announcements(world) {
+  const place = h("section", {}), fields = world.schemas.AnnouncementRequest.properties;
+
+  async function load() {
+    if (!here.operates) return;
+    const { items } = await get("/announcements");
+    fill(place, h("h2", {}, "Announcements"),
+      items.length ? table("Announcements", [`When (${time.zone()})`, "What", "By", done()], items.map(row)) : h("p", { class: "dim" }, "No outage is announced."),
+      button("Announce an outage…", make, { class: "do" }));
+  }
+
+  function row(one) {
+    return [time.term(Date.parse(one.start), Date.parse(one.end)), h("span", { class: "why" }, one.text), one.caller,
+      button("Remove", () => world.act("It is announced no more.", () => post(`/announcements/${encodeURIComponent(one.id)}/remove`)), { class: "danger", "aria-label": `Remove ${one.text}` })];
+  }
+
+  function make() {
+    const [text, start, end] = ["text", "start", "end"].map((name) => inputOf(name, fields[name], "", name !== "start"));
+    const body = () => ({ text: text.value, start: read(start, fields.start), end: read(end, fields.end) });
+    world.form("Announce an outage", "Announce", "It is announced.", () => post("/announcements", body()),
+      field("What", text, "Every page shows it until it is over; calendars have it, and rules tell of it."),
+      h("div", { class: "pair" }, field(`From (${time.zone()})`, start, "Empty: from now on."), field(`Until (${time.zone()})`, end)));
   }
 
   return { place, load };

@@ -1,7 +1,7 @@
 // Admin: users, tokens, policies of projects, rules by which people are told, and what was sent; each sees what is theirs to see.
 
 import { deliveries, policies, rules } from "./admin-projects.js";
-import { tokens, users } from "./admin-users.js";
+import { announcements, tokens, users } from "./admin-users.js";
 import { Dialog, did } from "./acts.js";
 import { Problem, gently, get, listen } from "./api.js";
 import { button, choice, field, fill, h } from "./dom.js";
@@ -25,7 +25,7 @@ await page(async (place) => {
       await load();
     },
   };
-  const parts = [users(world), tokens(world), ...(projects.length ? [policies(world), rules(world), deliveries(world)] : [])];
+  const parts = [announcements(world), users(world), tokens(world), ...(projects.length ? [policies(world), rules(world), deliveries(world)] : [])];
   fill(place,
     projects.length > 1 && h("div", { class: "tools" }, field("Rules and deliveries of", choice(projects, world.project, (value) => { world.project = value; setView({ project: value }); load(); }))),
     parts.map((one) => one.place), dialog.place);
@@ -53,6 +53,6 @@ await page(async (place) => {
   const soon = gently(load);
   await load();
   listen({}, () => {}, soon);
-  window.addEventListener("deliveries", soon);
+  for (const hint of ["announcements", "deliveries"]) window.addEventListener(hint, soon);
   window.addEventListener("zone", load);
 });

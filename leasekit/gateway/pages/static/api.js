@@ -75,7 +75,7 @@ export const path = (name, query) => `${meta.base}/${name}${asQuery(query)}`;
 // -- what happens, as it happens -------------------------------------------------------------------------------------
 
 const RETRY = 1000, HIDDEN = 60_000;
-const HINTS = ["approvals", "deliveries", "waits"];
+const HINTS = ["announcements", "approvals", "deliveries", "waits"];
 let source = null;
 
 /** Have `heard` called with each transition (null: of others, who don't say what), hints told to the window, and `again` when the connection is there again after it was lost. */

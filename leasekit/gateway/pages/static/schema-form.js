@@ -15,7 +15,7 @@ export function inputOf(name, schema, value, required = false) {
   if (kind.enum) return choice(kind.enum, value || schema.default, null, { name });
   if (kind.type === "boolean") return h("input", { type: "checkbox", name, checked: Boolean(value) });
   if (kind.type === "integer") return h("input", { type: "number", name, min: kind.minimum, max: kind.maximum, value, required });
-  if (kind.format === "date-time") return h("input", { type: "datetime-local", name, step: 1, value });
+  if (kind.format === "date-time") return h("input", { type: "datetime-local", name, step: 1, value, required });
   if (kind.type === "object") return h("textarea", { name, rows: 2, value });
   return h("input", { name, maxlength: kind.maxLength, value, required, autocomplete: "off", spellcheck: "false" });
 }

@@ -1,0 +1,85 @@
+"""Outages that an operator announces: everybody sees them, until they are over."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import msgspec
+import pytest
+from gateway_world import GatewayUnderTest
+from test_feeds import fetched, read
+
+from leasekit.client.shapes import Announcement
+from leasekit.core.schema import Change
+from leasekit.gateway.announcements import ANNOUNCEMENTS_MAX, announced
+from leasekit.gateway.door import ANNOUNCEMENTS, GatewayDoor
+from leasekit.gateway.instants import instant
+from leasekit.gateway.rates import Rates
+from leasekit.stores.memory import MemoryStore
+
+OUTAGE = {"text": "no power\nat the lab", "start": "2031-01-01T08:00:00Z", "end": "2031-01-01T12:00:00Z"}
+
+
+def test_everybody_sees_what_an_operator_announces(
+    gateway: GatewayUnderTest, operator: httpx.Client, user: httpx.Client, stranger: httpx.Client
+) -> None:
+    """And hears that there is something, in calendars too; others may not announce, nor remove it."""
+    path = user.post("/feeds", json={}).json()["path"]
+    with stranger.stream("GET", "/events") as answer:
+        lines = answer.iter_lines()
+        next(line for line in lines if line.startswith(": connected"))
+        made = operator.post("/announcements", json=OUTAGE).json()
+        next(line for line in lines if line == "event: announcements")
+    assert (made["text"], made["start"], made["caller"]) == ("no power at the lab", OUTAGE["start"], "olga")
+    soon = operator.post("/announcements", json={"text": "now", "end": "2031-01-01T00:00:00Z"}).json()
+    for client in (user, stranger, operator):
+        assert client.get("/announcements").json()["items"] == [soon, made]
+    (event,) = (one for one in read(fetched(gateway, path).text) if "no power" in one.summary.value)
+    assert (event.summary.value, event.dtstart.value) == (
+        "Outage: no power at the lab",
+        datetime(2031, 1, 1, 8, tzinfo=UTC),
+    )
+    assert user.post("/announcements", json=OUTAGE).status_code == 403
+    assert user.post(f"/announcements/{made['id']}/remove").status_code == 403
+    for one in (made, soon):
+        assert operator.post(f"/announcements/{one['id']}/remove").json() == one
+        assert operator.post(f"/announcements/{one['id']}/remove").status_code == 404
+    assert user.get("/announcements").json() == {"items": []}
+
+
+@pytest.mark.parametrize(
+    ("more", "detail"),
+    [
+        ({"text": ""}, "text: found ''"),
+        ({"text": "\x00\n"}, "text: found nothing to be read"),
+        ({"end": "2031-01-01T08:00:00Z"}, "end: expected an instant to come, after the start"),
+        ({"start": "2020-01-01T00:00:00Z", "end": "2020-01-02T00:00:00Z"}, "end: expected an instant to come"),
+    ],
+)
+def test_what_is_wrong_with_it_is_told(operator: httpx.Client, more: dict[str, str], detail: str) -> None:
+    """By its field; nothing is announced then."""
+    answer = operator.post("/announcements", json={**OUTAGE, **more})
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith(detail)
+    assert operator.get("/announcements").json() == {"items": []}
+
+
+def test_there_are_so_many_at_once(operator: httpx.Client) -> None:
+    """Who announces more is told to remove some."""
+    made = [operator.post("/announcements", json=OUTAGE).json()["id"] for _ in range(ANNOUNCEMENTS_MAX)]
+    more = operator.post("/announcements", json=OUTAGE)
+    for id_ in made:
+        operator.post(f"/announcements/{id_}/remove")
+    assert (more.status_code, more.json()["code"]) == (409, "too_many")
+
+
+def test_an_announcement_is_kept_until_it_is_over() -> None:
+    """By the next gateway too."""
+    at = datetime(2031, 1, 1, tzinfo=UTC)
+    one = Announcement(id="a", text="words", start=at, end=at + timedelta(hours=1), caller="olga", created=at)
+    store, rates, last = MemoryStore(), Rates(1), instant(one.end) or 0
+    store.commit([Change(ANNOUNCEMENTS, "a", ("a", msgspec.json.encode(one)))])
+    for now, seen in ((last - 1, [one]), (last, [])):
+        door = GatewayDoor("web", {}, False, store, rates, rates, rates, clock=lambda now=now: now)
+        assert announced(door) == seen
