@@ -502,3 +502,21 @@ def _follow_change(
 def _query(client: Any, name: str) -> Mapping[str, Any]:
     answer: Mapping[str, Any] = client.query("lease", lease=name)
     return answer
+
+
+@command(None)
+def hand(
+    place: DeployPlace,
+    name: str = argument("LEASE"),
+    to: str = argument("TO"),
+    project: str = option("The project, where one has several.", metavar="NAME"),
+    reason: str = option("Why."),
+) -> Shown:
+    """Have a LEASE be a colleague's, TO, who is a user of the project. Its gateway is asked.
+
+    Example:
+      leasekit lease hand web bob --reason "my holidays" --url https://lab.example
+    """
+    body = {"to": to, "reason": reason}
+    made = place.api("POST", "/leases/{lease}/hand", body, lease=name, project=project)
+    return made, lambda _: print_lines([f"{made['id']}: {to}'s"])

@@ -122,7 +122,7 @@ def cli() -> None:
 @click.group(
     cls=LazyGroup,
     later={
-        "lease_changes": "request extend modify close",
+        "lease_changes": "request extend modify hand close",
         "lease_looks": "list show history watch logs ssh console",
         "topology": "topologies topology close-topology",
     },

@@ -71,6 +71,7 @@ def set_policy(
     asked_as: str = option("Its protocol.", type=("leasekit", "blazar"), shown="leasekit"),
     ask_within: Duration | None = option("Within which time it answers [5s]."),
     fails: str = option("What happens where it does not answer.", type=("closed", "open"), shown="closed"),
+    hands: str = option("Who hands a lease to a colleague.", type=("holder", "manager", "nobody"), shown="holder"),
 ) -> Shown:
     """Say what the leases of PROJECT may be, in the place of all that was said before. Without options nothing is
     limited.
@@ -83,10 +84,10 @@ def set_policy(
         "longest": longest, "ahead": ahead, "lead": lead, "approve_length": approve_length,
         "approve_within": approve_within, "ask_within": ask_within,
     }  # fmt: skip
-    said = {"most_units": most_units, "approve_units": approve_units, "ask": ask}
+    said: dict[str, Any] = {"most_units": most_units, "approve_units": approve_units, "ask": ask}
     said |= {key: format_duration(span) for key, span in spans.items() if span is not None}
-    body = {"recurring": not once, "approvers": list(approvers), "asked_as": asked_as, "fails": fails, **said}
-    made = place.api("PUT", "/policies/{project}", body, project=name)
+    said |= {"recurring": not once, "approvers": list(approvers), "asked_as": asked_as, "fails": fails, "hands": hands}
+    made = place.api("PUT", "/policies/{project}", said, project=name)
     return made, lambda _: print_lines([f"{name}: {_in_words(made)}"])
 
 

@@ -20,6 +20,7 @@ from leasekit.client.shapes import (
     KeptLease,
     Lease,
     LeaseExtend,
+    LeaseHanding,
     LeaseModify,
     LeasePage,
     LeaseRequest,
@@ -188,6 +189,11 @@ class Asks:
 
     def close(self, lease: Lease | str, reason: str) -> ApiCall[Lease]:
         return ApiCall("POST", self._lease(lease, "close"), Lease, self._of_project(), Close(reason=reason))
+
+    def hand(self, lease: Lease | str, to: str, reason: str) -> ApiCall[Lease]:
+        return ApiCall(
+            "POST", self._lease(lease, "hand"), Lease, self._of_project(), LeaseHanding(to=to, reason=reason)
+        )
 
     def keep_alive(self, lease: Lease | str) -> ApiCall[KeptLease]:
         return ApiCall("POST", self._lease(lease, "keepalive"), KeptLease, self._of_project(), SayAlive())

@@ -144,6 +144,10 @@ class Client:
         """End a lease early."""
         return self.ask(self._asks.close(lease, reason))
 
+    def hand(self, lease: Lease | str, to: str, reason: str = "") -> Lease:
+        """Have a lease be a colleague's, who is a user of the project."""
+        return self.ask(self._asks.hand(lease, to, reason))
+
     def keep_alive(self, lease: Lease | str) -> None:
         """Say that the holder of a lease is there."""
         self.ask(self._asks.keep_alive(lease))
@@ -312,6 +316,10 @@ class AsyncClient:
     async def close(self, lease: Lease | str, reason: str = "") -> Lease:
         """End a lease early."""
         return await self.ask(self._asks.close(lease, reason))
+
+    async def hand(self, lease: Lease | str, to: str, reason: str = "") -> Lease:
+        """Have a lease be a colleague's, as :meth:`Client.hand`."""
+        return await self.ask(self._asks.hand(lease, to, reason))
 
     async def keep_alive(self, lease: Lease | str) -> None:
         """Say that the holder of a lease is there."""

@@ -205,6 +205,13 @@ class Close(RequestBody):
     reason: Words = ""
 
 
+class LeaseHanding(RequestBody):
+    """Whose a lease is to be, and why."""
+
+    to: Word
+    reason: Words = ""
+
+
 class SayAlive(RequestBody):
     """For how long its holder may be silent from now on; not said: as long as before."""
 
@@ -397,6 +404,7 @@ class LeasePolicy(RequestBody):
     Above ``approve_units`` or ``approve_length`` a manager of the project, or one of ``approvers``, approves it first,
     within ``approve_within``. ``ask`` is the URL of a service that is asked before a request is sent on, ``asked_as``
     its protocol; it answers within ``ask_within``, else the request is refused, or let through where it ``fails`` open.
+    ``hands``: who hands a lease to a colleague, its holder or managers, managers alone, or nobody.
     """
 
     longest: Span | None = None
@@ -412,6 +420,7 @@ class LeasePolicy(RequestBody):
     asked_as: Literal["leasekit", "blazar"] = "leasekit"
     ask_within: Span = "5s"
     fails: Literal["closed", "open"] = "closed"
+    hands: Literal["holder", "manager", "nobody"] = "holder"
 
 
 class ProjectPolicy(Struct, kw_only=True):

@@ -487,6 +487,13 @@ class KeptAlive(Answer, frozen=True):
     at: Instant
 
 
+class HandedLease(Answer, frozen=True):
+    """Whose a lease is from now on."""
+
+    id: str
+    to: str
+
+
 class Present(Answer, frozen=True):
     """A gateway is taken to be there until then."""
 

@@ -380,6 +380,15 @@ class KeepAlive:
 
 
 @attrs.frozen(kw_only=True)
+class HandLease:
+    """A lease is somebody else's from now on: that of ``to``, of the same guest."""
+
+    lease: str = ""
+    to: str = attrs.field(validator=[attrs.validators.min_len(1), attrs.validators.max_len(256)])
+    reason: str = ""
+
+
+@attrs.frozen(kw_only=True)
 class SayPresent:
     """A gateway is there, and will say so again within ``length`` ms."""
 

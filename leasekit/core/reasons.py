@@ -42,6 +42,7 @@ class Code(StrEnum):
     CLOSED_UNREDEEMED = "closed_unredeemed"
     SLICE_CLOSED = "slice_closed"
     NOT_HEARD = "not_heard"
+    HANDED = "handed"
     WITHDRAWN = "withdrawn"
     REQUEST_REPLACED = "request_replaced"
     GIVEN_BACK = "given_back"
@@ -424,6 +425,7 @@ WORDS: Final[Mapping[str, str]] = {
     Code.CLOSED_UNREDEEMED: "closed before it was redeemed",
     Code.SLICE_CLOSED: "its slice was closed",
     Code.NOT_HEARD: "its holder was not heard of for {detail}",
+    Code.HANDED: "handed to {who}",
     Code.WITHDRAWN: "its guest gave the request up",
     Code.REQUEST_REPLACED: "a later request was made",
     Code.GIVEN_BACK: "its claim was given back",

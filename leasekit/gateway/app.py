@@ -29,6 +29,7 @@ from leasekit.gateway import (  # noqa: F401 - they declare their routes
     approvals,
     deployment,
     feeds,
+    holders,
     leases,
     notifications,
     series,

@@ -85,8 +85,8 @@ class GatewayDoor:
     """For what somebody waits, or waited, by its id, oldest first."""
     announcements: dict[str, Announcement] = attrs.field(init=False, factory=dict)
     """What operators have announced, by its id."""
-    askers: dict[str, str] = attrs.field(init=False, factory=dict)
-    """Who asked for a lease, as far as that was looked for."""
+    holders: dict[str, str] = attrs.field(init=False, factory=dict)
+    """Whose a lease is, as far as that was looked for."""
     told: trio.Event = attrs.field(init=False, factory=trio.Event)
     """Set when there is something to be sent."""
     answered: Answered = attrs.field(init=False, factory=Answered)

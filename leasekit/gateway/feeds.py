@@ -19,11 +19,11 @@ from starlette.responses import Response
 from leasekit.client.shapes import Announcement, CalendarFeed, FeedRequest
 from leasekit.core.schema import Change
 from leasekit.core.time import Instant
-from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.announcements import announced
 from leasekit.gateway.calendars import FEEDS, FeedRecord
 from leasekit.gateway.callers import MANAGER, VIEWER, digest_of
 from leasekit.gateway.door import GatewayDoor
+from leasekit.gateway.holders import holder_of
 from leasekit.gateway.incoming import SAFE
 from leasekit.gateway.instants import moment
 from leasekit.gateway.leases import OfProject
@@ -33,8 +33,6 @@ from leasekit.gateway.routing import BASE, Call, route
 
 FEEDS_MAX: Final = 1_000
 PATH: Final = "/calendars/{secret}"
-ASKERS_MAX: Final = 100_000
-"""Of how many leases it is remembered who asked for them."""
 SHOWN: Final = frozenset({"nascent", "ticketed", "active", "active_ticketed"})
 """States of leases that are in a calendar."""
 
@@ -103,20 +101,10 @@ async def answer_feed(door: GatewayDoor, request: Request) -> Response:
     guest = door.actors[record.project]
     leases = [one for one in await guest.query("leases") if one["state"] in SHOWN and record.type in ("", one["type"])]
     if record.mine:
-        leases = [one for one in leases if await _asker(door, guest, one["id"]) == record.caller]
+        leases = [one for one in leases if await holder_of(door, guest, one["id"]) == record.caller]
     return Response(
         calendar(record, leases, announced(door), door.clock()), media_type="text/calendar; charset=utf-8", headers=SAFE
     )
-
-
-async def _asker(door: GatewayDoor, guest: ActorConnection, lease: str) -> str:
-    """Who asked for a lease, by its history: that does not change."""
-    if lease not in door.askers:
-        if len(door.askers) >= ASKERS_MAX:
-            door.askers.clear()
-        rows = await guest.request("history", lease, {})
-        door.askers[lease] = next((row["because"]["who"] for row in rows if row["event"] == "lease.request"), "")
-    return door.askers[lease]
 
 
 def calendar(feed: FeedRecord, leases: list[Mapping[str, Any]], outages: Sequence[Announcement], now: Instant) -> bytes:

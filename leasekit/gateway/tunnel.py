@@ -12,6 +12,7 @@ from leasekit.core.frames import LENGTH, MEDIA_TYPE, REQUEST_MAX, FrameError, le
 from leasekit.gateway.actors import ActorConnection, RefusedError
 from leasekit.gateway.callers import AUDITOR, OPERATOR, USER, VIEWER
 from leasekit.gateway.door import GUEST, forbidden
+from leasekit.gateway.holders import HAND
 from leasekit.gateway.policies import admit
 from leasekit.gateway.problems import not_found
 from leasekit.gateway.routing import Call, unprocessable
@@ -59,7 +60,8 @@ def _may(call: Call, actor: ActorConnection, kind: str, name: str) -> bool:
         return True
     if kind in READS:
         return AUDITOR in call.caller.offices or (actor.role == GUEST and call.caller.may(actor.name, VIEWER))
-    of_users = kind == "command" and actor.role == GUEST and name.startswith(OF_USERS)
+    # Who may hand a lease on, and to whom, `POST /leases/LEASE/hand` knows.
+    of_users = kind == "command" and actor.role == GUEST and name.startswith(OF_USERS) and name != HAND
     return of_users and call.caller.may(actor.name, USER)
 
 

@@ -71,6 +71,26 @@ def test_a_lease_is_extended_changed_and_closed(
     expect(page.get_by_role("button", name="Extend…")).to_have_count(0)
 
 
+def test_a_lease_is_handed_to_a_colleague(person: Callable[..., Person], lease: Callable[..., str]) -> None:
+    """By keys; the page says whose it is, whatever the reason is; one who is no user is refused with why."""
+    id_ = lease(name="desk")
+    who = person("ada", viewport={"width": 360, "height": 740})
+    page = who.open(f"/leases/{id_}")
+    expect(page.locator("dl").first).to_contain_text("Holderada")
+    page.get_by_role("button", name="Hand over…").press("Enter")
+    page.get_by_role("textbox", name="To").fill("olaf")
+    page.get_by_role("textbox", name="Why").fill(XSS)
+    who.check()
+    page.get_by_role("button", name="Hand over", exact=True).press("Enter")
+    expect(page.locator("#notes")).to_contain_text("found 'olaf', who is no user of alpha")
+    page.get_by_role("textbox", name="To").fill("bob")
+    page.get_by_role("button", name="Hand over", exact=True).press("Enter")
+    expect(page.locator("dl").first).to_contain_text("Holderbob")
+    expect(page.locator(".timeline")).to_contain_text(f"handed to bob: {XSS}")
+    who.check()
+    assert "hit" not in page.title()
+
+
 def test_many_leases_are_extended_at_once(
     person: Callable[..., Person], ada: httpx.Client, lease: Callable[..., str]
 ) -> None:

@@ -1,5 +1,5 @@
-"""Leases whose holder must be heard of: one that falls silent for too long is closed, so that nobody's dead job keeps
-units.
+"""Whose leases are, and those whose holder must be heard of: one that falls silent for too long is closed, so that
+nobody's dead job keeps units.
 
 Holders speak through a gateway. Silence counts only while a gateway says that it is there: after an outage of the
 gateway, or of this actor, it counts anew, so that no outage of theirs ends a job that lives.
@@ -15,11 +15,11 @@ import attrs
 from leasekit.actors.guest.leases import Leases
 from leasekit.actors.guest.lifecycle import Endings
 from leasekit.actors.kernel import Kernel, command, keeps
-from leasekit.core.answers import KeptAlive, Present
-from leasekit.core.commands import KeepAlive, SayPresent
+from leasekit.core.answers import HandedLease, KeptAlive, Present
+from leasekit.core.commands import HandLease, KeepAlive, SayPresent
 from leasekit.core.errors import CommandError
 from leasekit.core.leases.records import GuestLease
-from leasekit.core.reasons import Code, Reason
+from leasekit.core.reasons import Code, Reason, said
 from leasekit.core.requests import keepalive_of
 from leasekit.core.schema import Row
 from leasekit.core.time import Duration, Instant, format_duration
@@ -63,9 +63,7 @@ class Keepalives:
 
     @command("lease.keepalive")
     def _hear(self, asked: KeepAlive) -> KeptAlive:
-        lease = self._records.find(asked.lease)
-        if lease.is_over:
-            raise CommandError(f"lease {lease.id} is {lease.state} already")
+        lease = self._open(asked.lease)
         record = self._kept.get(lease.id)
         if asked.length is None and record is None:
             raise CommandError(f"lease {lease.id} need not be heard of: say for how long it may be silent (length)")
@@ -74,6 +72,24 @@ class Keepalives:
         record.heard = self._kernel.now
         self._kernel.schedule(record, self._due_at(record))
         return KeptAlive(lease.id, record.length, record.heard + record.length)
+
+    @command("lease.hand")
+    def _hand(self, asked: HandLease) -> HandedLease:
+        """Only its history says whose a lease is; the new holder may be silent for as long as the old one might."""
+        lease = self._open(asked.lease)
+        record = self._kept.get(lease.id)
+        why = Reason(Code.HANDED, who=asked.to)
+        self._kernel.note(lease.id, "handed", "", "", why.because(said(asked.reason)) if asked.reason else why)
+        if record is not None:
+            record.heard = self._kernel.now
+            self._kernel.schedule(record, self._due_at(record))
+        return HandedLease(lease.id, asked.to)
+
+    def _open(self, name: str) -> GuestLease:
+        lease = self._records.find(name)
+        if lease.is_over:
+            raise CommandError(f"lease {lease.id} is {lease.state} already")
+        return lease
 
     @command("gateway.present")
     def _here(self, asked: SayPresent) -> Present:

@@ -12,7 +12,7 @@ const POLICY_HELP = {
   longest: "From start to end, extensions included, such as 8h.", ahead: "How long before its start a lease is asked for at most.", lead: "How long before its start a lease is asked for at least.",
   most_units: "Of one lease.", recurring: "Whether leases may recur.", approve_units: "What has more units is approved first.", approve_length: "What lasts longer is approved first.",
   approvers: "Who approves beside managers, with commas between.", approve_within: "After so long what nobody has decided is over.", ask: "The URL of a service that is asked before a request is sent on.",
-  asked_as: "By which protocol.", ask_within: "So long it is waited for.", fails: "Where it does not answer: open lets requests through.",
+  asked_as: "By which protocol.", ask_within: "So long it is waited for.", fails: "Where it does not answer: open lets requests through.", hands: "Who hands a lease to a colleague: its holder or managers, managers alone, or nobody.",
 };
 const text = (value) => (Array.isArray(value) ? value.join(", ") : value === true ? "yes" : value === false ? "no" : String(value));
 

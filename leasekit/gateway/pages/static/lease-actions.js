@@ -158,6 +158,18 @@ export function closeForm(leases, done) {
     h("div", { class: "buttons" }, h("button", { class: "danger", type: "submit" }, "Close now"), button("Keep", done)));
 }
 
+/** A form by which a lease is a colleague's from then on. */
+export function handForm(lease, done) {
+  const to = h("input", { name: "to", required: true, maxlength: 256, autocomplete: "off" }), reason = h("input", { name: "reason", maxlength: 2000, autocomplete: "off" });
+  return h("form", { on: { submit: async (event) => {
+    event.preventDefault();
+    if (await did(`${title(lease)} is ${to.value}'s.`, () => post(`${of(lease)}/hand`, { to: to.value, reason: reason.value }, { project: lease.project }))) done();
+  } } },
+    h("p", {}, `Have ${title(lease)} be a colleague's. Who uses the project may change it as before.`),
+    field("To", to, "A user of the project, by the name that they log in with."), field("Why", reason),
+    h("div", { class: "buttons" }, h("button", { class: "do", type: "submit" }, "Hand over"), button("Keep", done)));
+}
+
 /** Extend many at once. */
 export function extendMany(leases, done) {
   const length = h("input", { value: "1h", name: "length", required: true, pattern: "\\s*(\\d+\\s*[wdhms]\\s*)+" });

@@ -3,7 +3,7 @@
 import { gently, get, here, listen, path } from "./api.js";
 import { h, fill, button, chip, table } from "./dom.js";
 import { note, page, view } from "./frame.js";
-import { changeForm, closeForm, extendForm, goesOn, sshLine, title } from "./lease-actions.js";
+import { changeForm, closeForm, extendForm, goesOn, handForm, sshLine, title } from "./lease-actions.js";
 import * as time from "./time.js";
 
 const id = here.given.lease, query = { project: view().project };
@@ -41,6 +41,7 @@ await page(async (place) => {
         h("dt", {}, "Term"), h("dd", {}, `${time.term(start, end)} (${time.zone()}), ${time.span(end - start)} `, h("span", { id: "left", class: "dim" })),
         h("dt", {}, "Site"), h("dd", {}, lease.site || "not known yet", lease.broker && ` by ${lease.broker}`),
         h("dt", {}, "Project"), h("dd", {}, lease.project, lease.slice && ` / ${lease.slice}`),
+        whose() && [h("dt", {}, "Holder"), h("dd", {}, whose())],
         lease.keepalive && [h("dt", {}, "Ends when silent for"), h("dd", {}, lease.keepalive)],
         lease.properties?.filter && [h("dt", {}, "Filter"), h("dd", { class: "code" }, lease.properties.filter)],
         Object.entries(lease.configuration ?? {}).map(([name, value]) => [h("dt", {}, name), h("dd", { class: "code" }, value)]),
@@ -48,11 +49,15 @@ await page(async (place) => {
       goesOn(lease) && h("div", { class: "buttons" },
         button("Extend…", () => open(extendForm(lease, close)), { class: "do" }),
         button("Change…", () => open(changeForm(lease, close))),
+        button("Hand over…", () => open(handForm(lease, close))),
         button("Close…", () => open(closeForm([lease], close)), { class: "danger" })));
     fill(units, h("h2", {}, "Units"), lease.members?.length ? table("Units", ["Unit", "State", "Reach it by", "Said"], lease.members.map(member)) : h("p", { class: "dim" }, "None yet."));
     fill(past, h("h2", {}, "What happened"), timeline());
     count();
   }
+
+  /** Who asked for it, or to whom it was handed since. */
+  const whose = () => history.findLast((one) => ["lease.request", "handed"].includes(one.event))?.values.who;
 
   const bar = (start, end) => {
     const share = Math.max(0, Math.min(1, (Date.now() - start) / (end - start)));
