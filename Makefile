@@ -15,7 +15,7 @@ CANDIDATES := python3 python3.13 python3.12 python3.11
 PYTHON ?= $(shell for p in $(CANDIDATES); do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 # A test that takes a quarter of an hour hangs: it fails by its name, tells where it stands, and the others go on.
-PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup \
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder \
 	-o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 
 help:  ## say what can be made

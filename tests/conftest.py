@@ -1,5 +1,5 @@
-"""What holds for all tests: Hypothesis repeats itself, tests that start real daemons have a worker or two of their own,
-and Python keeps what it has compiled, since tests start it some hundred times.
+"""What holds for all tests: Hypothesis repeats itself, what takes longest goes first, and Python keeps what it has
+compiled, since tests start it some hundred times.
 """
 
 from __future__ import annotations
@@ -25,12 +25,23 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 SYSTEM = Path(__file__).parent / "system"
+LONGEST = ("libvirt", "libvirt_leases", "libvirt_saving", "web")
+"""The groups that take longest, the longest first: whoever is left with one at the end waits for it alone."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests in tests/system go first, as they take longest; those that name no group are one, and share a worker."""
+    """Tests in tests/system go first, as they take longest, then what takes a processor for long; those of a file in
+    tests/system that name no group are one, and share a worker.
+    """
+
+    def place(item: pytest.Item) -> tuple[int, bool, bool]:
+        group = item.get_closest_marker("xdist_group")
+        name = group.args[0] if group else ""
+        rank = LONGEST.index(name) if name in LONGEST else len(LONGEST)
+        return rank, SYSTEM not in item.path.parents, not (group or item.get_closest_marker("long"))
+
     for item in items:
         if SYSTEM in item.path.parents and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group("system"))
-    items.sort(key=lambda item: SYSTEM not in item.path.parents)
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    items.sort(key=place)

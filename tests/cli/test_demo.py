@@ -18,7 +18,7 @@ demo = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(demo)
 
 
-@pytest.mark.xdist_group("system")
+@pytest.mark.xdist_group("demo")
 def test_demo_checks_every_step(tmp_path: Path) -> None:
     """All steps are checked, the daemons are gone afterwards, and what it names at the end is there."""
     folder = tmp_path / "run"
@@ -39,7 +39,7 @@ def test_demo_checks_every_step(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == [demo.MARKER]
 
 
-@pytest.mark.xdist_group("system")
+@pytest.mark.xdist_group("demo")
 def test_what_a_terminal_is_shown(tmp_path: Path) -> None:
     """The page as it grows, and the deployment's own pages with a lease, until the daemons are stopped."""
     folder = tmp_path / "run"

@@ -20,7 +20,7 @@ from system.system_waits import wait_until
 
 from leasekit.core.drivers import DriverError
 
-pytestmark = pytest.mark.xdist_group("libvirt")
+pytestmark = pytest.mark.xdist_group("baremetal")
 """One after the other with all that start domains: their control groups are the machine's."""
 KERNEL = tuple(name for name in LIBVIRT if name.startswith("linux-image"))
 

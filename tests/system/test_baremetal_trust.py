@@ -21,7 +21,7 @@ from system.system_waits import wait_until
 
 from leasekit.core.drivers import DriverError
 
-pytestmark = pytest.mark.xdist_group("libvirt")
+pytestmark = pytest.mark.xdist_group("baremetal")
 """One after the other with all that starts nodes: ports are the machine's."""
 KERNEL = tuple(name for name in LIBVIRT if name.startswith("linux-image"))
 RESOURCES = """

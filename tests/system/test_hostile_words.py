@@ -236,7 +236,7 @@ def shape(root: ElementTree.Element) -> list[str]:
     return [element.tag for element in root.iter()]
 
 
-@pytest.mark.xdist_group("libvirt")
+@pytest.mark.xdist_group("libvirt_leases")
 async def test_odd_words_are_only_text_for_libvirt(tmp_path: Path) -> None:
     """libvirt's own document of a domain has the same elements whatever its guest has said, an image that is a path is
     refused, and nothing is left.

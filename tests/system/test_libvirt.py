@@ -26,7 +26,7 @@ from leasekit.drivers.libvirt.readiness import Console
 from leasekit.drivers.libvirt.settings import ImageArtifact
 from leasekit.drivers.libvirt.volumes import Volumes
 
-# Bridges, control groups and libvirt's own numbers belong to the machine: one after the other.
+# A control group is called by libvirt's number and its unit: other groups of tests call their units by other names.
 pytestmark = pytest.mark.xdist_group("libvirt")
 
 SPIN = "(while :; do :; done) </dev/null >/dev/null 2>&1 & echo $! >/tmp/spins"

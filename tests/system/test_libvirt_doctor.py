@@ -13,7 +13,7 @@ from system.libvirt_world import World, open_world
 
 from leasekit.drivers.registry import examine
 
-# Bridges, control groups and libvirt's own numbers belong to the machine: one after the other.
+# A control group is called by libvirt's number and its unit: other groups of tests call their units by other names.
 pytestmark = pytest.mark.xdist_group("libvirt")
 
 

@@ -14,7 +14,7 @@ from system.libvirt_site import HEAD, JOINED_WITHIN, Site
 from system.libvirt_world import World, as_toml, open_world
 from system.system_waits import wait_until
 
-# Bridges, control groups and libvirt's own numbers belong to the machine: one after the other.
+# A control group is called by libvirt's number and its unit: other groups of tests call their units by other names.
 pytestmark = pytest.mark.xdist_group("libvirt")
 
 HOSTS = """

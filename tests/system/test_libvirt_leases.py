@@ -17,8 +17,8 @@ from system.libvirt_site import Site, open_site
 from system.libvirt_world import NET, V4, World, open_world
 from system.system_waits import soon, wait_until
 
-# Bridges, control groups and libvirt's own numbers belong to the machine: one after the other.
-pytestmark = pytest.mark.xdist_group("libvirt")
+# A control group is called by libvirt's number and its unit: other groups of tests call their units by other names.
+pytestmark = pytest.mark.xdist_group("libvirt_leases")
 
 CYCLES = int(os.environ.get("LEASEKIT_CYCLES", "2"))
 KILLS = int(os.environ.get("LEASEKIT_VM_KILLS", "3"))

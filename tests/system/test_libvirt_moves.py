@@ -17,7 +17,7 @@ from leasekit.core.drivers import DriverError
 from leasekit.core.properties import Properties
 from leasekit.drivers.libvirt.whereabouts import Whereabouts
 
-# Bridges, control groups and libvirt's own numbers belong to the machine: one after the other.
+# A control group is called by libvirt's number and its unit: other groups of tests call their units by other names.
 pytestmark = pytest.mark.xdist_group("libvirt")
 
 NAME = "leasekit-move-1"

@@ -21,8 +21,8 @@ from system.system_waits import soon, wait_until
 from leasekit.core.drivers import DROP, NOT_RESUMED, RESUME, SAVE, UnitContext
 from leasekit.core.time import HOUR, SECOND
 
-# Bridges, control groups and libvirt's own numbers belong to the machine: one after the other.
-pytestmark = pytest.mark.xdist_group("libvirt")
+# A control group is called by libvirt's number and its unit: other groups of tests call their units by other names.
+pytestmark = pytest.mark.xdist_group("libvirt_saving")
 
 COUNT = "(i=0; while :; do i=$((i+1)); echo $i >/tmp/count; usleep 20000; done) </dev/null >/dev/null 2>&1 &"
 BOOT = "/proc/sys/kernel/random/boot_id"

@@ -26,7 +26,7 @@ from leasekit.drivers.power.driver import SwitchedMachine
 from leasekit.drivers.power.make import examine_controllers, make_power
 from leasekit.drivers.power.settings import ControllerSettings
 
-pytestmark = pytest.mark.xdist_group("libvirt")
+pytestmark = pytest.mark.xdist_group("baremetal")
 """One after the other with all that start domains: their control groups are the machine's."""
 
 DOMAIN = """

@@ -25,8 +25,8 @@ TASKS = 200
 PRIMES = {"0": "168", "1000": "135", "10000": "106"}
 """How many there are in the thousand that begins with a number, for those that are given out first."""
 
-# Bridges, control groups and libvirt's own numbers belong to the machine: one after the other.
-pytestmark = pytest.mark.xdist_group("libvirt")
+# A control group is called by libvirt's number and its unit: other groups of tests call their units by other names.
+pytestmark = pytest.mark.xdist_group("libvirt_saving")
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from leasekit.core.schema import Change
 from leasekit.gateway.notices import DEAD, DELIVERIES, RULES, TRIES_MAX, DeliveryRecord, Notification, RuleRecord
 
 __all__ = ["ada", "chromium", "olga", "person"]
-pytestmark = pytest.mark.xdist_group("system")
+pytestmark = pytest.mark.xdist_group("web")
 
 
 class Hook(BaseHTTPRequestHandler):

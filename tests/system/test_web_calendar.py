@@ -18,7 +18,7 @@ from runtime.runtime_processes import Daemons
 from web_world import INVENTORY, Person, WebLab, ada, chromium, gateway_alone, lab, log_in, person, visit
 
 __all__ = ["ada", "chromium", "lab", "person"]
-pytestmark = pytest.mark.xdist_group("system")
+pytestmark = pytest.mark.xdist_group("web")
 HOUR = timedelta(hours=1)
 ROW = "site/vm"
 

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from web_world import XSS, Person, WebLab, ada, chromium, lab, person, visit
 
 __all__ = ["ada", "chromium", "lab", "person"]
-pytestmark = pytest.mark.xdist_group("system")
+pytestmark = pytest.mark.xdist_group("web")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from leasekit.config.load import load
 from leasekit.gateway.cookies import SECURE_NAME
 from leasekit.gateway.pages.openid import COOKIE, BegunLogin
 
-pytestmark = pytest.mark.xdist_group("system")
+pytestmark = pytest.mark.xdist_group("web")
 
 
 @pytest.fixture(scope="module")

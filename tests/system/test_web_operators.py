@@ -11,7 +11,7 @@ from playwright.sync_api import Page, Route, expect
 from web_world import Person, ada, chromium, lab, olga, person
 
 __all__ = ["ada", "chromium", "lab", "olga", "person"]
-pytestmark = pytest.mark.xdist_group("system")
+pytestmark = pytest.mark.xdist_group("web")
 
 
 def test_maintenance_hits_a_lease_and_is_removed(

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from web_world import XSS, Person, ada, chromium, lab, person
 
 __all__ = ["ada", "chromium", "lab", "person"]
-pytestmark = pytest.mark.xdist_group("system")
+pytestmark = pytest.mark.xdist_group("web")
 
 MARKUP = XSS.partition("<script>")[0]
 SERIES = "/request?type=vm&start=2031-01-05T00:00&begin=09:00&finish=17:00&until=2031-01-17&every=mon,wed"

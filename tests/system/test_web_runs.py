@@ -13,7 +13,7 @@ from run_folders import MARKUP, run_folder, serving
 from web_world import RULES, WITHIN_MS, chromium, visit
 
 __all__ = ["chromium"]
-pytestmark = pytest.mark.xdist_group("system")
+pytestmark = pytest.mark.xdist_group("web")
 RUN = f"{MARKUP} 4"
 TYPE = f"{MARKUP}, 50%"
 

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from web_world import XSS, Person, ada, chromium, lab, person
 
 __all__ = ["ada", "chromium", "lab", "person"]
-pytestmark = pytest.mark.xdist_group("system")
+pytestmark = pytest.mark.xdist_group("web")
 
 
 def test_what_is_taken_is_waited_for_by_keys_and_leased(person: Callable[..., Person], ada: httpx.Client) -> None:
