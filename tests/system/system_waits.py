@@ -14,11 +14,14 @@ SETTLED_WITHIN = 60.0
 
 
 def wait_until(what: str, check: Callable[[], Any], seconds: float = SETTLED_WITHIN) -> None:
-    """Look until ``check()`` returns nothing that is still missing."""
-    until = time.monotonic() + seconds
+    """Look until ``check()`` returns nothing that is still missing, less and less often: each look takes time from
+    those who are waited for.
+    """
+    until, pause = time.monotonic() + seconds, 0.02
     while missing := check():
         assert time.monotonic() < until, f"{what}: {missing}"
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(1.2 * pause, 0.25)
 
 
 def soon(check: Callable[[], Any]) -> None:

@@ -56,7 +56,7 @@ def misfits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cases", "sizes"), [(25, SIZES[:1]), pytest.param(100, SIZES, marks=pytest.mark.soak)], ids=["few", "many"]
+    ("cases", "sizes"), [(12, SIZES[:1]), pytest.param(100, SIZES, marks=pytest.mark.soak)], ids=["few", "many"]
 )
 @pytest.mark.parametrize(
     ("name", "role"), [(name, role) for role, mappers in BUILT_IN.items() for name in mappers], ids=str
