@@ -47,22 +47,23 @@ def spent_since(begin: float) -> float:
 
 
 class TimedMapper(HostPreemptionMapper):
-    """The mapper, with the time that each of its turns with one demand takes, in which a lease has others leave."""
+    """The mapper, with the time that each of its turns with one demand takes, in which a lease has others leave; and
+    the time for each demand of turns with several, which all have others leave.
+    """
 
     def __init__(self) -> None:
         super().__init__(HostPreemptionSettings())
         self.times: list[float] = []
-        self.victims = 0
+        self.crowds: list[float] = []
 
     def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
         """Decide, and note how long it takes."""
         begin = time.process_time()
         found = super().assign(cycle)
         took = spent_since(begin)
-        victims = sum(len(getattr(one, "victims", ())) for one in found)
-        if victims and len(cycle.demands) == 1:
-            self.victims += victims
-            self.times.append(took)
+        made = sum(bool(getattr(one, "victims", ())) for one in found)
+        if made and made == len(cycle.demands):
+            (self.times if made == 1 else self.crowds).append(took / made)
         return found
 
 
@@ -159,12 +160,11 @@ def kept(site: Authority, names: Sequence[str], cores: Sequence[int], most: int)
             yield Change("claims", claim.id, claim.row())
 
 
-def ask(world: World, number: int, cores: int) -> None:
-    """Have the guest ask for a machine that starts now, and let a tenth of a second pass."""
+def ask(world: World, number: int, cores: int, count: int = 1) -> None:
+    """Have the guest ask for so many leases of a machine that starts now, and let a tenth of a second pass for each."""
     properties = {f"needs.{name}": str(much) for name, much in size_of(cores)}
     term = [world.now, world.now + 100 * DAY]
-    world.feed(
-        GUEST, [Command(number, "lease.request", {"type": TYPE, "units": 1, "term": term, "properties": properties})]
-    )
-    world.run_until(world.now + 100)
+    wish = {"type": TYPE, "units": 1, "term": term, "properties": properties}
+    world.feed(GUEST, [Command(number + each, "lease.request", wish) for each in range(count)])
+    world.run_until(world.now + 100 * count)
     world.replies.clear()

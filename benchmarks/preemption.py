@@ -40,6 +40,7 @@ CAPACITY = (8, 16_000, 160)
 BEGIN = 1_000 * DAY
 STEP = 100
 ONE_MS, ANY_MS, SEARCH_MS = 0.05, 0.5, 17.0
+CROWDS, CROWD = 10, 20
 
 
 def host(rng: Random, number: int, sizes: Sequence[Vector], most: int) -> LoadedHost:
@@ -102,9 +103,16 @@ def live(name: str, count: int, decisions: int, cores: Sequence[int], most: int,
     warm = len(wanted)  # the first of each size looks at all hosts
     for number in range(warm + decisions):
         ask(world, number + 1, wanted[number % len(wanted)])
+    asked = warm + decisions
+    for number in range(CROWDS):
+        ask(world, asked + 1, wanted[number % len(wanted)], CROWD)
+        asked += CROWD
     states = world.query(GUEST, "status")["leases"]
-    if states != {"active": warm + decisions} or site.errors or len(mapper.times) < decisions // 2:
-        raise RuntimeError(f"{states}, {len(mapper.times)} decisions with victims, {site.errors[:1]}")
+    few = len(mapper.times) < decisions // 2 or not mapper.crowds
+    if states != {"active": asked} or site.errors or few:
+        raise RuntimeError(
+            f"{states}, {len(mapper.times)} and {len(mapper.crowds)} turns with victims, {site.errors[:1]}"
+        )
     (index,) = mapper.indexes(TYPE)
     rules = PlacingRules(weighers=[(spread, 1.0)])
     request = HostRequest(tuple(much for _, much in size_of(wanted[0])))
@@ -114,6 +122,7 @@ def live(name: str, count: int, decisions: int, cores: Sequence[int], most: int,
     return [
         result(f"live_{name}_decision", median(times), "ms", target, floor),
         result(f"live_{name}_decision_p99", sorted(times)[len(times) * 99 // 100], "ms", None, floor),
+        result(f"live_{name}_crowd", median(mapper.crowds), "ms", None, floor),
         result(f"live_{name}_ratio", median(times) / floor, "of a plain loop", None),
         result(f"live_{name}_turn", median(site.turns[warm:]), "ms", None, floor),
         result(f"live_{name}_redeem", median(site.redeems[warm:]), "ms", None, floor),

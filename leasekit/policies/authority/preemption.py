@@ -94,7 +94,9 @@ class HostPreemptionMapper:
         return list(farm.indexes.values()) if farm is not None else []
 
     def _farm(self, type_: str, cycle: AuthorityCycle) -> _Farm:
-        farm = self._farms.setdefault(type_, _Farm(type_, self.rules))
+        farm = self._farms.get(type_)
+        if farm is None:
+            farm = self._farms[type_] = _Farm(type_, self.rules)
         farm.follow(cycle)
         return farm
 
