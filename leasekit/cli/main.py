@@ -95,7 +95,7 @@ class CommandLine(LazyGroup):
         "site": "site",
         "broker": "broker",
         "gateway": "token user login",
-        "projects": "project policy approval announcement feed",
+        "projects": "project policy approval announcement feed wait",
         "running": "run",
         "peer": "peer",
         "ticket": "ticket evidence",

@@ -270,3 +270,54 @@ def revoke_feed(place: DeployPlace = DAEMON, id_: str = argument("ID")) -> Shown
       leasekit feed revoke 3f2a9c1d0b7e4f65
     """
     return place.api("POST", "/feeds/{feed}/revoke", feed=id_), lambda _: print_lines([f"{id_}: revoked"])
+
+
+@click.group()
+def wait() -> None:
+    """Wait until something fits that does not now. Nothing is held for who waits."""
+
+
+@command(wait, name="list")
+def list_waits(place: DeployPlace = DAEMON, project: str = _PROJECT) -> Shown:
+    """List for what one waits, and the window that was found, if it is free.
+
+    Example:
+      leasekit wait list --url https://lab.example
+    """
+    columns = [(name, lambda one, name=name: str(one["asked"].get(name, 1))) for name in ("type", "units", "length")]
+    slot = ("fits at", lambda one: f"{one['slot']['start']} {one['slot']['site']}" if one["slot"] else "")
+    shown = listing("id", *columns, "caller", "state", slot, empty="nobody waits")
+    return place.api("GET", "/waits", project=project)["items"], shown
+
+
+@command(wait, name="add", zoned=True)
+def add_wait(
+    place: DeployPlace = DAEMON,
+    type_: str = argument("TYPE"),
+    units: int = argument("UNITS", type=click.IntRange(1)),
+    span: Duration = option("How long.", "--for", required=True),
+    start: Instant | None = option("When it begins at the earliest [now]."),
+    end: Instant | None = option("When it ends at the latest [30 days later]."),
+    filter_: str = option("Only units with such attributes.", metavar="EXPRESSION"),
+    site: str = option("Only at this site."),
+    project: str = _PROJECT,
+) -> Shown:
+    """Wait until UNITS units of a TYPE would be granted: the rules for what is free tell of it once.
+
+    Example:
+      leasekit wait add vm 4 --for 2h --end +2d --url https://lab.example
+    """
+    term = {name: format_instant(at) for name, at in {"start": start, "end": end}.items() if at is not None}
+    body = {"type": type_, "units": units, "length": format_duration(span), "filter": filter_, "site": site, **term}
+    made = place.api("POST", "/waits", body, project=project)
+    return made, lambda _: print_lines([f"{made['id']}: {made['state']}"])
+
+
+@command(wait, name="remove")
+def remove_wait(place: DeployPlace = DAEMON, id_: str = argument("ID")) -> Shown:
+    """Wait for it no more.
+
+    Example:
+      leasekit wait remove 3f2a9c1d0b7e4f65
+    """
+    return place.api("POST", "/waits/{wait}/remove", wait=id_), lambda _: print_lines([f"{id_}: removed"])

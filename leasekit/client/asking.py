@@ -29,9 +29,12 @@ from leasekit.client.shapes import (
     SayAlive,
     SeriesAnswer,
     SeriesRequest,
+    SlotSearch,
     Transition,
     TransitionPage,
     UnitLog,
+    Wait,
+    WaitList,
 )
 
 T = TypeVar("T")
@@ -194,6 +197,16 @@ class Asks:
         return ApiCall(
             "POST", self._lease(lease, "hand"), Lease, self._of_project(), LeaseHanding(to=to, reason=reason)
         )
+
+    def waits(self) -> ApiCall[WaitList]:
+        return ApiCall("GET", "/waits", WaitList, self._of_project())
+
+    def wait_for(self, search: SlotSearch) -> ApiCall[Wait]:
+        return ApiCall("POST", "/waits", Wait, self._of_project(), search)
+
+    def wait_no_more(self, wait: Wait | str) -> ApiCall[Wait]:
+        id_ = wait if isinstance(wait, str) else wait.id
+        return ApiCall("POST", f"/waits/{quote(id_, safe='')}/remove", Wait)
 
     def keep_alive(self, lease: Lease | str) -> ApiCall[KeptLease]:
         return ApiCall("POST", self._lease(lease, "keepalive"), KeptLease, self._of_project(), SayAlive())

@@ -35,7 +35,9 @@ from leasekit.client.shapes import (
     Me,
     SeriesAnswer,
     SeriesRequest,
+    SlotSearch,
     Transition,
+    Wait,
 )
 
 T = TypeVar("T")
@@ -147,6 +149,18 @@ class Client:
     def hand(self, lease: Lease | str, to: str, reason: str = "") -> Lease:
         """Have a lease be a colleague's, who is a user of the project."""
         return self.ask(self._asks.hand(lease, to, reason))
+
+    def waits(self) -> list[Wait]:
+        """For what one waits."""
+        return self.ask(self._asks.waits()).items
+
+    def wait_for(self, search: SlotSearch) -> Wait:
+        """Wait until something fits: :meth:`waits` has the window then. Nothing is held for who waits."""
+        return self.ask(self._asks.wait_for(search))
+
+    def wait_no_more(self, wait: Wait | str) -> Wait:
+        """Wait for it no more."""
+        return self.ask(self._asks.wait_no_more(wait))
 
     def keep_alive(self, lease: Lease | str) -> None:
         """Say that the holder of a lease is there."""
@@ -320,6 +334,18 @@ class AsyncClient:
     async def hand(self, lease: Lease | str, to: str, reason: str = "") -> Lease:
         """Have a lease be a colleague's, as :meth:`Client.hand`."""
         return await self.ask(self._asks.hand(lease, to, reason))
+
+    async def waits(self) -> list[Wait]:
+        """For what one waits."""
+        return (await self.ask(self._asks.waits())).items
+
+    async def wait_for(self, search: SlotSearch) -> Wait:
+        """Wait until something fits, as :meth:`Client.wait_for`."""
+        return await self.ask(self._asks.wait_for(search))
+
+    async def wait_no_more(self, wait: Wait | str) -> Wait:
+        """Wait for it no more."""
+        return await self.ask(self._asks.wait_no_more(wait))
 
     async def keep_alive(self, lease: Lease | str) -> None:
         """Say that the holder of a lease is there."""

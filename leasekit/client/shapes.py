@@ -212,6 +212,25 @@ class LeaseHanding(RequestBody):
     reason: Words = ""
 
 
+class LeaseTemplateRequest(RequestBody):
+    """A request for any time, under a ``name``; ``shared``: all of the project see it."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    request: LeaseRequest
+    shared: bool = False
+
+
+class LeaseTemplate(Struct, kw_only=True):
+    """A template that ``caller`` has made."""
+
+    id: str
+    project: str
+    caller: str
+    name: str
+    shared: bool
+    request: LeaseRequest
+
+
 class SayAlive(RequestBody):
     """For how long its holder may be silent from now on; not said: as long as before."""
 
@@ -274,6 +293,12 @@ class Wait(Struct, kw_only=True):
     created: At
     state: Literal["waiting", "free", "over"] = "waiting"
     slot: Slot | None = None
+
+
+class WaitList(Struct, kw_only=True):
+    """Waits that somebody may see, oldest first."""
+
+    items: list[Wait]
 
 
 class DryRunResult(Struct, kw_only=True):

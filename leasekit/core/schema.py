@@ -78,6 +78,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "positions": Table({"id": str, "seq": int}),
     "approvals": Table({"id": str, "project": str, "until": int, "body": bytes}),
     "waits": Table({"id": str, "project": str, "body": bytes}),
+    "templates": Table({"id": str, "project": str, "body": bytes}),
     "announcements": Table({"id": str, "body": bytes}),
     "reports": Table({"id": str, "at": int, "peer": str, "code": str, "reason": str, "body": bytes}),
 }  # fmt: skip

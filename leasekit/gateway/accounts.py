@@ -13,7 +13,7 @@ from leasekit.core.schema import Change
 from leasekit.core.time import HOUR, Duration
 from leasekit.gateway.calendars import FEEDS
 from leasekit.gateway.callers import OPERATOR, Caller, rights
-from leasekit.gateway.door import GUEST, WAITS, GatewayDoor, forbidden
+from leasekit.gateway.door import GUEST, TEMPLATES, WAITS, GatewayDoor, forbidden
 from leasekit.gateway.instants import moment
 from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.rates import network
@@ -120,7 +120,7 @@ async def change_user(call: Call, user: str, body: UserChange) -> User:
 
 @route("DELETE", "/users/{user}")
 async def remove_user(call: Call, user: str) -> User:
-    """Have somebody be no user any more. Their sessions, tokens, calendars, rules and waits end."""
+    """Have somebody be no user any more. Their sessions, tokens, calendars, rules, waits and own templates end."""
     _operators(call)
     _there(call, user)
     door = call.door
@@ -135,6 +135,9 @@ async def remove_user(call: Call, user: str) -> User:
     for wait in [one.id for one in door.waits.values() if one.caller == user]:
         del door.waits[wait]
         gone.append(Change(WAITS, wait, None))
+    for template in [one.id for one in door.templates.values() if one.caller == user and not one.shared]:
+        del door.templates[template]
+        gone.append(Change(TEMPLATES, template, None))
     await door.commit(door.users.remove(user), *map(door.tokens.revoke, theirs), *gone)
     return told(record)
 

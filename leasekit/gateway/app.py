@@ -34,6 +34,7 @@ from leasekit.gateway import (  # noqa: F401 - they declare their routes
     notifications,
     series,
     slots,
+    templates,
     timeline,
     tokens,
     topologies,

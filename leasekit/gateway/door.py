@@ -13,7 +13,7 @@ import attrs
 import msgspec
 import trio
 
-from leasekit.client.shapes import Announcement, CalendarView, LeasePolicy, Wait
+from leasekit.client.shapes import Announcement, CalendarView, LeasePolicy, LeaseTemplate, Wait
 from leasekit.config.gateway import BlazarTable, MailTable
 from leasekit.core.measures import Histogram
 from leasekit.core.schema import Change, Store
@@ -37,6 +37,7 @@ BROKER: Final = "broker"
 SITE: Final = "authority"
 WAITS: Final = "waits"
 ANNOUNCEMENTS: Final = "announcements"
+TEMPLATES: Final = "templates"
 
 
 @attrs.define(eq=False)
@@ -83,6 +84,8 @@ class GatewayDoor:
     """The calendars, by id."""
     waits: dict[str, Wait] = attrs.field(init=False, factory=dict)
     """For what somebody waits, or waited, by its id, oldest first."""
+    templates: dict[str, LeaseTemplate] = attrs.field(init=False, factory=dict)
+    """Requests that are kept under a name, by id."""
     announcements: dict[str, Announcement] = attrs.field(init=False, factory=dict)
     """What operators have announced, by its id."""
     holders: dict[str, str] = attrs.field(init=False, factory=dict)
@@ -102,6 +105,8 @@ class GatewayDoor:
         self.feeds.update((row[0], FeedRecord.of_row(row)) for row in kept.get(FEEDS, ()))
         waits = [msgspec.json.decode(body, type=Wait) for _, _, body in kept.get(WAITS, ())]
         self.waits.update((one.id, one) for one in sorted(waits, key=lambda one: (one.created, one.id)))
+        models = [msgspec.json.decode(body, type=LeaseTemplate) for _, _, body in kept.get(TEMPLATES, ())]
+        self.templates.update((one.id, one) for one in models)
         made = [msgspec.json.decode(body, type=Announcement) for _, body in kept.get(ANNOUNCEMENTS, ())]
         self.announcements.update((one.id, one) for one in made)
         self.users.restore(kept.get(USERS, ()))

@@ -10,9 +10,8 @@ from typing import Final
 
 import msgspec
 import trio
-from msgspec import Struct
 
-from leasekit.client.shapes import Slot, SlotSearch, Wait
+from leasekit.client.shapes import Slot, SlotSearch, Wait, WaitList
 from leasekit.core.errors import LeasekitError
 from leasekit.core.schema import Change
 from leasekit.core.time import parse_duration
@@ -33,12 +32,6 @@ PAUSE: Final = 1.0
 """How long a broker that changes all the time is left alone between two looks, in seconds."""
 
 logger = logging.getLogger(__name__)
-
-
-class WaitList(Struct, kw_only=True):
-    """Waits that somebody may see, oldest first."""
-
-    items: list[Wait]
 
 
 @route("GET", "/waits")

@@ -17,6 +17,7 @@ from cli_daemons import running, site_and_broker
 from gateway_world import INVENTORY, GatewayUnderTest
 
 from leasekit.client import ApiError, AsyncClient, Client, LeaseFailed
+from leasekit.client.shapes import SlotSearch
 from leasekit.config.load import load
 
 
@@ -55,6 +56,10 @@ def test_what_can_be_done_with_a_lease(gateway: GatewayUnderTest) -> None:
         assert {one.id for one in api.leases()} >= {lease.id}
         assert api.history(lease)[0].event == "ask"
         api.extend(lease, hours=0.5)
+        wait = api.wait_for(SlotSearch(type="vm", length="1h", units=7))
+        assert [one.state for one in api.waits()] == ["waiting"]
+        assert api.wait_no_more(wait).id == wait.id
+        assert api.waits() == []
         for one in list(api.leases()):
             api.close(one, "over")
             assert api.wait(one, "closed").reason == "over"

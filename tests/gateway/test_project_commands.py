@@ -184,3 +184,18 @@ def test_an_outage_is_announced(run: CommandLine) -> None:
     assert (seen["id"], seen["text"]) == (id_, "no power")
     assert "is no operator" in run("announcement remove", id_, token=ursula, status=1)
     assert run("announcement remove", id_) == f"{id_}: removed\n"
+
+
+def test_what_is_taken_is_waited_for(run: CommandLine) -> None:
+    """As the caller of a token, in a project."""
+    ursula = run.world.token("ursula", alpha="user")
+    id_ = run("wait add vm 7 --for 1h --start +1h --filter type==vm", token=ursula).partition(":")[0]
+    (seen,) = run.json("wait list", ursula)
+    assert (seen["id"], seen["state"], seen["asked"]["filter"]) == (id_, "waiting", "type==vm")
+    assert id_ in run("wait list --project alpha")
+    assert run(f"wait remove {id_}", token=ursula) == f"{id_}: removed\n"
+    assert run.json("wait list", ursula) == []
+    free = run.json("wait add vm 1 --for 1h --end 2031-01-01", ursula)
+    assert (free["state"], free["slot"]["site"]) == ("free", "site")
+    assert "site" in run("wait list", token=ursula)
+    run(f"wait remove {free['id']}", token=ursula)

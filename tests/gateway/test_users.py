@@ -184,6 +184,7 @@ def test_who_is_removed_has_no_token(gateway: GatewayUnderTest, operator: httpx.
         assert own.post("/feeds", json={}).status_code == 201
         assert own.post("/notifications", json=rule).status_code == 201
         assert own.post("/waits", json={"type": "vm", "length": "1h", "units": 7}).status_code == 201
+        assert own.post("/templates", json={"name": "mine", "request": {"type": "vm"}}).status_code == 201
         made = own.post("/tokens", json={"name": "ci", "projects": {"alpha": "user"}}).json()
         assert operator.delete("/users/ada").status_code == 200
         assert own.get("/me").status_code == 401
@@ -191,7 +192,7 @@ def test_who_is_removed_has_no_token(gateway: GatewayUnderTest, operator: httpx.
             assert lesser.get("/me").status_code == 401
             assert lesser.delete("/sessions").status_code == 401
         assert login(client, ada, PASSWORD).status_code == 401
-    for kind in ("feeds", "notifications", "waits"):
+    for kind in ("feeds", "notifications", "waits", "templates"):
         kept = operator.get(f"/{kind}", params={"project": "alpha"}).json()["items"]
         assert [one for one in kept if one["caller"] == "ada"] == []
 

@@ -97,6 +97,7 @@ def test_what_is_large_is_asked_for_approved_and_leased(
         queue.get_by_role("dialog").get_by_label("Why").fill(f"fine {XSS}")
         queue.get_by_role("dialog").get_by_role("button", name="Approve").click()
         expect(card).to_have_count(0)
+        expect(queue.locator(".empty p")).to_be_focused()
         queue.get_by_label("State").select_option("approved")
         row = queue.get_by_role("row").filter(has_text="large")
         expect(row).to_contain_text(f"fine {XSS}")
@@ -329,3 +330,21 @@ def test_an_outage_is_announced_on_all_pages(
     expect(page.locator("#announced")).to_be_hidden()
     assert olga.get("/announcements").json() == {"items": []}
     assert "hit" not in page.title() + seen.title()
+
+
+def test_what_an_operator_has_not_seen_is_not_undone(person: Callable[..., Person], olga: httpx.Client) -> None:
+    """A policy that is another since is not set; the page shows it, and then it may be."""
+    with policy(olga):
+        page = person("olga").open("/admin")
+        change = page.get_by_role("button", name="Change the policy of alpha")
+        change.press("Enter")
+        olga.put("/policies/alpha", json={"most_units": 5})
+        page.get_by_label("Longest", exact=True).fill("2h")
+        page.get_by_role("button", name="Set", exact=True).press("Enter")
+        expect(page.locator("#notes")).to_contain_text("not as it was seen any more")
+        expect(page.get_by_role("row").filter(has_text="most units: 5")).to_have_count(1)
+        page.get_by_role("button", name="Cancel").press("Enter")
+        change.press("Enter")
+        page.get_by_label("Longest", exact=True).fill("2h")
+        page.get_by_role("button", name="Set", exact=True).press("Enter")
+        expect(page.get_by_role("row").filter(has_text="longest: 2h · most units: 5")).to_have_count(1)

@@ -66,3 +66,38 @@ def test_the_address_has_what_recurs(person: Callable[..., Person], ada: httpx.C
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     who.check()
     assert "hit" not in page.title()
+
+
+def test_what_machines_need_is_looked_for(person: Callable[..., Person]) -> None:
+    """In the windows that are offered, too."""
+    who = person("ada")
+    with who.page.expect_request("**/slots?*") as asked:
+        who.open("/request?type=vm&units=2&needs=cpu%3D2")
+    assert asked.value.post_data_json["needs"] == {"cpu": "2"}
+
+
+def test_a_template_is_shared_with_the_project(person: Callable[..., Person], ada: httpx.Client) -> None:
+    """Saved by keys, whatever it is called; a colleague fills the form by it."""
+    who = person("ada")
+    page = who.open("/request?type=vm&units=3&length=90m&preemptible=yes&configuration=image%3Dx")
+    page.get_by_role("button", name="Save as template…").press("Enter")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox", name="Name").fill(MARKUP)
+    dialog.get_by_label("All of the project see it").press("Space")
+    who.check()
+    dialog.get_by_role("button", name="Save", exact=True).press("Enter")
+    expect(page.locator("#notes")).to_contain_text(f"Saved as {MARKUP}.")
+    other = person("bob", viewport={"width": 360, "height": 740})
+    seen = other.open("/request")
+    seen.get_by_label("Templates").select_option(f"{MARKUP} (ada)")
+    expect(seen.get_by_role("spinbutton", name="Units", exact=True)).to_have_value("3")
+    expect(seen.get_by_role("textbox", name="For how long", exact=True)).to_have_value("90m")
+    expect(seen.get_by_role("checkbox", name="Preemptible", exact=True)).to_be_checked()
+    expect(seen.get_by_role("textbox", name="Configuration", exact=True)).to_have_value("image=x")
+    other.check()
+    page.get_by_role("button", name="Save as template…").press("Enter")
+    dialog.get_by_text("Yours", exact=True).press("Enter")
+    dialog.get_by_role("button", name="Remove").press("Enter")
+    expect(page.get_by_label("Templates")).to_have_count(0)
+    assert ada.get("/templates").json() == {"items": []}
+    assert "hit" not in page.title() + seen.title()

@@ -1,6 +1,6 @@
 // Policies of projects, the rules by which people are told of leases, and what was sent by them.
 
-import { get, here, path, post, ask } from "./api.js";
+import { get, here, path, post, ask, tagOf } from "./api.js";
 import { button, chip, choice, field, fill, h, table } from "./dom.js";
 import { setView, view } from "./frame.js";
 import { inputOf, read, words } from "./schema-form.js";
@@ -21,9 +21,9 @@ export function policies(world) {
   const place = h("section", {}), fields = world.schemas.LeasePolicy.properties;
 
   async function load() {
-    const { items } = await get("/policies");
+    const { items } = await get("/policies"), match = tagOf("/policies");
     fill(place, h("h2", {}, "Policies"), table("Policies", ["Project", "Leases", done()], items.map((one) => [one.project, said(one.policy),
-      here.operates ? button("Change…", () => change(one), { "aria-label": `Change the policy of ${one.project}` }) : ""])));
+      here.operates ? button("Change…", () => change(one, match), { "aria-label": `Change the policy of ${one.project}` }) : ""])));
   }
 
   function said(policy) {
@@ -31,13 +31,13 @@ export function policies(world) {
     return given.length ? given.map(([name, value]) => `${name.replaceAll("_", " ")}: ${text(value)}`).join(" · ") : h("span", { class: "dim" }, "not limited");
   }
 
-  function change({ project, policy }) {
+  function change({ project, policy }, match) {
     const inputs = Object.entries(fields).map(([name, schema]) => {
       const value = policy[name] ?? schema.default;
       return [name, inputOf(name, schema, typeof value === "boolean" ? value : value ? text(value) : "")];
     });
     const body = () => Object.fromEntries(inputs.map(([name, input]) => [name, read(input, fields[name])]).filter(([, value]) => value !== undefined));
-    world.form(`Policy of ${project}`, "Set", "The policy holds from now on.", () => ask("PUT", `/policies/${encodeURIComponent(project)}`, { body: body() }),
+    world.form(`Policy of ${project}`, "Set", "The policy holds from now on.", () => ask("PUT", `/policies/${encodeURIComponent(project)}`, { body: body(), match }),
       h("div", { class: "fields" }, inputs.map(([name, input]) => field(words(name), input, POLICY_HELP[name]))));
   }
 

@@ -1,6 +1,6 @@
 // Who may log in, and the tokens by which programs call: what they may do, and what an operator, or who they are of, does about it.
 
-import { ask, get, here, post } from "./api.js";
+import { ask, get, here, post, tagOf } from "./api.js";
 import { button, choice, field, fill, h, table } from "./dom.js";
 import { inputOf, read } from "./schema-form.js";
 import * as time from "./time.js";
@@ -38,15 +38,15 @@ export function users(world) {
   const place = h("section", {});
 
   async function load() {
-    const { items } = await get("/users");
+    const { items } = await get("/users"), match = tagOf("/users");
     fill(place, h("h2", {}, "Users"),
-      items.length ? table("Users", ["Name", "May", `Since (${time.zone()})`, done()], items.map(row)) : h("p", { class: "dim" }, here.seesAll ? "None." : "You are no local user: you log in elsewhere, or by a token."),
+      items.length ? table("Users", ["Name", "May", `Since (${time.zone()})`, done()], items.map((one) => row(one, match))) : h("p", { class: "dim" }, here.seesAll ? "None." : "You are no local user: you log in elsewhere, or by a token."),
       here.operates && button("Add user…", add, { class: "do" }));
   }
 
-  function row(user) {
+  function row(user, match) {
     return [user.name, rights(user), at(user.created), h("span", { class: "group" },
-      here.operates && button("Rights…", () => change(user), { "aria-label": `Rights of ${user.name}` }),
+      here.operates && button("Rights…", () => change(user, match), { "aria-label": `Rights of ${user.name}` }),
       (here.operates || user.name === here.caller) && button("Password…", () => renew(user), { "aria-label": `Password of ${user.name}` }),
       here.operates && button("Remove…", () => remove(user), { class: "danger", "aria-label": `Remove ${user.name}` }))];
   }
@@ -57,9 +57,9 @@ export function users(world) {
       field("Name", name, "Letters, digits and . _ @ -"), field("Password", secret, "At least 12 characters."), may.place);
   }
 
-  function change(user) {
+  function change(user, match) {
     const may = rightsFields(world, user);
-    world.form(`Rights of ${user.name}`, "Change", "The rights are others. Sessions have ended.", () => ask("PATCH", of(user.name), { body: may.read() }), may.place);
+    world.form(`Rights of ${user.name}`, "Change", "The rights are others. Sessions have ended.", () => ask("PATCH", of(user.name), { body: may.read(), match }), may.place);
   }
 
   function renew(user) {

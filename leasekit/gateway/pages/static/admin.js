@@ -19,7 +19,10 @@ await page(async (place) => {
       h("h2", {}, title), fields, h("div", { class: "buttons" }, h("button", { class: "do", type: "submit" }, verb), button("Cancel", world.close)))),
     act: async (words, doing) => {
       const made = await did(words, doing);
-      if (!made) return;
+      if (!made) {
+        await load(); // maybe it is not as it was seen
+        return;
+      }
       dialog.close();
       if (made.secret) once(made.secret);
       await load();

@@ -25,9 +25,14 @@ export class Problem extends Error {
   }
 }
 
+const tags = new Map();
+
+/** The tag of what a path answered last: a change that has it as `match` is carried out if that is still so. */
+export const tagOf = (path) => tags.get(path);
+
 /** The answer to a request. Throws Problem; `status` 0: the gateway is away. */
-export async function ask(method, path, { query = {}, body, signal, key } = {}) {
-  const headers = {};
+export async function ask(method, path, { query = {}, body, signal, key, match } = {}) {
+  const headers = match ? { "If-Match": match } : {};
   if (method !== "GET") {
     headers["X-CSRF-Token"] = meta.word;
     headers["Content-Type"] = "application/json";
@@ -46,6 +51,7 @@ export async function ask(method, path, { query = {}, body, signal, key } = {}) 
   const told = await answer.json().catch(() => ({}));
   if (answer.status === 401) over();
   if (!answer.ok) throw new Problem(answer.status, told);
+  if (method === "GET") tags.set(path, answer.headers.get("ETag"));
   return told;
 }
 

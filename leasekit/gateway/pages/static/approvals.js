@@ -26,7 +26,7 @@ await page(async (place) => {
   fill(place, h("div", { class: "tools" },
     projects.length > 1 && field("Project", choice([["", "all"], ...projects], project(), chosen("project"))),
     field("State", choice(STATES, state(), chosen("state")))), list, dialog.place);
-  let turn = 0;
+  let turn = 0, refocus = false;
 
   async function load() {
     const mine = ++turn;
@@ -42,12 +42,15 @@ await page(async (place) => {
     const approvers = new Map(policies.map((one) => [one.project, one.policy.approvers ?? []]));
     const waits = items.filter((one) => one.state === "pending"), over = items.filter((one) => one.state !== "pending").reverse();
     const cards = waits.slice(0, TRIED).map((one) => card(one, approvers.get(one.project) ?? []));
+    const focused = document.activeElement, name = focused.getAttribute("aria-label"), had = refocus || list.contains(focused);
+    refocus = false;
     fill(list,
       cards.map((one) => one.place),
       waits.length > TRIED && h("p", { class: "dim" }, `${waits.length - TRIED} more wait: they are shown when these are decided.`),
       over.length > 0 && table("Decided", [`When (${time.zone()})`, "What", "Asked for by", "State", "By", "Lease"], over.slice(0, SHOWN).map(row)),
       over.length > SHOWN && h("p", { class: "dim" }, `${over.length - SHOWN} older ones are left out.`),
       !items.length && empty(state() === "pending" ? "Nothing waits to be approved." : "There is none."));
+    if (had) ([...list.querySelectorAll("button")].find((one) => one.getAttribute("aria-label") === name) ?? list.querySelector("h2, .empty p, .scrolls"))?.focus();
     // One after the other: a broker has others to answer as well.
     for (const one of cards) {
       if (mine !== turn) return;
@@ -65,10 +68,11 @@ await page(async (place) => {
     const decide = (verb, words, kind) => button(`${verb}…`, () => dialog.open(whyForm(`${verb} ${brief(one)}, for ${one.caller}?`, verb, async (reason) => {
       const link = (made) => made.lease && leaseLink(made);
       if (await did(words, () => post(`/approvals/${encodeURIComponent(one.id)}/${verb.toLowerCase()}`, { reason }), { link })) dialog.close();
+      refocus = true; // the button that was pressed is gone
       await load();
     }, () => dialog.close(), kind)), { class: kind, "aria-label": `${verb} ${brief(one)} for ${one.caller}` });
     const place = h("section", { class: "approval", "aria-label": `${brief(one)} for ${one.caller}` },
-      h("h2", {}, brief(one)),
+      h("h2", { tabindex: -1 }, brief(one)),
       h("dl", {},
         h("dt", {}, "Asked for by"), h("dd", {}, `${one.caller}, ${one.project}, ${time.moment(Date.parse(one.created))}`),
         h("dt", {}, "Why"), h("dd", { class: "why" }, one.asked.why || h("span", { class: "dim" }, "not said")),

@@ -93,5 +93,5 @@ export function table(caption, columns, rows, attributes = {}) {
 
 /** What is said where there is nothing, with what would change that. */
 export function empty(words, ...more) {
-  return h("div", { class: "empty" }, h("p", {}, words), more);
+  return h("div", { class: "empty" }, h("p", { tabindex: -1 }, words), more);
 }

@@ -3,11 +3,12 @@
 import { refused } from "./acts.js";
 import { Problem, get, path, post } from "./api.js";
 import { button, choice, empty, field, fill, h } from "./dom.js";
-import { note, page, setView, view } from "./frame.js";
+import { page, setView, view } from "./frame.js";
 import { Trying, verdict } from "./lease-actions.js";
 import { NOT_OF_SERIES, Recurring, showDays } from "./recurring.js";
 import { Offers } from "./reserve.js";
 import { inputOf, read, words } from "./schema-form.js";
+import { Templates } from "./templates.js";
 import * as time from "./time.js";
 
 const FIRST = ["type", "units", "length", "start", "site", "filter", "name"];
@@ -20,16 +21,6 @@ const HELP = {
   group: "All requests of a group are granted together, or none.", group_size: "How many requests the group has.", after: "It is redeemed when this lease is active.",
   configuration: "What drivers are told, a line for each: key=value.", properties: "What the broker is told, a line for each: key=value.", bid: "What one would pay for a unit at most.",
 };
-const TEMPLATES = "leasekit-templates";
-
-function kept_() {
-  try {
-    return JSON.parse(localStorage.getItem(TEMPLATES)) ?? {};
-  } catch {
-    return {};
-  }
-}
-
 const defaultOf = (name) => ({ units: "1", length: "1h" })[name] ?? "";
 
 function made(name, schema, value, types) {
@@ -50,6 +41,7 @@ await page(async (place) => {
   const schema = document_.components.schemas.LeaseRequest.properties;
   const answer = h("div", { class: "answer", role: "status" }, h("p", { class: "dim" }, "Say what you want: the answer comes as you type."));
   const offers = new Offers(), trying = new Trying(answer, told), inputs = new Map(), recurring = new Recurring(shown);
+  const templates = new Templates(project, () => body(), (name) => inputs.get(name).value);
 
   for (const [name, kind] of Object.entries(schema)) inputs.set(name, made(name, kind, shown[name], types));
   const of = (name) => field(LABELS[name] ?? words(name), inputs.get(name), HELP[name]);
@@ -60,9 +52,10 @@ await page(async (place) => {
       FIRST.map(of)),
     h("details", { open: Object.keys(shown).some((name) => schema[name] && !FIRST.includes(name)) }, h("summary", {}, "More"), h("div", { class: "fields" }, Object.keys(schema).filter((name) => !FIRST.includes(name)).map(of))),
     recurring.place, answer, offers.place,
-    h("div", { class: "buttons" }, send, tryDays, button("Save as template…", save), templates()));
-  fill(place, form);
+    h("div", { class: "buttons" }, send, tryDays, templates.place));
+  fill(place, form, templates.dialog);
   changed();
+  await templates.load();
 
   function body() {
     const found = {};
@@ -93,9 +86,9 @@ await page(async (place) => {
   function told(found) {
     send.disabled = found instanceof Problem || found.status === "refused";
     if (found.status === "granted" || (found instanceof Problem && found.status !== 409)) return;
-    const { type, units, site, filter, length, start, end } = body();
+    const { type, units, site, filter, needs, length, start, end } = body();
     const span = length ? time.toSpan(length) : Date.parse(end) - (start ? Date.parse(start) : Date.now());
-    offers.look({ type, units, site, filter, ...(start && Date.parse(start) > Date.now() ? { start } : {}) }, span, project, (slot, from) => {
+    offers.look({ type, units, site, filter, needs, ...(start && Date.parse(start) > Date.now() ? { start } : {}) }, span, project, (slot, from) => {
       inputs.get("start").value = time.toExactInput(from);
       inputs.get("site").value = slot.site;
       changed();
@@ -131,17 +124,5 @@ await page(async (place) => {
       send.disabled = false;
       refused(problem, [{ request: body() }, project]);
     }
-  }
-
-  function save() {
-    const name = inputs.get("name").value || inputs.get("type").value;
-    const kept = { ...kept_(), [name]: location.search };
-    localStorage.setItem(TEMPLATES, JSON.stringify(kept));
-    note(`Saved as ${name} in this browser. The address of this page is the same, to send to somebody.`);
-  }
-
-  function templates() {
-    const names = Object.keys(kept_());
-    return names.length > 0 && choice([["", "Templates"], ...names], "", (name) => { if (name) location.search = kept_()[name]; }, { "aria-label": "Templates" });
   }
 });

@@ -38,7 +38,7 @@ await page(async (place) => {
 
   function row(one) {
     const { asked } = one, what = `${asked.units ?? 1} × ${asked.type}`;
-    return [[what, asked.site && ` at ${asked.site}`, asked.filter && h("div", { class: "dim why" }, asked.filter)], time.span(time.toSpan(asked.length)),
+    return [[what, asked.site && ` at ${asked.site}`, [asked.filter, needed(asked)].filter(Boolean).map((words) => h("div", { class: "dim why" }, words))], time.span(time.toSpan(asked.length)),
       time.term(Date.parse(asked.start), Date.parse(asked.end)), one.caller, chip(one.state, KINDS[one.state]), one.slot ? slotLink(one) : "",
       button("Remove", () => remove(one), { "aria-label": `Remove ${what} of ${one.caller}` })];
   }
@@ -54,9 +54,14 @@ await page(async (place) => {
   window.addEventListener("zone", load);
 });
 
+/** What each machine is to have of a host. */
+function needed({ needs }) {
+  return Object.entries(needs ?? {}).map(([name, much]) => `${name}=${much}`).join("\n");
+}
+
 /** The way to a request for the window that was found. */
 function slotLink({ asked, project, slot }) {
   const { type, units, length, filter } = asked, start = Date.parse(slot.start);
-  const query = { project, type, units, length, filter, site: slot.site, start: start > Date.now() ? time.toExactInput(start) : "" };
+  const query = { project, type, units, length, filter, needs: needed(asked), site: slot.site, start: start > Date.now() ? time.toExactInput(start) : "" };
   return h("a", { href: path("request", query) }, `Request ${start > Date.now() ? time.moment(start) : "now"}, ${slot.site}`);
 }
