@@ -39,6 +39,7 @@ PAGES: Final = (
     WebPage("leases", "Leases", "/leases"),
     WebPage("lease", "Lease", "/leases/{lease}"),
     WebPage("request", "Request", "/request"),
+    WebPage("topology", "Topologies", "/topology"),
     WebPage("waits", "Waiting list", "/waits"),
     WebPage("approvals", "Approvals", "/approvals"),
     WebPage("sites", "Sites", "/sites", office=True),
