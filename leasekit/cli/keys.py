@@ -35,7 +35,7 @@ def check(
 
     Without a FILE it is that of all commands. Exits with 0 if nothing is wrong, with 1 otherwise. Warned of is
     what may be meant: actors that must talk and can't dial each other, types that nobody offers, holders and types in
-    quotas that the file does not name, scripts that are not on this machine.
+    quotas that the file does not name, scripts that are not on this machine, keys that nobody has made yet.
 
     Example:
       leasekit config check deploy/quickstart/all.toml

@@ -205,12 +205,20 @@ def _following(spec: ActorSpec, error: KeyFileMissing) -> KeyFileMissing:
     return KeyFileMissing(error.found, how)
 
 
+def elsewhere(deployment: Deployment) -> list[str]:
+    """That there is no state folder, and none that a start would fill with keys: a line, for who is about to start."""
+    if deployment.state.is_dir() or deployment.create_keys:
+        return []
+    how = "expected keys of `leasekit keys new` there, or deployment.create_keys = true"
+    return [f"deployment.state: found no folder {deployment.state}, so keys were not looked for: {how}"]
+
+
 def key_faults(deployment: Deployment) -> list[ConfigError]:
-    """What is missing or can't be read of keys, where no start makes them; no key is unlocked. Where there is no state
-    folder, and none that a start would fill with keys, nothing can be said.
+    """What is missing or can't be read of keys, where no start makes them; no key is unlocked. Nothing is said where
+    they are :func:`elsewhere`.
     """
     faults, there = Faults(str(deployment.file)), deployment.state.is_dir()
-    if not there and not deployment.create_keys:
+    if elsewhere(deployment):
         return faults.errors
     for name, spec in deployment.actors.items():
         with faults.noting(f"actor.{name}.key"):

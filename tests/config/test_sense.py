@@ -91,7 +91,9 @@ def test_of_runs_the_one_is_named(tmp_path: Path) -> None:
 def test_key_files_that_are_missing(tmp_path: Path) -> None:
     """With a state folder an actor's key is there, or its public one, or it can be made; so are those of peers."""
     text = changed(("create_keys = true", "create_keys = false")) + '[peer.far]\nrole = "guest"\nkey = "far.pub"\n'
-    assert found(tmp_path, text)[0] == {}, "nobody has begun"
+    errors, (line,) = found(tmp_path, text)
+    assert errors == {}, "nobody has begun"
+    assert "no folder" in line and "leasekit keys new" in line and "create_keys = true" in line
     keys = tmp_path / "state" / "keys"
     new_key(keys / "site.key")
     new_key(keys / "broker.key")
