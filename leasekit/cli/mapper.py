@@ -277,8 +277,13 @@ def _contenders(targets: Sequence[str], *, made: bool) -> tuple[list[Target], di
     if not chosen:
         raise LeasekitError("\n".join(map(str, misfits.values())))
     for text, misfit in misfits.items():
-        note(f"{text} is left out: {misfit}")
+        note(f"left out: {_told(text, misfit)}")
     return chosen, misfits
+
+
+def _told(label: str, error: LeasekitError) -> str:
+    """What is wrong with a mapper; most faults of what was given name it already."""
+    return str(error) if str(error).startswith(label) else f"mapper {label!r}: {error}"
 
 
 def _contested(contest: Contest, chosen: list[Target], misfits: dict[str, LeasekitError], out: Path | None) -> Shown:
@@ -287,13 +292,10 @@ def _contested(contest: Contest, chosen: list[Target], misfits: dict[str, Leasek
 
     with progress_bars() as progress:
         results = run_contest(chosen, contest, out, tell=note, progress=progress)
-    failed = {label: str(error) for label, error in misfits.items()}
-    texts = [f"mapper {label!r} {text}" for label, text in failed.items()]
-    runs = []
+    failed, runs = dict(misfits), []
     for target, result in zip(chosen, results, strict=True):
         if isinstance(result, LeasekitError):
-            failed[target.label] = str(result)
-            texts.append(f"mapper {target.label!r} {result}")
+            failed[target.label] = result
         else:
             runs.append(result)
     told: list[Any] = []
@@ -307,8 +309,13 @@ def _contested(contest: Contest, chosen: list[Target], misfits: dict[str, Leasek
     wrong = went_wrong({run["mapper"]: run["mapper_errors"].get(contest.actor, {}) for run in runs})
     for line in wrong:
         note(line)
-    plain = {"file": str(contest.file), "actor": contest.actor, "runs": runs, "failed": failed}
-    return plain, tuple(told), LeasekitError("\n".join(texts)) if texts else int(bool(wrong))
+    said = {label: str(error) for label, error in failed.items()}
+    plain = {"file": str(contest.file), "actor": contest.actor, "runs": runs, "failed": said}
+    return plain, tuple(told), _wrong(failed) or int(bool(wrong))
+
+
+def _wrong(failed: Mapping[str, LeasekitError]) -> LeasekitError | None:
+    return LeasekitError("\n".join(_told(label, error) for label, error in failed.items())) if failed else None
 
 
 def _workload(file: Path | None, swf: Path | None) -> Workload:
@@ -328,7 +335,7 @@ def _compared(targets: tuple[str, ...], workload: Workload, nodes: int, results:
     from leasekit.emulation.compare import report
 
     done = [result for result in results if not isinstance(result, LeasekitError)]
-    failed = {target: str(r) for target, r in zip(targets, results, strict=True) if isinstance(r, LeasekitError)}
+    failed = {target: r for target, r in zip(targets, results, strict=True) if isinstance(r, LeasekitError)}
     told: list[Any] = []
     if done:
         rows = [
@@ -345,9 +352,9 @@ def _compared(targets: tuple[str, ...], workload: Workload, nodes: int, results:
         note(f"written to {out}: {', '.join(file.name for file in files if file.suffix != '.svg')}")
     for line in wrong:
         note(line)
-    texts = [f"mapper {target!r} {text}" for target, text in failed.items()]
-    plain = {"workload": workload.name, "nodes": nodes, "runs": [run.summary for run in done], "failed": failed}
-    return plain, tuple(told), LeasekitError("\n".join(texts)) if texts else int(bool(wrong))
+    said = {target: str(error) for target, error in failed.items()}
+    plain = {"workload": workload.name, "nodes": nodes, "runs": [run.summary for run in done], "failed": said}
+    return plain, tuple(told), _wrong(failed) or int(bool(wrong))
 
 
 def _cell(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -168,8 +168,8 @@ def _signal(
     wanted = spec.mapper.signal
     if wanted is None:
         return None
-    from_file = bool(wanted.file) and not synthetic
-    signal = _read(wanted, data_dir(data, config=deployment.file) if from_file else None, synthetic)
+    folder, written = _found(wanted.file, deployment, data, synthetic)
+    signal = _read(wanted, folder, synthetic, written)
     at = origin if wanted.origin is None else wanted.origin
     return signal.shifted(at) if at else signal
 
@@ -180,20 +180,39 @@ def _jobs(
     wanted = spec.mapper.jobs
     if wanted is None:
         return None
-    from_file = bool(wanted.file) and not synthetic
-    jobs = _read_jobs(wanted, data_dir(data, config=deployment.file) if from_file else None, synthetic)
+    folder, written = _found(wanted.file, deployment, data, synthetic)
+    jobs = _read_jobs(wanted, folder, synthetic, written)
     return shifted(jobs, origin if wanted.origin is None else wanted.origin)
 
 
+Written: TypeAlias = tuple[int, int] | None
+
+
+def _found(file: str, deployment: Deployment, data: Path | None, synthetic: bool) -> tuple[Path | None, Written]:
+    """The folder in which a file is looked for, and what tells the file from what it was before: its size, and when it
+    was written.
+    """
+    if not file or synthetic:
+        return None, None
+    folder = data_dir(data, config=deployment.file)
+    try:
+        there = (Path(file) if folder is None else folder / file).stat()
+    except OSError:
+        return folder, None
+    return folder, (there.st_size, there.st_mtime_ns)
+
+
 @lru_cache(maxsize=8)
-def _read_jobs(spec: JobsSpec, folder: Path | None, synthetic: bool) -> Sequence[ReplayedJob]:
+def _read_jobs(spec: JobsSpec, folder: Path | None, synthetic: bool, written: Written) -> Sequence[ReplayedJob]:
     """As :func:`_read`."""
     return open_jobs(spec, folder, synthetic=synthetic)
 
 
 @lru_cache(maxsize=8)
-def _read(spec: SignalSpec, folder: Path | None, synthetic: bool) -> Signal:
-    """A signal, kept: the runs of a sweep follow the same ones. Signals are never changed."""
+def _read(spec: SignalSpec, folder: Path | None, synthetic: bool, written: Written) -> Signal:
+    """A signal, kept as long as its file is what it was: the runs of a sweep follow the same ones. Signals are never
+    changed.
+    """
     return open_signal(spec, folder, synthetic=synthetic)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from leasekit.config.build import BuiltActor
 from leasekit.config.deployment import Deployment
@@ -18,23 +19,26 @@ from leasekit.policies.registry import find_mapper
 
 def unservable(deployment: Deployment, actors: Mapping[str, BuiltActor]) -> Iterator[str]:
     """A line for each guest whose requests, of a list or of jobs, ask for more units of a type than any site has, or
-    whose load has a peak above that.
+    than the one has that they are for; or whose load has a peak above that.
     """
+    has: dict[tuple[str, str], int] = {}
     most: dict[str, int] = {}
     together: dict[str, int] = {}
     for site in deployment.of_role("authority"):
         for kind, units in capacities(deployment, site.name).items():
-            most[kind] = max(most.get(kind, 0), units)
+            has[kind, site.name] = units
+            has[kind, ""] = most[kind] = max(most.get(kind, 0), units)
             together[kind] = together.get(kind, 0) + units
     for name, built in actors.items():
-        asked = [(kind, units) for kind, units in _asked(built) if units > most.get(kind, 0)]
-        if asked:
-            kind, widest = max(asked, key=lambda one: one[1])
-            total = sum(1 for _ in _asked(built))
-            has = most.get(kind, 0)
+        asked = list(_asked(built))
+        vain = [one for one in asked if one.units > has.get((one.type, one.site), 0)]
+        if vain:
+            widest = max(vain, key=lambda one: one.units)
+            where = f"site {widest.site!r}" if widest.site else "the largest site"
             yield (
-                f"{name}: {len(asked)} of {total} requests ask for more units than any site has, the widest for "
-                f"{widest} of {kind!r}, where the largest site has {has}: they can't be granted"
+                f"{name}: {len(vain)} of {len(asked)} requests ask for more units than any site has that they may be "
+                f"at, the widest for {widest.units} of {widest.type!r}, where {where} has "
+                f"{has.get((widest.type, widest.site), 0)}: they can't be granted"
             )
         if (followed := _followed(built)) is not None:
             kind, peak = followed
@@ -50,19 +54,25 @@ def unservable(deployment: Deployment, actors: Mapping[str, BuiltActor]) -> Iter
                 )
 
 
-def _asked(built: BuiltActor) -> Iterator[tuple[str, int]]:
-    """Type and units of each request that is known beforehand and takes no fewer."""
+class _Asked(NamedTuple):
+    type: str
+    units: int
+    site: str
+
+
+def _asked(built: BuiltActor) -> Iterator[_Asked]:
+    """Each request that is known beforehand and takes no fewer."""
     spec = built.spec.mapper
     kind = find_mapper(spec.target, built.spec.role, spec.where)
     if issubclass(kind, StaticDemand):
         for demand in structure(StaticSettings, spec.settings, spec.where).demands:
             if demand.properties.get("elastic") != TRUE:
-                yield from [(demand.type, demand.units)] * demand.count
+                yield from [_Asked(demand.type, demand.units, demand.site)] * demand.count
     if issubclass(kind, Replay):
         settings = structure(ReplaySettings, spec.settings, spec.where)
         for job in built.jobs or ():
             if {**settings.properties, **job.properties}.get("elastic") != TRUE:
-                yield job.type or settings.type, job.units
+                yield _Asked(job.type or settings.type, job.units, job.site or settings.site)
 
 
 def _followed(built: BuiltActor) -> tuple[str, int] | None:

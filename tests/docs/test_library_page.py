@@ -108,6 +108,22 @@ def test_emulate_has_what_the_command_has() -> None:
         result.guests.column("unservd")
 
 
+def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    """Whoever changes a log between two runs of one process has what the log says then, and so of a trace."""
+    log, trace = tmp_path / "jobs.csv", tmp_path / "load.csv"
+    document = _day()
+    document["actor"]["web"]["mapper"] = {"name": "replay", "type": "node", "jobs": {"file": log.name}}
+    document["actor"]["batch"]["mapper"]["signal"] = {"file": trace.name}
+
+    def found(jobs: int, load: int) -> tuple[Any, Any]:
+        log.write_text("submit_s,run_s\n" + "0,600\n" * jobs)
+        trace.write_text("".join(f"{at},{load}\n" for at in range(0, 86_400, 300)))
+        guests = leasekit.emulate(document, data=tmp_path).guests
+        return guests.column("requests.asked")[0], guests.column("mean_demand")[1]
+
+    assert [found(1, 5), found(2, 5), found(2, 9)] == [(1, 5), (2, 5), (2, 9)]
+
+
 def test_a_sweep_is_its_runs_one_by_one() -> None:
     """Each combination and seed is what an emulation with these changes gives, in one process and in two."""
     over = {"actor.east.inventory.0.units": [40, 70]}

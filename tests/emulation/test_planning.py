@@ -173,20 +173,30 @@ mapper = {{ name = "load_following", type = "node", term = "1h", signal = {{ syn
 def test_requests_that_no_site_can_grant_are_told_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those of a list, and of jobs; one that takes fewer can be granted."""
+    """Those of a list, and of jobs, that which is for a small site as well; one that takes fewer can be granted."""
     file = tmp_path / "lab.toml"
-    (tmp_path / "jobs.csv").write_text("submit_s,run_s,units\n0,60,4\n60,60,9\n90,60,5\n")
+    (tmp_path / "jobs.csv").write_text("submit_s,run_s,units,site\n0,60,4,\n60,60,9,\n90,60,2,annex\n")
     jobs = """[actor.batch]
 role = "guest"
 mapper = { name = "replay", type = "node", jobs = { file = "jobs.csv" } }
 """
+    annex = """[actor.annex]
+role = "authority"
+inventory = [{ type = "node", units = 1 }]
+delegation = [{ broker = "broker", type = "node" }]
+"""
     text = LAB.replace("PROPERTIES", '{ elastic = "true" }').replace("units = 2, term", "units = 20, term")
+    text = text.replace("[actor.web]", f"{annex}[actor.web]")
     file.write_text(text.replace("units = 3, term", "units = 6, term").replace("[actor.late]", f"{jobs}[actor.late]"))
     assert main.run(["emulate", str(file), "--data", str(tmp_path)]) == 0
     told = capsys.readouterr().err
-    more = "requests ask for more units than any site has, the widest for"
+    more = "requests ask for more units than any site has that they may be at, the widest for"
     assert f"web: 1 of 1 {more} 6 of 'node', where the largest site has 4: they can't be granted" in told
     assert f"batch: 2 of 3 {more} 9 of 'node'" in told and "late:" not in told
+    (tmp_path / "annex.csv").write_text("submit_s,run_s,units,site\n0,60,4,lab\n90,60,2,annex\n")
+    file.write_text(file.read_text().replace("jobs.csv", "annex.csv"))
+    assert main.run(["emulate", str(file), "--data", str(tmp_path)]) == 0
+    assert f"batch: 1 of 2 {more} 2 of 'node', where site 'annex' has 1: they" in capsys.readouterr().err
 
 
 def test_of_several_runs_the_one_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
