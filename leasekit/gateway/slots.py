@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import trio
-
 from leasekit.client.shapes import Slot, Slots, SlotSearch
 from leasekit.core.time import DAY, Duration
 from leasekit.core.vectors import NEEDS, as_properties, read_amount
@@ -18,8 +16,6 @@ from leasekit.gateway.routing import Call, route, unprocessable
 
 AHEAD: Final[Duration] = 30 * DAY
 """How far ahead is looked, unless it is said."""
-SPARE: Final = 2
-"""So many more windows than were asked for are looked at, as a mapper may not grant each."""
 
 
 @route("POST", "/slots")
@@ -42,57 +38,37 @@ async def search(door: GatewayDoor, guest: ActorConnection, body: SlotSearch) ->
     except ValueError as error:
         raise unprocessable(f"needs: {error}") from None
     sized = dict(as_properties(needs, NEEDS))
-    properties = {**sized, **({"filter": body.filter} if body.filter else {})}
     asked = {
         "type": body.type, "units": body.units, "length": length, "start": start, "end": end, "filter": body.filter,
-        "needs": sized, "site": body.site, "holder": guest.name, "limit": body.limit * SPARE,
+        "needs": sized, "site": body.site, "holder": guest.name, "limit": body.limit,
     }  # fmt: skip
-    found, short, leases = await _candidates(door, asked)
-    request = {"type": body.type, "units": body.units, "site": body.site, "properties": properties}
-    items: list[Slot] = []
-    for at in range(0, len(found), body.limit):
-        items += await _confirmed(guest, request, found[at : at + body.limit], length)
-        if len(items) >= body.limit:
-            break
-    return Slots(items=items[: body.limit], short=short, leases=leases)
+    answers = await _answers(door, asked)
+    slots = sorted(
+        ((slot, name) for name, one in answers for slot in one["slots"]), key=lambda one: int(one[0]["start"])
+    )
+    return Slots(
+        items=[_shown(slot, broker, length) for slot, broker in slots[: body.limit]],
+        short=min((one["short"] for _, one in answers), default=body.units),
+        leases=[lease for _, one in answers for lease in one["leases"]],
+    )
 
 
-async def _candidates(door: GatewayDoor, asked: dict[str, Any]) -> tuple[list[dict[str, Any]], int, list[str]]:
-    """The windows of every broker that offers the type, in order of their start; what stands in the way."""
-    found: list[dict[str, Any]] = []
-    short, leases, refused = asked["units"], list[str](), list[RefusedError]()
-    brokers = door.of_role(BROKER)
-    for broker in brokers:
+async def _answers(door: GatewayDoor, asked: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """What every broker says that offers the type. Raises ``LeasekitError``: what the first says, if none does."""
+    answers, refused = list[tuple[str, dict[str, Any]]](), list[RefusedError]()
+    for broker in door.of_role(BROKER):
         try:
-            answer = await broker.query("slots", **asked)
+            answers.append((broker.name, await broker.command("slots.find", asked)))
         except RefusedError as error:
             refused.append(error)
-            continue
-        found += [{**slot, "broker": broker.name} for slot in answer["slots"]]
-        short = min(short, answer["short"])
-        leases += answer["leases"]
-    if refused and len(refused) == len(brokers):
+    if refused and not answers:
         raise refused[0]
-    return sorted(found, key=lambda slot: int(slot["start"])), short, leases
+    return answers
 
 
-async def _confirmed(
-    guest: ActorConnection, request: dict[str, Any], windows: list[dict[str, Any]], length: Duration
-) -> list[Slot]:
-    """Those windows of which the broker's mapper says that it would grant a request for their start."""
-    granted: dict[int, Slot] = {}
-
-    async def confirm(number: int, window: dict[str, Any]) -> None:
-        term = [window["start"], window["start"] + length]
-        wish = {**request, "term": term, "broker": window["broker"], "site": window["site"]}
-        answer = await guest.command("lease.dry_run", wish)
-        if answer["status"] == "granted":
-            granted[number] = Slot(
-                start=moment(term[0]), end=moment(term[1]), latest=moment(window["end"] - length),
-                site=window["site"], broker=window["broker"],
-            )  # fmt: skip
-
-    async with trio.open_nursery() as nursery:
-        for number, window in enumerate(windows):
-            nursery.start_soon(confirm, number, window)
-    return [granted[number] for number in sorted(granted)]
+def _shown(slot: dict[str, Any], broker: str, length: Duration) -> Slot:
+    start = slot["start"]
+    return Slot(
+        start=moment(start), end=moment(start + length), latest=moment(slot["end"] - length), site=slot["site"],
+        broker=broker,
+    )  # fmt: skip

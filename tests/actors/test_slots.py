@@ -9,8 +9,10 @@ import pytest
 from deployed_world import DeployedWorld
 
 from leasekit.core.errors import CommandError
+from leasekit.core.mappers import BrokerCycle, BrokerDecision, Grant, Reject
 from leasekit.core.reasons import Code
 from leasekit.core.time import HOUR, MINUTE
+from leasekit.policies.broker.fcfs import Fcfs
 
 SITES = """
 [emulation]
@@ -75,6 +77,60 @@ def test_windows_are_what_the_calendars_have(world: DeployedWorld) -> None:
     assert windows(slots(world, units=2, site="south", limit=1)) == [("south", 1, 10)]
     assert windows(slots(world, filter="rack == b")) == [("north", 1, 2), ("north", 4, 10)]
     assert windows(slots(world, units=2, filter="rack == b")) == []
+
+
+class LaterOnly(Fcfs):
+    """A mapper that grants nothing of the north before its fifth hour."""
+
+    def allocate(self, cycle: BrokerCycle) -> list[BrokerDecision]:
+        decided = list(super().allocate(cycle))
+        return [
+            Reject(one.lease, "too early")
+            if isinstance(one, Grant) and one.source.startswith("north") and one.term.start < 4 * HOUR
+            else one
+            for one in decided
+        ]
+
+
+def granted(world: DeployedWorld, **asked: Any) -> dict[str, Any]:
+    """What the broker answers that has its mapper try each window."""
+    usual = {"type": "vm", "units": 1, "length": HOUR, "start": HOUR, "end": 10 * HOUR, "holder": "web"}
+    reply = world.command("hub", "slots.find", **{**usual, **asked})
+    assert not reply.error, reply.error
+    found: dict[str, Any] = reply.result
+    return found
+
+
+def test_windows_are_those_that_the_mapper_would_grant(world: DeployedWorld) -> None:
+    """As many as are asked for, if there are: what one is not granted others take the place of. Nothing is kept."""
+    before = world.query("hub", "leases")
+    assert granted(world, units=2) == slots(world, units=2)
+    assert granted(world, units=3, start=2 * HOUR) == slots(world, units=3, start=2 * HOUR)
+    assert windows(granted(world, filter="rack == b", limit=1)) == [("north", 1, 2)]
+    assert windows(granted(world, units=4)) == []
+    world.nodes["hub"].actor.dry_runs._fresh = LaterOnly  # type: ignore[attr-defined]
+    assert windows(granted(world, units=2)) == [("south", 1, 10), ("north", 4, 10)]
+    assert windows(granted(world, units=2, limit=1)) == [("south", 1, 10)]
+    assert windows(granted(world, units=3, limit=1)) == [("north", 4, 10)]
+    assert world.query("hub", "leases") == before
+
+
+def test_windows_that_can_not_be_tried(world: DeployedWorld) -> None:
+    """Of who may ask for nothing; at a broker whose mapper takes no questions, or takes none any more."""
+    asked = {"type": "vm", "units": 2, "length": HOUR, "start": HOUR, "end": 10 * HOUR}
+    reply = world.command("hub", "slots.find", **asked, holder="eve")
+    assert (reply.error, reply.reason and reply.reason.code) == ("eve may not request at hub", Code.FORBIDDEN)
+    dry_runs = world.nodes["hub"].actor.dry_runs  # type: ignore[attr-defined]
+
+    class Last(Fcfs):
+        def allocate(self, cycle: BrokerCycle) -> list[BrokerDecision]:
+            dry_runs._fresh = None
+            return list(super().allocate(cycle))
+
+    dry_runs._fresh = Last
+    for _ in range(2):
+        reply = world.command("hub", "slots.find", **asked, holder="web")
+        assert (reply.error, reply.reason and reply.reason.code) == ("hub answers requests only", Code.UNAVAILABLE)
 
 
 def test_what_is_in_the_way_is_told_of_ones_own(world: DeployedWorld) -> None:

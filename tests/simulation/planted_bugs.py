@@ -429,7 +429,7 @@ BUGS: Final[dict[str, Bug]] = {
         Book, "withhold", "if start < end:", "if start < end and sign < 0:"
     ),
     "a question is taken for a request": Bug(
-        DryRuns, "_on_dry_run", "self._admission.note(lease, options)",
+        DryRuns, "ask", "self._admission.note(lease, options)",
         "self._admission.note(lease, options)\n    self._served.leases[lease.id] = lease",
     ),
     "a modify's claim does not say what it replaces": Bug(

@@ -37,7 +37,7 @@ from leasekit.actors.broker.grants import (
 from leasekit.actors.broker.planner import Holds, Planner, Quotes
 from leasekit.actors.broker.preemption import LongestRuns, Market, Preemption, Promises
 from leasekit.actors.broker.requests import Admission, DryRuns, Refusals, Requests
-from leasekit.actors.broker.slots import BookCalendar, BookedTimes, SlotFinder
+from leasekit.actors.broker.slots import BookCalendar, BookedTimes, GrantedSlots, SlotFinder
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import keeps, query
 from leasekit.actors.settings import BrokerSettings, Peer
@@ -227,6 +227,7 @@ class Broker(Server[BrokerLease]):
         self.turning = BrokerTurns(self.turns, self.cycles, self.dry_runs, self.planner, mapper)
         withholding = Withholding(self.kernel, self.keyring, self.book, self.notices, self.issued)
         withholding.heeded.append(Shortages(self.kernel, self.book, self.served).withheld)
+        slots = SlotFinder(self.kernel, self.book, BookedTimes(self.granted))
         for part in (
             self.sources,
             withholding,
@@ -240,7 +241,8 @@ class Broker(Server[BrokerLease]):
             self.holds,
             quotes,
             self.planner,
-            SlotFinder(self.kernel, self.book, BookedTimes(self.granted)),
+            slots,
+            GrantedSlots(self.kernel, self.keyring, slots, self.dry_runs),
             BookCalendar(self.kernel, self.book, self.served),
         ):
             self.dispatch.add(part)

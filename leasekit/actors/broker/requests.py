@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import Any, Final, Protocol
 
@@ -367,11 +368,14 @@ GRANTED, WAITS, REFUSED = "granted", "waits", "refused"
 
 @attrs.define(slots=True, eq=False)
 class _Question:
-    """One of them: who asked, how, the lease that it would make, and the instant that its mapper is shown."""
+    """One of them: whose it is, how it was asked, the lease that it would make, who hears the answer, and the instant
+    that its mapper is shown.
+    """
 
     peer: str
     message: DryRun
     lease: BrokerLease
+    then: Callable[[DryRunAnswer], None]
     at: Instant
     again: bool = False
 
@@ -407,6 +411,12 @@ class DryRuns:
 
     @takes(DryRun, REQUEST)
     def _on_dry_run(self, peer: str, message: DryRun) -> None:
+        self.ask(peer, message, partial(self._kernel.send, peer))
+
+    def ask(self, peer: str, message: DryRun, then: Callable[[DryRunAnswer], None]) -> None:
+        """Have ``then`` hear, at once or after its mapper's turn, what a request of a peer's would be answered. Raises
+        ``RemoteError`` for what is no request, and where too many questions wait.
+        """
         if self._fresh is None:
             raise RemoteError(Code.UNAVAILABLE, f"{self._served.name} answers requests only")
         theirs = sum(question.peer == peer for question in self._questions)
@@ -424,10 +434,10 @@ class DryRuns:
             self._admission.admit(peer, message, options)
             lease = self._tried(peer, message, options)
         except RemoteError as error:
-            self._answer(peer, message, REFUSED, error.reason)
+            then(_answer(message, REFUSED, error.reason))
             return
         self._admission.note(lease, options)
-        self._questions.append(_Question(peer, message, lease, self._kernel.now))
+        self._questions.append(_Question(peer, message, lease, then, self._kernel.now))
 
     def _tried(self, peer: str, message: DryRun, options: Options) -> BrokerLease:
         """The lease as it would be if the request were made. Raises ``RemoteError`` where it can't be."""
@@ -532,8 +542,9 @@ class DryRuns:
         assert question is not None, "there is one to be answered"
         self.in_turn = None
         self._admission.forget(question.lease)
-        self._answer(question.peer, question.message, status, reason, **more)
+        question.then(replace(_answer(question.message, status, reason), **more))
 
-    def _answer(self, peer: str, message: DryRun, status: str, reason: Reason | None, **more: Any) -> None:
-        answer = DryRunAnswer(message.lease, message.number, status, "", 0, message.term, reason, -1)
-        self._kernel.send(peer, replace(answer, **more))
+
+def _answer(message: DryRun, status: str, reason: Reason | None) -> DryRunAnswer:
+    """An answer that names nothing that is granted."""
+    return DryRunAnswer(message.lease, message.number, status, "", 0, message.term, reason, -1)

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from functools import partial
 from heapq import merge
 from itertools import islice
+from typing import Final
 
 import attrs
+from msgspec.structs import replace
 
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.claims import GrantedClaims
-from leasekit.actors.kernel import Kernel, keeps, query
+from leasekit.actors.broker.requests import GRANTED, DryRuns
+from leasekit.actors.kernel import Kernel, deferred, keeps, query
+from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Served
-from leasekit.core.answers import describe_counts
+from leasekit.actors.settings import REQUEST
+from leasekit.core.answers import describe_counts, plain
 from leasekit.core.calendars import ActorCalendar, CalendarClass, CalendarEntry, FreeSlot, FreeSlots
 from leasekit.core.commands import FindSlots, ShowCalendar
-from leasekit.core.errors import CommandError
+from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.records import BrokerLease, Delegation, Granted
 from leasekit.core.profile import binned
+from leasekit.core.protocol.messages import DryRun, DryRunAnswer
 from leasekit.core.reasons import Code
+from leasekit.core.steps import Command, Reply
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import ClassedTimetable
 from leasekit.core.vectors import needs_of
@@ -77,12 +85,16 @@ class SlotFinder:
     @query("slots")
     def find(self, asked: FindSlots) -> FreeSlots:
         """The first windows, in order of their start, and what stands in the way before the first one."""
+        return self.first(asked, asked.limit)
+
+    def first(self, asked: FindSlots, limit: int) -> FreeSlots:
+        """The first ``limit`` windows. Raises ``CommandError``."""
         start = max(asked.start, self._kernel.now)
         if asked.end - start < asked.length:
             raise CommandError(f"end: expected at least {asked.length} ms after the start", Code.BAD_ARGUMENT)
         window, chains = Term(start, asked.end), self._chains(asked)
         found = merge(*(self._windows(chain, asked, window) for chain in chains), key=lambda slot: slot.start)
-        slots = list(islice(found, asked.limit))
+        slots = list(islice(found, limit))
         first = slots[0].start if slots else asked.end
         at_once = Term(start, start + asked.length)
         free = max((self._table(chain, asked).available(at_once) for chain in chains), default=0)
@@ -125,6 +137,59 @@ class SlotFinder:
                 for class_, _ in one.classes
             )
         ]
+
+
+SPARE: Final = 2
+"""How many times as many windows as were asked for are looked at, where a mapper does not grant each."""
+
+
+@attrs.define(slots=True, eq=False)
+class _WindowSearch:
+    """A search for windows: the command that waits for it, what is free, what was tried of that and what is granted."""
+
+    command: Command
+    asked: FindSlots
+    found: FreeSlots
+    tried: int = 0
+    granted: list[FreeSlot] = attrs.field(factory=list)
+
+
+@attrs.define(eq=False)
+class GrantedSlots:
+    """Finds windows in which the broker's own mapper would grant a request of the holder's, asked by dry runs."""
+
+    _kernel: Kernel
+    _keyring: Keyring
+    _finder: SlotFinder
+    _dry_runs: DryRuns
+
+    @deferred("slots.find")
+    def _find(self, command: Command, asked: FindSlots) -> None:
+        self._keyring.check_may(asked.holder, REQUEST)
+        self._try_next(_WindowSearch(command, asked, self._finder.find(asked)))
+
+    def _try_next(self, search: _WindowSearch) -> None:
+        """Try the next window, or answer. Raises ``CommandError`` and ``RemoteError``."""
+        asked, tried, most = search.asked, search.tried, search.asked.limit
+        if tried == most and len(search.granted) < most:
+            search.found = replace(search.found, slots=self._finder.first(asked, SPARE * most).slots)
+        if tried == len(search.found.slots) or len(search.granted) == most:
+            self._kernel.reply(Reply(search.command.id, plain(replace(search.found, slots=search.granted))))
+            return
+        slot = search.found.slots[tried]
+        search.tried += 1
+        properties = {**asked.needs, **({"filter": asked.filter} if asked.filter else {})}
+        term = Term(slot.start, slot.start + asked.length)
+        request = DryRun("slot", tried, asked.type, asked.units, term, slot.site, properties)
+        self._dry_runs.ask(asked.holder, request, partial(self._heard, search, slot))
+
+    def _heard(self, search: _WindowSearch, slot: FreeSlot, answer: DryRunAnswer) -> None:
+        if answer.status == GRANTED:
+            search.granted.append(slot)
+        try:
+            self._try_next(search)
+        except (CommandError, RemoteError) as error:
+            self._kernel.reply(Reply(search.command.id, error=str(error), reason=error.reason))
 
 
 @attrs.define(eq=False)
