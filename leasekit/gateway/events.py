@@ -24,7 +24,7 @@ from leasekit.gateway.actors import ActorAwayError, ActorConnection
 from leasekit.gateway.instants import moment, values_of
 
 HEARTBEAT: Final = 15.0
-"""After so long without an event a line says that the connection is there, in seconds."""
+"""How often a line says that the connection is there, in seconds."""
 BACKLOG_MAX: Final = 1_000
 """How many events a listener may be behind, before it is hung up on."""
 PATIENCE: Final = 2.0
@@ -49,7 +49,7 @@ ANNOUNCEMENTS_CHANGED: Final = b"event: announcements\ndata: {}\n\n"
 """That an operator has announced something, or it is announced no more."""
 DELIVERIES_CHANGED: Final = b"event: deliveries\ndata: {}\n\n"
 """That something was sent by a rule, or could not be."""
-
+ALIVE: Final = b": heartbeat\n\n"
 BEHIND: Final = b": you are too far behind: go on with Last-Event-ID\n\n"
 
 logger = logging.getLogger(__name__)
@@ -179,13 +179,20 @@ class EventHub:
     _feeds: dict[str, ActorFeed] = attrs.field(init=False, factory=dict)
     _listeners: dict[int, Listener] = attrs.field(init=False, factory=dict)
     _taken: trio.Event = attrs.field(init=False, factory=trio.Event)
-    """Set when somebody who was far behind is not any more."""
+    """Set when somebody who was far behind has taken something."""
 
     def follow(self, actors: Sequence[ActorConnection], nursery: trio.Nursery) -> None:
         """Follow these actors from now on."""
         for actor in actors:
             feed = self._feeds[actor.name] = ActorFeed(actor, self._publish)
             nursery.start_soon(feed.run)
+        nursery.start_soon(self._beat)
+
+    async def _beat(self) -> None:
+        """One clock for all: a time limit of each listener's own would cost as much as to tell it something."""
+        while True:
+            await trio.sleep(HEARTBEAT)
+            self.hint(ALIVE)
 
     @property
     def listeners(self) -> int:
@@ -251,12 +258,8 @@ class EventHub:
                 async for data in self._missed(name, seen):
                     yield data
             while True:
-                # Nothing is given out within the scope: whoever takes it may go while it is open.
-                with trio.move_on_after(HEARTBEAT) as waiting:
-                    chunk = await receive.receive()
-                if waiting.cancelled_caught:
-                    yield b": heartbeat\n\n"
-                elif isinstance(chunk, bytes):
+                chunk = await receive.receive()
+                if isinstance(chunk, bytes):
                     listener.hints.discard(chunk)
                     yield chunk
                 else:
@@ -274,11 +277,13 @@ class EventHub:
             receive.close()
 
     def _note_taken(self, listener: Listener, events: int) -> None:
+        was_late = listener.behind > BACKLOG_MAX
         listener.behind, listener.took = listener.behind - events, trio.current_time()
         if not listener.behind:
             listener.patience = PATIENCE
-        self._taken.set()
-        self._taken = trio.Event()
+        if was_late:  # only these are waited for
+            self._taken.set()
+            self._taken = trio.Event()
 
     async def _missed(self, name: str, seen: dict[str, int]) -> AsyncIterator[bytes]:
         """What happened since a listener was here last."""

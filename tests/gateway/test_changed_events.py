@@ -12,11 +12,13 @@ import trio.testing
 
 from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.events import (
+    ALIVE,
     APPROVALS_CHANGED,
     BACKLOG_MAX,
     BEHIND,
     CHANGED,
     CHUNK,
+    HEARTBEAT,
     PATIENCE,
     ActorFeed,
     EventChunk,
@@ -51,6 +53,23 @@ async def test_many_changes_are_heard_once() -> None:
         assert await anext(heard) == CHANGED
         await hub._publish(EventChunk("broker", [(100, b"secret")]))
         assert await anext(heard) == CHANGED
+
+
+async def test_who_hears_of_nothing_hears_that_the_connection_is_there(autojump_clock: trio.testing.MockClock) -> None:
+    """At equal times, and once however many were missed; also who has heard of something since."""
+    hub = EventHub()
+    async with trio.open_nursery() as nursery, aclosing(hub.listen([], "", ["broker"])) as heard:
+        hub.follow([], nursery)
+        await anext(heard)
+        began = trio.current_time()
+        assert await anext(heard) == ALIVE
+        assert trio.current_time() - began == pytest.approx(HEARTBEAT)
+        await hub._publish(EventChunk("broker", [(1, b"secret")]))
+        await trio.sleep(3 * HEARTBEAT)
+        assert [await anext(heard), await anext(heard)] == [CHANGED, ALIVE]
+        assert await anext(heard) == ALIVE
+        assert trio.current_time() - began == pytest.approx(5 * HEARTBEAT)
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_hint_is_heard_by_who_listens_to_the_project() -> None:
