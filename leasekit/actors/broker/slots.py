@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from functools import partial
 from heapq import merge
 from itertools import islice
@@ -92,15 +92,17 @@ class SlotFinder:
         start = max(asked.start, self._kernel.now)
         if asked.end - start < asked.length:
             raise CommandError(f"end: expected at least {asked.length} ms after the start", Code.BAD_ARGUMENT)
-        window, chains = Term(start, asked.end), self._chains(asked)
-        found = merge(*(self._windows(chain, asked, window) for chain in chains), key=lambda slot: slot.start)
+        window, tables = Term(start, asked.end), [(chain, self._table(chain, asked)) for chain in self._chains(asked)]
+        found = merge(*(_windows(chain, table, asked, window) for chain, table in tables), key=lambda slot: slot.start)
         slots = list(islice(found, limit))
         first = slots[0].start if slots else asked.end
         at_once = Term(start, start + asked.length)
-        free = max((self._table(chain, asked).available(at_once) for chain in chains), default=0)
-        short = max(0, asked.units - free)
+        if first == start:
+            return FreeSlots(slots, 0, [])
+        free = max((table.available(at_once) for _, table in tables), default=0)
+        wanted = {chain.base: table.tables for chain, table in tables}
         until = Term(start, min(first, at_once.end))
-        return FreeSlots(slots, short, self._in_the_way(chains, asked, until) if short else [])
+        return FreeSlots(slots, max(0, asked.units - free), self._in_the_way(wanted, asked.holder, until))
 
     def _chains(self, asked: FindSlots) -> list[Delegation]:
         """The first delegation of each chain that may be asked. Raises ``CommandError``."""
@@ -119,17 +121,12 @@ class SlotFinder:
             raise CommandError(str(error), Code.BAD_ARGUMENT) from None
         return self._book.accepted(chain.base, asked.filter, needs)
 
-    def _windows(self, chain: Delegation, asked: FindSlots, window: Term) -> Iterator[FreeSlot]:
-        for found in self._table(chain, asked).fits(asked.units, asked.length, window):
-            yield FreeSlot(chain.site, chain.base, *found)
-
-    def _in_the_way(self, chains: list[Delegation], asked: FindSlots, until: Term) -> list[str]:
-        """The leases of the holder that have some of these units over a part of the time that is asked for first."""
-        wanted = {chain.base: self._table(chain, asked).tables for chain in chains}
+    def _in_the_way(self, wanted: Mapping[str, Container[bytes]], holder: str, until: Term) -> list[str]:
+        """The holder's leases that have, over a part of a time, units of classes that are ``wanted`` of a chain."""
         return [
             lease.id
             for lease in self._times.within(until)
-            if lease.holder == asked.holder
+            if lease.holder == holder
             and any(
                 class_ in wanted.get(self._book.base(one.source), ())
                 for one in lease.claims
@@ -137,6 +134,11 @@ class SlotFinder:
                 for class_, _ in one.classes
             )
         ]
+
+
+def _windows(chain: Delegation, table: ClassedTimetable, asked: FindSlots, window: Term) -> Iterator[FreeSlot]:
+    for found in table.fits(asked.units, asked.length, window):
+        yield FreeSlot(chain.site, chain.base, *found)
 
 
 SPARE: Final = 2
