@@ -104,15 +104,15 @@ def test_a_clock_that_is_off_for_a_while(machine: Machine, hours: int) -> None:
         assert {told["state"] for told in clocks.values()} == {"held"}
         assert all(abs(told["ahead"] - hours * HOUR) < MINUTE for told in clocks.values())
         machine.wait_joined("web", 2, state="active")
-        told = machine.run("lease", "list", *machine.on("guest"))
-        assert told.returncode == 0
-        how = "set 2h ahead" if hours > 0 else "set back by 2h"
-        assert f"leasekit: warning: guest: this machine's clock was {how}" in told.stderr
-        status = machine.run("status", "--json", *machine.on("site"))
-        assert json.loads(status.stdout)[0]["shell"]["clock"]["state"] == "held"
-        assert f"site: this machine's clock was {how}" in status.stderr
-        refused = machine.run("lease", "show", "nothing", *machine.on("guest"))
-        assert refused.returncode == 1 and f"clock was {how}" in refused.stderr
+    told = machine.run("lease", "list", *machine.on("guest"))
+    assert told.returncode == 0
+    how = "set 2h ahead" if hours > 0 else "set back by 2h"
+    assert f"leasekit: warning: guest: this machine's clock was {how}" in told.stderr
+    status = machine.run("status", "--json", *machine.on("site"))
+    assert json.loads(status.stdout)[0]["shell"]["clock"]["state"] == "held"
+    assert f"site: this machine's clock was {how}" in status.stderr
+    refused = machine.run("lease", "show", "nothing", *machine.on("guest"))
+    assert refused.returncode == 1 and f"clock was {how}" in refused.stderr
     more = machine.run("lease", "request", *LONG, "--name", "more", *machine.on("guest"))
     assert more.returncode == 0, more.stderr
     machine.set()
