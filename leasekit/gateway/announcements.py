@@ -41,9 +41,9 @@ async def announce(call: Call, body: AnnouncementRequest) -> Announcement:
     """Tell everybody of an outage: pages, calendars, and the rules for what is `announced`."""
     need_office(call, OPERATOR)
     door, now = call.door, moment(call.door.clock())
+    start, end = moment(instant(body.start or now) or 0), moment(instant(body.end) or 0)  # in UTC, as calendars have it
     made = Announcement(
-        id=secrets.token_hex(8), text=one_line(body.text), start=body.start or now, end=body.end,
-        caller=call.caller.name, created=now,
+        id=secrets.token_hex(8), text=one_line(body.text), start=start, end=end, caller=call.caller.name, created=now
     )  # fmt: skip
     if not made.text:
         raise unprocessable("text: found nothing to be read, expected words")

@@ -48,6 +48,17 @@ def test_everybody_sees_what_an_operator_announces(
     assert user.get("/announcements").json() == {"items": []}
 
 
+def test_what_has_begun_long_ago_is_in_calendars(
+    gateway: GatewayUnderTest, operator: httpx.Client, user: httpx.Client
+) -> None:
+    """From the first instant on that a calendar has, whatever the zone."""
+    path = user.post("/feeds", json={}).json()["path"]
+    made = operator.post("/announcements", json={**OUTAGE, "start": "0001-01-01T00:00:00+14:00"}).json()
+    assert made["start"] == "1970-01-01T00:00:00Z"
+    assert "Outage: no power" in fetched(gateway, path).text
+    operator.post(f"/announcements/{made['id']}/remove")
+
+
 @pytest.mark.parametrize(
     ("more", "detail"),
     [
