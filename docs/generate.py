@@ -42,7 +42,7 @@ from leasekit.policies.broker.preemption import PreemptionSettings
 from leasekit.policies.broker.priority import PrioritySettings
 from leasekit.policies.broker.quotas import QuotaSettings
 from leasekit.policies.broker.spot import SpotSettings
-from leasekit.policies.broker.standard import StandardSettings
+from leasekit.policies.broker.turn import StandardSettings
 from leasekit.policies.guest.filters import FlopFlipSettings
 from leasekit.policies.guest.load_following import LoadFollowingSettings
 from leasekit.policies.guest.replaying import ReplaySettings, UsersSettings

@@ -26,7 +26,7 @@ messages, actions, transitions and flips from the beginning.
 - ``requests`` of each guest, each of its types, and each of a site's types: :mod:`.request_book`, from the beginning.
 - ``reported``: the numbers that mappers report, by actor and name: each one's ``mean`` by time, ``least``, ``most`` and
   ``last``, from when it was first known.
-- ``mapper_errors``: what actors had to say of their mappers, by actor and kind (:mod:`leasekit.actors.turns`).
+- ``mapper_errors``: what actors had to say of their mappers, by actor and kind (:mod:`leasekit.actors.base`).
 - ``mishaps``: what went wrong as the file says: :meth:`.mishaps.Mishaps.summary`.
 - of each site that switches units ``energy``: :meth:`.energy.account.EnergyAccount.summary`.
 - ``events``: how often an actor was woken with something due, ticks on which nothing was due left out; ``timers``:

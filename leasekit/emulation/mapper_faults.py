@@ -21,7 +21,7 @@ from traceback import walk_stack
 from types import FrameType
 from typing import Final
 
-from leasekit.actors.turns import place, run_turn
+from leasekit.actors.base import place, run_turn
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import SECOND, Duration, format_duration
 
@@ -42,7 +42,7 @@ class MapperFaults:
         self._counts: dict[str, Counter[str]] = {}
 
     def add(self, since_start: str, actor: str, kind: str, text: str) -> None:
-        """``actor`` says so, at so long after the start: ``kind`` is one of :mod:`leasekit.actors.turns`."""
+        """``actor`` says so, at so long after the start: ``kind`` is one of :mod:`leasekit.actors.base`."""
         self._counts.setdefault(actor, Counter())[kind] += 1
         alike = actor, _VARIES.sub("", text)
         if self._tell is not None and alike not in self._told:

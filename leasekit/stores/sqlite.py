@@ -21,7 +21,7 @@ from typing import Final
 from leasekit.core.reasons import with_code
 from leasekit.core.schema import COPIED, LOG, LOG_COLUMNS, TABLES, Change, History, LogRow, Row, StoreError
 from leasekit.core.time import SECOND, Duration, Instant, Term
-from leasekit.stores.batch import COLUMNS, LIVE, Batch, archived_table, make_batch, plain_table
+from leasekit.stores.memory import COLUMNS, LIVE, Batch, archived_table, make_batch, plain_table
 from leasekit.stores.migrations import APPLICATION_ID, migrate, newest
 from leasekit.stores.tidying import Tidying
 

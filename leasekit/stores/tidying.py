@@ -14,7 +14,7 @@ import attrs
 
 from leasekit.core.schema import LOG, History
 from leasekit.core.time import Instant
-from leasekit.stores.batch import COLUMNS, LIVE, Batch
+from leasekit.stores.memory import COLUMNS, LIVE, Batch
 
 EVERY: Final = 256
 """After how many new lines of the log the store is tidied."""

@@ -7,9 +7,8 @@ from typing import Any
 
 import attrs
 
-from leasekit.actors.commanded import ANSWER_KEPT, Commanded
 from leasekit.actors.kernel import Dispatch, Kernel, command
-from leasekit.actors.peering import Calls, Keyring
+from leasekit.actors.peering import ANSWER_KEPT, Calls, Commanded, Keyring
 from leasekit.actors.settings import ActorSettings
 from leasekit.core.claims.signed import ED25519, Keypair
 from leasekit.core.commands import ShowLease

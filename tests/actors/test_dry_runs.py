@@ -9,9 +9,9 @@ from actor_bench import Bench, Fault, Mappers, Plan
 from bad_mappers import BAD_MAPPERS
 from msgspec.structs import replace
 
+from leasekit.actors.base import run_turn
 from leasekit.actors.broker.requests import PEER_DRY_RUNS_MAX
 from leasekit.actors.guest.requests import DRY_RUN_TIMEOUT
-from leasekit.actors.turns import run_turn
 from leasekit.core.claims.signed import key_tag
 from leasekit.core.mappers import BrokerCycle, Grant
 from leasekit.core.protocol.messages import DryRun, DryRunAnswer, ErrorReply, RequestTicket

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 
+from leasekit.actors.base import MapperTurns
 from leasekit.actors.broker.book import Book, RequestQueue
 from leasekit.actors.broker.grants import Answers, Introductions
 from leasekit.actors.broker.planner import Holds, Planner, Quotes
@@ -19,7 +20,6 @@ from leasekit.actors.kernel import Dispatch, Kernel, command, deferred, query, t
 from leasekit.actors.peering import ADMINISTER_TIMEOUT, Calls, Keyring, Peering
 from leasekit.actors.served import REPORTS_KEPT, Notices, Reports, Served
 from leasekit.actors.settings import ActorSettings, BrokerSettings, DelegationSpec, Peer
-from leasekit.actors.turns import MapperTurns
 from leasekit.core.claims.claim import delegate, delegate_root
 from leasekit.core.claims.signed import ED25519, ENDORSEMENT, Keypair, check_statement, endorse, key_tag
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError

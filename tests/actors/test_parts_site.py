@@ -11,7 +11,6 @@ from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Notices, Reports, Served
 from leasekit.actors.settings import ActorSettings, AuthoritySettings, DelegationSpec, Peer, UnitGroup
-from leasekit.actors.site.assignment import Assignment
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.claims import (
     Accusations,
@@ -21,8 +20,8 @@ from leasekit.actors.site.claims import (
     SiteClaims,
     SiteDelegations,
 )
-from leasekit.actors.site.failures import Replacements, SiteOutages, UnitCommands, UnitEnds, UnitFailures
-from leasekit.actors.site.inventory import Inventory
+from leasekit.actors.site.failures import Assignment, Replacements, SiteOutages, UnitCommands, UnitEnds, UnitFailures
+from leasekit.actors.site.inventory import Inventory, SiteSaved
 from leasekit.actors.site.leases import (
     GROW,
     NEW,
@@ -48,7 +47,6 @@ from leasekit.actors.site.redeems import (
     TicketAdmission,
     TicketChecks,
 )
-from leasekit.actors.site.saved import SiteSaved
 from leasekit.actors.site.units import Units
 from leasekit.core.claims.claim import Ticket, delegate, delegate_root
 from leasekit.core.claims.signed import ED25519, RELINQUISHMENT, TRUNCATION, Keypair, key_tag, state

@@ -15,7 +15,7 @@ from leasekit.policies.broker.fcfs import FcfsSettings
 from leasekit.policies.broker.preemption import PreemptionSettings
 from leasekit.policies.broker.priority import PrioritySettings
 from leasekit.policies.broker.quotas import QuotaSettings
-from leasekit.policies.broker.standard import StandardSettings
+from leasekit.policies.broker.turn import StandardSettings
 from leasekit.policies.registry import BUILT_IN
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

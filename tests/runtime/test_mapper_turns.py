@@ -13,7 +13,7 @@ import pytest
 from cli_daemons import running
 from polling import poll
 
-from leasekit.actors.turns import run_turn
+from leasekit.actors.base import run_turn
 from leasekit.config.load import load
 from leasekit.config.shell import ShellSettings
 from leasekit.core.steps import Turn, TurnDone

@@ -38,10 +38,10 @@ from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Peering
 from leasekit.actors.served import Served
-from leasekit.actors.site.assignment import Assignment
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.claims import SiteClaims, SiteDelegations
-from leasekit.actors.site.failures import SiteOutages
+from leasekit.actors.site.failures import Assignment, SiteOutages
+from leasekit.actors.site.inventory import SiteSaved
 from leasekit.actors.site.leases import SiteLeases
 from leasekit.actors.site.maintenance import Maintenance
 from leasekit.actors.site.redeems import (
@@ -52,7 +52,6 @@ from leasekit.actors.site.redeems import (
     Redemptions,
     TicketChecks,
 )
-from leasekit.actors.site.saved import SiteSaved
 from leasekit.actors.site.unit_changes import UnitChanges
 from leasekit.actors.site.units import Units
 from leasekit.core.claims.signed import Ed25519

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 
-from leasekit.actors.base import Server
+from leasekit.actors.base import Carriers, MapperTurns, Server, is_inline, plans_apart
 from leasekit.actors.broker.book import Book, EndedBook, RequestQueue, UsageBook
-from leasekit.actors.broker.claims import GrantedClaims, ReportsOfSites, ReturnedTickets, Statements
+from leasekit.actors.broker.claims import BookedTimes, GrantedClaims, ReportsOfSites, ReturnedTickets, Statements
 from leasekit.actors.broker.delegations import (
     LargestPieces,
     ReleasedSources,
@@ -37,11 +37,10 @@ from leasekit.actors.broker.grants import (
 from leasekit.actors.broker.planner import Holds, Planner, Quotes
 from leasekit.actors.broker.preemption import LongestRuns, Market, Preemption, Promises
 from leasekit.actors.broker.requests import Admission, DryRuns, Refusals, Requests
-from leasekit.actors.broker.slots import BookCalendar, BookedTimes, GrantedSlots, SlotFinder
+from leasekit.actors.broker.slots import BookCalendar, GrantedSlots, SlotFinder
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import keeps, query
 from leasekit.actors.settings import BrokerSettings, Peer
-from leasekit.actors.turns import Carriers, MapperTurns, is_inline, plans_apart
 from leasekit.core.answers import (
     BrokerLeaseDetails,
     BrokerStatus,

@@ -6,7 +6,8 @@ back, for a modify that was taken, and for a truncation. Until then they stay bo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import attrs
@@ -583,3 +584,41 @@ class ReportsOfSites:
                 self._statements.check_receipt(lease, claim, message.receipt)
                 self._granted.settle_for(lease, place + 1)
                 self._kernel.touch(lease)
+
+
+@keeps(derived="_order _places")
+@attrs.define(eq=False, slots=False)
+class BookedTimes:
+    """The leases that have claims, in the order in which they begin: from the first question on, as most brokers are
+    never asked.
+    """
+
+    _granted: GrantedClaims
+    _order: list[tuple[Instant, Instant, str]] | None = attrs.field(default=None, init=False)
+    """When each begins and ends, and its id."""
+    _places: dict[str, tuple[Instant, Instant, str]] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._granted.moved.append(self._moved)
+
+    def within(self, term: Term) -> Iterator[BrokerLease]:
+        """Those that have a part of a term, in order."""
+        if self._order is None:
+            self._order = []
+            for lease in self._granted.leases.values():
+                self._moved(lease)
+        order = self._order
+        for place in range(bisect_left(order, (term.end,))):
+            _, end, id_ = order[place]
+            if end > term.start:
+                yield self._granted.leases[id_]
+
+    def _moved(self, lease: BrokerLease) -> None:
+        if self._order is None:
+            return
+        before = self._places.pop(lease.id, None)
+        if before is not None:
+            del self._order[bisect_left(self._order, before)]
+        if lease.claims and lease.ended < 0:
+            after = self._places[lease.id] = (lease.claims[0].term.start, lease.claims[-1].term.end, lease.id)
+            insort(self._order, after)

@@ -16,12 +16,12 @@ from typing import Any, Final
 import attrs
 from msgspec.structs import replace
 
+from leasekit.actors.base import FAILED, MALFORMED, NOT_CARRIED_OUT, check_decision
 from leasekit.actors.broker.book import Book
 from leasekit.actors.kernel import Kernel, keeps, query, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Served
 from leasekit.actors.settings import REQUEST, BrokerSettings
-from leasekit.actors.turns import FAILED, MALFORMED, NOT_CARRIED_OUT, check_decision
 from leasekit.core.answers import HeldPartDetails, HoldDetails
 from leasekit.core.claims.claim import JOINED_MAX
 from leasekit.core.errors import CommandError, RemoteError

@@ -13,13 +13,13 @@ from typing import Any, Final, Protocol
 import attrs
 from msgspec.structs import replace
 
+from leasekit.actors.base import FAILED, NOT_CARRIED_OUT, check_decision
 from leasekit.actors.broker.book import Book, RequestQueue
 from leasekit.actors.broker.claims import place_of
 from leasekit.actors.broker.grants import Answers, HeldParts
 from leasekit.actors.kernel import Kernel, keeps, takes
 from leasekit.actors.served import OLD, Served
 from leasekit.actors.settings import REQUEST, BrokerSettings
-from leasekit.actors.turns import FAILED, NOT_CARRIED_OUT, check_decision
 from leasekit.core.accounts import BID, NOT_TAKEN
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Container, Iterator, Mapping
 from functools import partial
 from heapq import merge
@@ -13,9 +12,9 @@ import attrs
 from msgspec.structs import replace
 
 from leasekit.actors.broker.book import Book
-from leasekit.actors.broker.claims import GrantedClaims
+from leasekit.actors.broker.claims import BookedTimes
 from leasekit.actors.broker.requests import GRANTED, DryRuns
-from leasekit.actors.kernel import Kernel, deferred, keeps, query
+from leasekit.actors.kernel import Kernel, deferred, query
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Served
 from leasekit.actors.settings import REQUEST
@@ -28,47 +27,9 @@ from leasekit.core.profile import binned
 from leasekit.core.protocol.messages import DryRun, DryRunAnswer
 from leasekit.core.reasons import Code
 from leasekit.core.steps import Command, Reply
-from leasekit.core.time import Instant, Term
+from leasekit.core.time import Term
 from leasekit.core.timetable import ClassedTimetable
 from leasekit.core.vectors import needs_of
-
-
-@keeps(derived="_order _places")
-@attrs.define(eq=False, slots=False)
-class BookedTimes:
-    """The leases that have claims, in the order in which they begin: from the first question on, as most brokers are
-    never asked.
-    """
-
-    _granted: GrantedClaims
-    _order: list[tuple[Instant, Instant, str]] | None = attrs.field(default=None, init=False)
-    """When each begins and ends, and its id."""
-    _places: dict[str, tuple[Instant, Instant, str]] = attrs.field(factory=dict, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._granted.moved.append(self._moved)
-
-    def within(self, term: Term) -> Iterator[BrokerLease]:
-        """Those that have a part of a term, in order."""
-        if self._order is None:
-            self._order = []
-            for lease in self._granted.leases.values():
-                self._moved(lease)
-        order = self._order
-        for place in range(bisect_left(order, (term.end,))):
-            _, end, id_ = order[place]
-            if end > term.start:
-                yield self._granted.leases[id_]
-
-    def _moved(self, lease: BrokerLease) -> None:
-        if self._order is None:
-            return
-        before = self._places.pop(lease.id, None)
-        if before is not None:
-            del self._order[bisect_left(self._order, before)]
-        if lease.claims and lease.ended < 0:
-            after = self._places[lease.id] = (lease.claims[0].term.start, lease.claims[-1].term.end, lease.id)
-            insort(self._order, after)
 
 
 @attrs.define(eq=False)

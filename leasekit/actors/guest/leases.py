@@ -13,10 +13,10 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
+from leasekit.actors.base import check_decision
 from leasekit.actors.kernel import Kernel, earliest, keeps, query, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.settings import GuestSettings
-from leasekit.actors.turns import check_decision
 from leasekit.core.answers import (
     ContinuationDetails,
     GrantDetails,

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from leasekit.actors.base import Actor
+from leasekit.actors.base import FAILED, Actor, MapperTurns, check_decision, is_inline, run_turn
 from leasekit.actors.guest.answers import (
     BrokerAnswers,
     BrokerUpdates,
@@ -22,7 +22,6 @@ from leasekit.actors.guest.answers import (
     SiteUpdates,
     Tickets,
 )
-from leasekit.actors.guest.keepalives import Keepalives
 from leasekit.actors.guest.leases import GuestOperations, Leases, Limits, Returns
 from leasekit.actors.guest.lifecycle import (
     Endings,
@@ -31,11 +30,10 @@ from leasekit.actors.guest.lifecycle import (
     Redeems,
     Transitions,
 )
-from leasekit.actors.guest.requests import DryRunRequests, LeaseChanges, LeaseRequests, Slices
+from leasekit.actors.guest.requests import DryRunRequests, Keepalives, LeaseChanges, LeaseRequests, Slices
 from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
 from leasekit.actors.kernel import Kernel, query
 from leasekit.actors.settings import GuestSettings, Peer
-from leasekit.actors.turns import FAILED, MapperTurns, check_decision, is_inline, run_turn
 from leasekit.core.answers import GuestStatus
 from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.errors import CommandError

@@ -11,7 +11,6 @@ from leasekit.actors.base import Server
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import query
 from leasekit.actors.settings import AuthoritySettings, Peer
-from leasekit.actors.site.assignment import Assignment
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.claims import (
     Accusations,
@@ -21,8 +20,16 @@ from leasekit.actors.site.claims import (
     SiteClaims,
     SiteDelegations,
 )
-from leasekit.actors.site.failures import Replacements, SiteOutages, UnitCommands, UnitEnds, UnitFailures, UnitMoves
-from leasekit.actors.site.inventory import Inventory
+from leasekit.actors.site.failures import (
+    Assignment,
+    Replacements,
+    SiteOutages,
+    UnitCommands,
+    UnitEnds,
+    UnitFailures,
+    UnitMoves,
+)
+from leasekit.actors.site.inventory import Inventory, SiteSaved
 from leasekit.actors.site.leases import (
     DemandQueue,
     LeaseEnds,
@@ -45,7 +52,6 @@ from leasekit.actors.site.redeems import (
     TicketAdmission,
     TicketChecks,
 )
-from leasekit.actors.site.saved import SiteSaved
 from leasekit.actors.site.shown import SiteCalendar
 from leasekit.actors.site.unit_changes import UnitChanges
 from leasekit.actors.site.units import Units, summary

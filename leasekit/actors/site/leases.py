@@ -15,12 +15,12 @@ from typing import Final
 
 import attrs
 
+from leasekit.actors.base import MapperTurns, is_inline
 from leasekit.actors.kernel import Kernel, earliest, keeps
 from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars
-from leasekit.actors.site.saved import SiteSaved
+from leasekit.actors.site.inventory import SiteSaved
 from leasekit.actors.site.units import Units, UnitsSnapshot, host_changes, host_views
-from leasekit.actors.turns import MapperTurns, is_inline
 from leasekit.core.claims.signed import CONTRACT, Signer, Statement, state
 from leasekit.core.drivers import UNIT_HOST
 from leasekit.core.leases.records import SiteLease, SiteUnit

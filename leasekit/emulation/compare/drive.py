@@ -20,9 +20,9 @@ from typing import Any, Final, cast
 
 import attrs
 
+from leasekit.actors.base import is_inline
 from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import AuthoritySettings, UnitGroup
-from leasekit.actors.turns import is_inline
 from leasekit.core.drivers import RESUME, SAVE
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases import service_manager as sm
@@ -71,7 +71,7 @@ class DriveOutcome:
     at most, ``seconds`` the real time of it all, ``cpu_seconds`` the processor's, whatever else the machine does;
     ``mapper_cpu_seconds`` of these went to the mapper's turns. ``booked_ahead`` is how many starts were granted for
     later, ``suspended`` when those ran, by position, that were suspended on the way, ``suspensions`` how often that
-    was. ``mapper_errors`` is how often the mapper went wrong, by kind (:mod:`leasekit.actors.turns`).
+    was. ``mapper_errors`` is how often the mapper went wrong, by kind (:mod:`leasekit.actors.base`).
     """
 
     starts: array[int]

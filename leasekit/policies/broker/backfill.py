@@ -11,8 +11,8 @@ import attrs
 
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, MINUTE
-from leasekit.policies.broker.standard import StandardMapper, StandardSettings
 from leasekit.policies.broker.suspension import Suspender, Suspension
+from leasekit.policies.broker.turn import StandardMapper, StandardSettings
 from leasekit.policies.broker.waiting import ByArrival, Mode, Order, Waiting
 
 

@@ -28,7 +28,7 @@ import attrs
 
 from leasekit.core.time import DAY
 from leasekit.policies.broker.capacity import Balance
-from leasekit.policies.broker.standard import Booking, Rule, StandardMapper, StandardSettings
+from leasekit.policies.broker.turn import Booking, Rule, StandardMapper, StandardSettings
 from leasekit.policies.broker.waiting import ByArrival, Waiting
 
 

@@ -44,8 +44,7 @@ from leasekit.core.time import HOUR, Instant, Term
 from leasekit.policies.broker import reasons
 from leasekit.policies.broker.capacity import ClassedView, Place
 from leasekit.policies.broker.quotas import Limit
-from leasekit.policies.broker.standard import NEW, StandardMapper, StandardSettings, decide, items, plain
-from leasekit.policies.broker.turn import BrokerTurn
+from leasekit.policies.broker.turn import NEW, BrokerTurn, StandardMapper, StandardSettings, decide, items, plain
 from leasekit.policies.preempting.costs import COSTS, Amount, CostError, VictimCost, costs_of, total
 from leasekit.policies.preempting.hosts import HostedLease, Vector
 from leasekit.policies.preempting.victims import TABLE_MAX, all_victims, choose_victims

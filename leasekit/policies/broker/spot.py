@@ -27,8 +27,7 @@ from leasekit.core.reasons import Coded
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, INSTANT_MAX, MINUTE, Instant
 from leasekit.policies.broker.preemption import VictimTurn, granted_to
-from leasekit.policies.broker.standard import NEW, StandardMapper, StandardSettings, decide, items
-from leasekit.policies.broker.turn import BrokerTurn
+from leasekit.policies.broker.turn import NEW, BrokerTurn, StandardMapper, StandardSettings, decide, items
 from leasekit.policies.preempting.hosts import HostedLease
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import attrs
 
-from leasekit.policies.broker.standard import Booking, StandardMapper, StandardSettings, fixed_first
+from leasekit.policies.broker.turn import Booking, StandardMapper, StandardSettings, fixed_first
 
 
 @attrs.frozen(kw_only=True)

@@ -30,9 +30,8 @@ from leasekit.core.time import Duration, Instant, Term
 from leasekit.policies.broker import reasons
 from leasekit.policies.broker.capacity import CapacityView, Place, pick
 from leasekit.policies.broker.line import Key, Lane, Line, LineBucket, LineEntry
-from leasekit.policies.broker.standard import NEW, decide, items, plain
 from leasekit.policies.broker.suspension import Suspender
-from leasekit.policies.broker.turn import EXPLAINED_MAX, BrokerTurn
+from leasekit.policies.broker.turn import EXPLAINED_MAX, NEW, BrokerTurn, decide, items, plain
 
 Mode = Literal["easy", "conservative", "strict"]
 

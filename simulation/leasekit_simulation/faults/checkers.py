@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from leasekit.actors.turns import FAILED, NOT_CARRIED_OUT
+from leasekit.actors.base import FAILED, NOT_CARRIED_OUT
 from leasekit.core.claims.claim import decode_ticket, split_tickets
 from leasekit.core.leases import authority, broker, delegation, outage, plans, power, returns, saved, service_manager
 from leasekit.core.leases.machine import TransitionTable
