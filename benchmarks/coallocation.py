@@ -33,15 +33,12 @@ from typing import NamedTuple
 
 from _report import Result, emit, result
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from coallocation_problems import large_resources, loaded_books, ring_request, small_problem, typed_request
+
 from leasekit.core.time import DAY, SECOND, Term
 from leasekit.emulation.coallocation.experiment import Testbed, draw_requests, read_testbed
-from leasekit.emulation.coallocation.problems import (
-    large_resources,
-    loaded_books,
-    ring_request,
-    small_problem,
-    typed_request,
-)
 from leasekit.policies.broker.coallocation import milp
 from leasekit.policies.broker.coallocation.frames import (
     Books,

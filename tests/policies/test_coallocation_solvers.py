@@ -7,9 +7,9 @@ from itertools import pairwise
 from random import Random
 
 import pytest
+from coallocation_problems import ring_request, small_problem
 
 from leasekit.core.errors import LeasekitError
-from leasekit.emulation.coallocation.problems import ring_request, small_problem
 from leasekit.policies.broker.coallocation import milp
 from leasekit.policies.broker.coallocation.bounds import Bounds, Ground, best_of
 from leasekit.policies.broker.coallocation.checker import faults
