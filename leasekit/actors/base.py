@@ -359,10 +359,6 @@ class MapperTurns:
         self._kernel.complain(text, "mapper", kind)
 
 
-_SUBJECTS: Final = ("lease", "delegation", "peer", "claim", "command", "query", "plan")
-"""The fields that say what a message is about."""
-
-
 class Actor:
     """The common part of an actor; see :mod:`leasekit.core.steps` for the contract with its shell."""
 
@@ -500,9 +496,7 @@ class Actor:
     def _refuse_message(self, peer: str, message: Message, error: RemoteError) -> None:
         """Say so to the sender; nothing is written, so that a hostile peer can't fill the store."""
         if not isinstance(message, ErrorReply):
-            subject = next((getattr(message, field) for field in _SUBJECTS if hasattr(message, field)), "")
-            number = getattr(message, "number", 0)
-            self.kernel.send(peer, ErrorReply(subject, number, error.reason))
+            self.kernel.send(peer, ErrorReply(message.subject, getattr(message, "number", 0), error.reason))
 
     def _connected(self, connected: Connected) -> None:
         for tell in self.dispatch.connected:

@@ -224,6 +224,7 @@ class Issuer(Protocol):
 
     def is_outdated(self, record: Delegation) -> bool:
         """Whether what was given is not there as it was, so that other units are to stand in its place."""
+        return False
 
     def delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
         """Cut the claim that ``spec`` asks for, and :meth:`Issued.offer` it as ``id_``. It goes on from ``last``, or
@@ -235,18 +236,22 @@ class Issuer(Protocol):
 
     def check_given_in_all(self, type_: str) -> None:
         """Raises ``CommandError`` if more of a type is to be given in all than there is."""
+        return
 
     def is_own_claim(self, peer: str, ticket: Ticket, offered: Delegation) -> bool:
         """Whether ``ticket``, which its holder shows, is of the chain of ``offered``, and this issuer forgot it."""
+        return False
 
     def offer_taken(self, record: Delegation) -> None:
         """The holder has ``record``: tell it what it had better know of it."""
+        return
 
     def offer_refused(self, record: Delegation) -> None:
         """The holder does not take ``record``: nobody is to use it, and its units may be given to others."""
 
     def taken_back(self, record: Delegation) -> None:
         """The operator has taken ``record`` back: stop what depends on it."""
+        return
 
     def let_go(self, record: Delegation, until: Instant) -> None:
         """The holder has heard of it; what it granted before ends at ``until``."""

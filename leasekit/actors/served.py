@@ -27,13 +27,18 @@ from leasekit.core.protocol.messages import (
     LIFE,
     Accepted,
     Ack,
+    ClaimReport,
     CloseLease,
     ErrorReply,
+    Introduce,
     LeaseUpdate,
+    LetGo,
     Message,
     Redeem,
     RequestTicket,
     TicketUpdate,
+    Truncated,
+    Withhold,
     acknowledge,
 )
 from leasekit.core.reasons import Code, Reason, words
@@ -277,6 +282,9 @@ class Served(Generic[L]):
         return lease
 
 
+NoticeMessage: TypeAlias = ClaimReport | Introduce | LetGo | Truncated | Withhold
+
+
 @keeps(rows="_notices")
 @attrs.define(eq=False, slots=False)
 class Notices:
@@ -300,12 +308,12 @@ class Notices:
     def __iter__(self) -> Iterator[Notice]:
         return iter(self._notices.values())
 
-    def owe(self, id_: str, peer: str, subject: str, number: int, message: Message, until: Instant) -> None:
+    def owe(self, id_: str, peer: str, message: NoticeMessage, until: Instant) -> None:
         """Owe ``message`` to ``peer``; a notice of the same ``id_`` that is still due is replaced."""
         old = self._notices.get(id_)
         if old is not None:
             self._end(old)
-        notice = Notice(id_, peer, subject, number, until, encode_message(message))
+        notice = Notice(id_, peer, message.subject, message.number, until, encode_message(message))
         self._notices[id_] = notice
         self._send(notice)
         self._kernel.touch(notice)

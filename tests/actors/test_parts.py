@@ -478,7 +478,7 @@ def test_notices_are_due_until_they_are_accepted(kernel: Kernel) -> None:
     notices = Notices(kernel)
     notices.accepted.append(accepted)
     message = Introduce("web", 5, b"word")
-    notices.owe("a", "site", "web", 5, message, 2 * HOUR)
+    notices.owe("a", "site", message, 2 * HOUR)
     assert sent(kernel) == [("site", message)]
     kernel.tick(HOUR + kernel.settings.retry_first)
     assert sent(kernel) == [("site", message)]
@@ -488,7 +488,7 @@ def test_notices_are_due_until_they_are_accepted(kernel: Kernel) -> None:
     assert [notice.id for notice in notices] == ["a"]
     notices._on_accepted("site", Accepted("web", 5, b"r"))
     assert (taken, list(notices)) == ([("a", b"r")], [])
-    notices.owe("b", "site", "web", 6, message, 2 * HOUR)
+    notices.owe("b", "site", Introduce("web", 6, b"word"), 2 * HOUR)
     kernel.take()
     kernel.tick(2 * HOUR)
     assert list(notices) == []

@@ -421,7 +421,7 @@ BUGS: Final[dict[str, Bug]] = {
         EarlyEnds, "_on_truncated", "if lapsed and known is not None and known.is_redeemed:", "if False:"
     ),
     "a broker grants anew what nobody redeemed, as it thinks": Bug(
-        Lapses, "due", "self._notices.owe(id_, site, lease.id, message.number, message, claim.term.end)",
+        Lapses, "due", 'self._notices.owe(f"lapse:{lease.id}#{claim.key}", site, message, claim.term.end)',
         "self._granted.end(lease, claim, claim.term.start)",
     ),
     "a broker grants what it has agreed to withhold": Bug(

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from leasekit.actors.broker.book import Book, rest_of
 from leasekit.actors.broker.claims import TRUNCATE, GrantedClaims, keep_receipt
-from leasekit.actors.issued import Issued, in_order, replaced_by, taken_back, units_of_class, withheld_shares
+from leasekit.actors.issued import Issued, Issuer, in_order, replaced_by, taken_back, units_of_class, withheld_shares
 from leasekit.actors.kernel import Kernel, command, earliest, keeps, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Notices, Served
@@ -56,8 +56,10 @@ def _key(id_: str) -> str:
 
 @keeps(volatile="_begun")
 @attrs.define(eq=False, slots=False)
-class Subdelegation:
-    """What the settings say is given of what is in ``book``: the issuer of :attr:`issued`."""
+class Subdelegation(Issuer):
+    """What the settings say is given of what is in ``book``: the issuer of :attr:`issued`. Whether there is as much as
+    is to be given shows when its sites have delegated. What it forgot it can't tell from what others made up.
+    """
 
     _kernel: Kernel
     _keyring: Keyring
@@ -78,10 +80,6 @@ class Subdelegation:
     def delegation_specs(self) -> Sequence[DelegationSpec]:
         """What the settings say is to be given."""
         return self._settings.delegations
-
-    def is_outdated(self, record: Delegation) -> bool:
-        """What it holds says which units there are."""
-        return False
 
     def most_of(self, spec: DelegationSpec) -> int:
         """As many as are asked for."""
@@ -156,23 +154,11 @@ class Subdelegation:
             if any(each) and window.units:
                 number = self._kernel.next("serial")
                 message = Withhold(record.id, number, window.window, sum(each), window.term, window.reason, each)
-                self._notices.owe(
-                    f"{window.window}@{record.id}", record.peer, record.id, number, message, window.term.end
-                )
+                self._notices.owe(f"{window.window}@{record.id}", record.peer, message, window.term.end)
 
     def offer_refused(self, record: Delegation) -> None:
         """The holder has the claim all the same: its units are free when the site knows that it is not to be used."""
         self._end_claim(record, record.term.start)
-
-    def taken_back(self, record: Delegation) -> None:
-        """Its holder stops what depends on it."""
-
-    def is_own_claim(self, peer: str, ticket: Ticket, offered: Delegation) -> bool:
-        """What this broker forgot it can't tell from what others made up."""
-        return False
-
-    def check_given_in_all(self, type_: str) -> None:
-        """Whether there is as much shows when its sites have delegated."""
 
     def let_go(self, record: Delegation, until: Instant) -> None:
         """What the holder granted before may go on until then."""
@@ -184,11 +170,10 @@ class Subdelegation:
         if record.site not in self._keyring.peers:
             self._kernel.complain(f"{record.id} stays reserved: its site {record.site!r} is no peer that could be told")
             return
-        number = self._kernel.next("serial")
         signer = self._keyring.signer_of(decode_ticket(record.ticket).leaf.issuer)
         statement = state(signer, TRUNCATION, record.digest, at, record.id).encode()
-        message = Truncated(record.id, number, record.ticket, statement)
-        self._notices.owe(f"{TRUNCATE}{record.id}", record.site, record.id, number, message, record.term.end)
+        message = Truncated(record.id, self._kernel.next("serial"), record.ticket, statement)
+        self._notices.owe(f"{TRUNCATE}{record.id}", record.site, message, record.term.end)
 
     def truncated(self, notice: Notice, receipt: bytes) -> None:
         """A site knows of the early end of a claim, and has given ``receipt``."""
@@ -588,8 +573,7 @@ class Withholding:
             if any(share) or told_before:
                 number = self._kernel.next("serial")
                 passed = replace(message, delegation=record.id, number=number, units=sum(share), by_class=share)
-                until = message.term.end
-                self._notices.owe(f"{message.window}@{record.id}", record.peer, record.id, number, passed, until)
+                self._notices.owe(f"{message.window}@{record.id}", record.peer, passed, message.term.end)
         self._book.note_news()
         self._kernel.touch(source)
 
@@ -675,7 +659,7 @@ class ReleasedSources:
             raise CommandError(f"source {name} is {found[0].state}: there is nothing to let go of")
         for source in sources:
             self._dependents.let_go(source, self._kernel.now, -1, Reason(Code.OPERATOR_LETS_GO))
-            number, until = self._kernel.next("serial"), self._dependents.busy_until(source)
-            message = LetGo(source.id, number, source.ticket, until)
-            self._notices.owe(f"let_go:{source.id}", source.peer, source.id, number, message, source.term.end)
+            until = self._dependents.busy_until(source)
+            message = LetGo(source.id, self._kernel.next("serial"), source.ticket, until)
+            self._notices.owe(f"let_go:{source.id}", source.peer, message, source.term.end)
         return ReleasedDelegations([one.id for one in sources])

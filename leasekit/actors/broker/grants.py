@@ -70,10 +70,9 @@ class Introductions:
         at, told = self._told.get((guest, site), (-DAY, 0))
         if at + DAY <= self._kernel.now or told + DAY < until:  # or the site may forget, before the lease begins
             self._told[guest, site] = self._kernel.now, max(told, until)
-            number = self._kernel.next("serial")
-            message = Introduce(guest, number, self._peering.endorsement(holder), until)
+            message = Introduce(guest, self._kernel.next("serial"), self._peering.endorsement(holder), until)
             # Due for longer than the lease is: the guest's next one may not be introduced anew.
-            self._notices.owe(f"introduce:{guest}@{site}", site, guest, number, message, max(until, source.term.end))
+            self._notices.owe(f"introduce:{guest}@{site}", site, message, max(until, source.term.end))
         if site not in self._endorsements:
             self._endorsements[site] = self._peering.endorsement(place)
         return self._endorsements[site]
@@ -201,8 +200,7 @@ class Lapses:
                 if claim.redeem_by + 2 * self._kernel.settings.clock_skew == at:
                     with suppress(CommandError):
                         site, message = self._statements.lapsed(lease, claim)
-                        id_ = f"lapse:{lease.id}#{claim.key}"
-                        self._notices.owe(id_, site, lease.id, message.number, message, claim.term.end)
+                        self._notices.owe(f"lapse:{lease.id}#{claim.key}", site, message, claim.term.end)
             self._kernel.touch(lease)
 
 

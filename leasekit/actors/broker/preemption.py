@@ -105,8 +105,7 @@ class Preemption:
         lease.ending = lease.ending._replace(at=at, suspended=suspend or lease.terms.on_preempt == REQUEUE)
         self._kernel.fire(lease, "preempt", Reason(Code.ENDS_AT, at=at).because(reason))
         for claim, site, message in told:
-            id_ = f"{TRUNCATE}{lease.id}#{claim.key}"
-            self._notices.owe(id_, site, lease.id, message.number, message, claim.term.end)
+            self._notices.owe(f"{TRUNCATE}{lease.id}#{claim.key}", site, message, claim.term.end)
         by = Reason(Code.ENDED_BY, self._granted.name)
         self._granted.notice(lease, lease.claims[-1], at, by.because(reason))
 

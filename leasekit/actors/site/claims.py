@@ -17,7 +17,7 @@ import attrs
 from attrs import evolve
 from msgspec import UNSET
 
-from leasekit.actors.issued import Issued
+from leasekit.actors.issued import Issued, Issuer
 from leasekit.actors.kernel import Kernel, command, keeps, query
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Notices, Reports
@@ -453,11 +453,8 @@ class ClaimReports:
         if peer is not None:
             if reason.code != Code.REPLACED and sum(n.peer == peer for n in self._notices) >= REPORTS_MAX:
                 return
-            number = self._kernel.next("serial")
-            message = ClaimReport(claim.id, number, reason, receipt)
-            self._notices.owe(
-                f"report:{reason.code}:{claim.id}@{peer}", peer, claim.id, number, message, claim.term.end
-            )
+            message = ClaimReport(claim.id, self._kernel.next("serial"), reason, receipt)
+            self._notices.owe(f"report:{reason.code}:{claim.id}@{peer}", peer, message, claim.term.end)
 
     def no_room(self, ticket: Ticket, short: Shortfall) -> TicketError:
         """Why the units aren't there: somebody was allowed to promise more than there is, or they are out of order."""
@@ -527,8 +524,8 @@ class Accusations:
 
 @keeps(volatile="_begun")
 @attrs.define(eq=False, slots=False)
-class SiteDelegations:
-    """A site's side of :class:`Issued`: see :class:`leasekit.actors.issued.Issuer`."""
+class SiteDelegations(Issuer):
+    """A site's side of :class:`Issued`."""
 
     _kernel: Kernel
     _keyring: Keyring
@@ -664,9 +661,6 @@ class SiteDelegations:
     def let_go(self, record: Delegation, until: Instant) -> None:
         """What the holder granted before may go on until then."""
         record.freed = max(self._kernel.now, until)
-
-    def offer_taken(self, record: Delegation) -> None:
-        """See :attr:`Issued.taken`."""
 
     def is_own_claim(self, peer: str, ticket: Ticket, offered: Delegation) -> bool:
         """The site's own signature is on it, and it is a claim that the site does not know as void."""

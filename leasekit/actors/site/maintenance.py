@@ -165,11 +165,10 @@ class Maintenance:
             for record in held:
                 each = in_order(decode_ticket(record.ticket).leaf, counts(told.get(record.id, {})))
                 if record.id in told and (any(each) or give_back or again):
-                    number = self._kernel.next("serial")
-                    share = tuple(0 for _ in each) if give_back else each
+                    number, share = self._kernel.next("serial"), tuple(0 for _ in each) if give_back else each
                     message = Withhold(record.id, number, window.id, sum(share), term, window.reason, share)
                     until = min(window.end, record.term.end)  # a window that is open has no end of its own
-                    self._notices.owe(f"{window.id}@{record.id}", record.peer, record.id, number, message, until)
+                    self._notices.owe(f"{window.id}@{record.id}", record.peer, message, until)
 
     def _spare(self, type_: str, class_: bytes, window: Window, part: Term) -> int:
         """The units of a class that the site has given to nobody over ``part``, and that no other window takes."""

@@ -172,8 +172,17 @@ class WireStruct(Struct, frozen=True, array_like=True):
     """What travels as an array of its fields, each of which holds what its type allows (above)."""
 
 
+SUBJECTS: Final = ("lease", "delegation", "peer", "claim", "command", "query", "plan")
+"""The fields that say what a message is about."""
+
+
 class MessageBase(WireStruct, frozen=True, tag_field="kind"):
     """What can travel by itself: its ``tag`` comes before its fields."""
+
+    @property
+    def subject(self) -> str:
+        """What it is about; empty if it does not say so."""
+        return next((getattr(self, field) for field in SUBJECTS if hasattr(self, field)), "")
 
 
 class AboutLease(MessageBase, frozen=True):
