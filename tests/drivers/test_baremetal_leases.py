@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 import pytest
 
 from leasekit.core.drivers import DriverError
-from leasekit.drivers.baremetal.leases import DhcpLease, leases_of, release
+from leasekit.drivers.baremetal.dnsmasq import DhcpLease, leases_of, release
 
 MAC = "02:00:00:00:00:0a"
 
@@ -37,7 +37,7 @@ def test_a_release_names_the_lease(monkeypatch):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         server.settimeout(20)
-        monkeypatch.setattr("leasekit.drivers.baremetal.leases.PORT", server.getsockname()[1])
+        monkeypatch.setattr("leasekit.drivers.baremetal.dnsmasq.PORT", server.getsockname()[1])
         release(DhcpLease(MAC, IPv4Address("10.0.0.5"), b"\x01me"), "127.0.0.1", "lo")
         packet = server.recv(2000)
     assert packet[:4] == bytes([1, 1, 6, 0])

@@ -398,7 +398,7 @@ def test_without_rights_or_programs(lab, tmp_path):
     assert "it comes with the package iproute2" in caught.value.errors[0]
     child = (
         "import sys\n"
-        "from leasekit.drivers.link.tools import missing_rights\n"
+        "from leasekit.drivers.link.driver import missing_rights\n"
         "import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "print(missing_rights(namespaces=True)); print(missing_rights(namespaces=False))\n"
     )

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasekit.core.time import Instant
-from leasekit.policies.authority.energy_offers import EnergyOffer, Rank
+from leasekit.policies.authority.energy import EnergyOffer, Rank
 
 DUES = st.sampled_from([None, 5, 10, 20])
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasekit.core.time import Term
-from leasekit.policies.authority.occupancy import Occupancy
+from leasekit.policies.authority.energy_holds import Occupancy
 
 NAMES = ["a", "b", "c"]
 keys = st.integers(0, 9)

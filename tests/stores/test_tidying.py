@@ -10,8 +10,7 @@ import pytest
 
 from leasekit.core.schema import LOG, Change, History, Row
 from leasekit.core.time import DAY, HOUR, WEEK
-from leasekit.stores.sqlite import SqliteStore
-from leasekit.stores.tidying import EVERY
+from leasekit.stores.sqlite import EVERY, SqliteStore
 
 LINES = 4
 

@@ -1,26 +1,79 @@
 """DHCP, TFTP and names for nodes by dnsmasq: one of the driver's own, or one that runs anyway.
 
 Either reads a file for each node in a folder for DHCP and in one for names, written beside and renamed. It sees what is
-new by itself; what is gone it must be told of.
+new by itself; what is gone it must be told of. That a DHCP lease is over it is told as the node would do it (RFC 2131),
+for it goes on to serve the lease's name.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
+import re
 import select
 import signal
+import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
+import attrs
+
 from leasekit.core.drivers import DriverError, SiteFaultError
 from leasekit.core.time import SECOND
-from leasekit.drivers.baremetal.leases import leases_of, release
 from leasekit.drivers.baremetal.settings import BootNetwork, External, Owned
 from leasekit.drivers.dnsmasq import dnsmasq_of, own_dnsmasq, own_user, start_dnsmasq
 from leasekit.drivers.names import one_line
 from leasekit.drivers.processes import ProcessState, open_process, process_state, send_signals
+
+PORT: Final = 67
+RELEASE: Final = 7
+_MAGIC: Final = bytes([99, 130, 83, 99])
+_OCTETS: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2})*")
+
+
+@attrs.frozen
+class DhcpLease:
+    """A line of dnsmasq's file: the client's identifier is empty where it gave none."""
+
+    mac: str
+    address: ipaddress.IPv4Address
+    client: bytes
+
+
+def leases_of(path: Path, mac: str) -> Iterator[DhcpLease]:
+    """The leases of a card. Raises ``DriverError`` if the file can't be read."""
+    try:
+        lines = path.read_text("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise SiteFaultError(f"can't read {path}: {error.strerror}") from error
+    for line in lines:
+        words = line.split()
+        if len(words) == 5 and words[1].lower() == mac.lower() and re.fullmatch(r"\d+(\.\d+){3}", words[2]):
+            client = bytes.fromhex(words[4].replace(":", "")) if _OCTETS.fullmatch(words[4]) else b""
+            yield DhcpLease(mac.lower(), ipaddress.IPv4Address(words[2]), client)
+
+
+def release(lease: DhcpLease, server: str, interface: str) -> None:
+    """Sends DHCPRELEASE for it to the server at that address of this machine's. Raises ``DriverError``."""
+    own = ipaddress.IPv4Address(server)
+    head = bytes([1, 1, 6, 0]) + bytes(8) + lease.address.packed + bytes(12)
+    options = bytes([53, 1, RELEASE, 54, 4]) + own.packed
+    if lease.client:
+        options += bytes([61, len(lease.client)]) + lease.client
+    card = bytes.fromhex(lease.mac.replace(":", "")).ljust(16, b"\0")
+    packet = head + card + bytes(192) + _MAGIC + options + b"\xff"
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
+            sender.sendto(packet, (server, PORT))
+    except OSError as error:
+        raise SiteFaultError(f"can't tell dnsmasq that {lease.address} is free: {error.strerror}") from error
+
 
 BOOT_SCRIPT: Final = "boot.ipxe"
 FIRMWARE: Final = {"0": "undionly.kpxe", "6": "ipxe.efi", "7": "ipxe.efi", "9": "ipxe.efi"}

@@ -1,33 +1,82 @@
-"""The driver itself: a node goes through erasing, imaging and starting for its lease, and is erased after it."""
+"""The driver itself: a node goes through erasing, imaging and starting for its lease, and is erased after it. Images
+are read through before they are first used, and again when they have changed.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
 
 import attrs
 import trio
 
-from leasekit.core.drivers import DriverError, Finding, OnlyUnits, Orphan, ProbeResult, Timeouts, UnitContext
+from leasekit.core.drivers import (
+    DriverError,
+    Finding,
+    OnlyUnits,
+    Orphan,
+    ProbeResult,
+    SiteFaultError,
+    Timeouts,
+    UnitContext,
+)
 from leasekit.core.properties import Properties
 from leasekit.core.settings import SettingsError
 from leasekit.core.time import HOUR
 from leasekit.drivers.baremetal.agent import MOVED
 from leasekit.drivers.baremetal.examining import examine
 from leasekit.drivers.baremetal.guest import BootWaiting
-from leasekit.drivers.baremetal.images import CheckedFiles
 from leasekit.drivers.baremetal.plan import NodePlan, bare_addresses, make_plan, make_seed, node_of
 from leasekit.drivers.baremetal.records import SERVED, NodeRecord, new_token
 from leasekit.drivers.baremetal.services import Services
-from leasekit.drivers.baremetal.settings import BareMetalSettings, DiskImage
+from leasekit.drivers.baremetal.settings import BareMetalSettings, BootArtifact, DiskImage
 from leasekit.drivers.libvirt.plan import host_name, keys_digest
 from leasekit.drivers.libvirt.seed import make_host_key
-from leasekit.drivers.names import unknown_operation
+from leasekit.drivers.names import one_line, unknown_operation
 from leasekit.drivers.one_sided import SiteOnly
 from leasekit.drivers.power.base import BootDevice, PowerControl
 from leasekit.drivers.power.make import make_power
+
+
+class CheckedFiles:
+    """Files that are what the site means by them."""
+
+    def __init__(self) -> None:
+        self._right: dict[Path, tuple[object, ...]] = {}
+        self._reading = trio.Lock()
+
+    async def check(self, image: str, artifact: BootArtifact) -> int:
+        """The size of the file in bytes. Raises ``DriverError``, not worth a retry, if it is missing or another."""
+        # One at a time: ten nodes that start at once read an image once.
+        async with self._reading:
+            return await trio.to_thread.run_sync(self._check, image, artifact, abandon_on_cancel=True)
+
+    def _check(self, image: str, artifact: BootArtifact) -> int:
+        name = one_line(str(artifact.file))
+        try:
+            with artifact.file.open("rb") as file:
+                mark = _mark(file, artifact.sha256)
+                if self._right.get(artifact.file) != mark:
+                    found = file_digest(file, "sha256").hexdigest()
+                    if found != artifact.sha256:
+                        text = f"image {image}: {name} has the SHA-256 {found}, expected {artifact.sha256}"
+                        raise SiteFaultError(text, retry=False)
+                    self._right[artifact.file] = mark
+                return os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise SiteFaultError(f"image {image}: can't read {name}: {error.strerror}", retry=False) from error
+
+
+def _mark(file: BinaryIO, sha256: str) -> tuple[object, ...]:
+    """What changes when the file is written to or replaced."""
+    status = os.fstat(file.fileno())
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, sha256)
+
 
 SSH_PORT = "22"
 TIMEOUT = 2 * HOUR

@@ -1,21 +1,31 @@
-"""The driver itself: a unit adds its granule to its lease's class at both ends of its link, and takes it out again."""
+"""The driver itself: a unit adds its granule to its lease's class at both ends of its link, and takes it out again.
+
+Its memory is a file for each link, which says which units of it a lease has, and is written before the kernel is told.
+What the kernel should have follows from that, so setup and teardown may come in any order, twice, and after a restart.
+``tc`` and ``ip`` of iproute2 are told by batches on their standard input, never through a shell.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import attrs
 import trio
 
 from leasekit.core.drivers import DriverError, Finding, ProbeResult, SiteFaultError, UnitContext
 from leasekit.core.properties import Properties
 from leasekit.core.settings import SettingsError, expect_one_of
+from leasekit.core.time import SECOND, Duration
 from leasekit.core.topology import number_of
-from leasekit.drivers.files import find_executable
-from leasekit.drivers.link.record import Holding, LinkRecord, read_record, write_record
-from leasekit.drivers.link.settings import KBIT_MAX, End, LinkSettings, LinkTable
+from leasekit.drivers.commands import Run
+from leasekit.drivers.files import damaged, find_executable, read_table, write_whole
+from leasekit.drivers.link.settings import KBIT_MAX, SLOTS_MAX, End, LinkSettings, LinkTable
 from leasekit.drivers.link.shaping import (
+    HANDLE,
     Kind,
     Lane,
     LinkShape,
@@ -26,9 +36,254 @@ from leasekit.drivers.link.shaping import (
     leaves,
     removals,
 )
-from leasekit.drivers.link.tools import SEARCH, Counters, NoEndError, NoQueueError, Tools, missing_rights
 from leasekit.drivers.names import check_unit_id, unknown_operation
 from leasekit.drivers.one_sided import SiteOnly
+
+SEARCH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""The path on which the programs are looked for."""
+NET_ADMIN, SYS_ADMIN = 12, 21
+"""Capabilities of Linux (``man 7 capabilities``): to change interfaces, and to enter namespaces."""
+
+_GRACE: Final[Duration] = 2 * SECOND
+_CLASS: Final = re.compile(rf"class htb {HANDLE}([0-9a-f]+) .*?rate (\d+)([KMGT]?)bit")
+_SENT: Final = re.compile(r"Sent (\d+) bytes \d+ pkts? \(dropped (\d+)")
+_KBIT: Final = {"": 0.001, "K": 1, "M": 10**3, "G": 10**6, "T": 10**9}
+_GONE: Final = ("does not exist", "Cannot open network namespace", "Cannot find device", "No such device")
+
+
+class NoEndError(SiteFaultError):
+    """The interface of an end is not there."""
+
+
+class NoQueueError(SiteFaultError):
+    """The kernel has not the kind of queue that was asked for."""
+
+
+def missing_rights(*, namespaces: bool) -> str:
+    """What this process may not do that the driver has to, in words; empty where it may."""
+    needed = {NET_ADMIN: "CAP_NET_ADMIN"} | ({SYS_ADMIN: "CAP_SYS_ADMIN"} if namespaces else {})
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    held = int(status.partition("CapEff:")[2].split()[0], 16)
+    missing = [name for bit, name in needed.items() if not held >> bit & 1]
+    if not missing:
+        return ""
+    return (
+        f"this process lacks {' and '.join(missing)}, which shaping needs: start the daemon as root, or with just that"
+    )
+
+
+@attrs.frozen(kw_only=True)
+class Counters:
+    """What one class has sent since it is there."""
+
+    sent: int
+    dropped: int
+
+
+@attrs.frozen(kw_only=True)
+class Tools:
+    """The two programs, by their paths. All methods raise ``DriverError``."""
+
+    tc: str
+    ip: str
+
+    async def see(self, end: End, log: Callable[[str], None]) -> SeenShape:
+        """What an end has. Raises :class:`NoEndError` where there is no interface."""
+        interface = end.interface
+        (found,) = self._json(await self._run(self.ip, end, ["-j", "address", "show", "dev", interface], log), end)
+        up = "UP" in found.get("flags", ())
+        addresses = {f"{entry['local']}/{entry['prefixlen']}" for entry in found["addr_info"] if "local" in entry}
+        queues = self._json(await self._run(self.tc, end, ["-j", "qdisc", "show", "dev", interface], log), end)
+        root = next((queue for queue in queues if queue.get("root")), {"kind": "none", "handle": "0:"})
+        if (root["kind"], root["handle"]) != ("htb", HANDLE):
+            if root["handle"] != "0:":
+                text = f"end {end} has a queue {root['kind']} {root['handle']} that is not leasekit's: remove it first"
+                raise SiteFaultError(text, retry=False)
+            return SeenShape(up=up, addresses=frozenset(addresses))
+        shown = await self._run(self.tc, end, ["class", "show", "dev", interface], log)
+        rules = await self._run(self.tc, end, ["-j", "filter", "show", "dev", interface, "parent", HANDLE], log)
+        return SeenShape(
+            up=up,
+            ours=True,
+            classes={int(minor, 16): round(int(rate) * _KBIT[unit]) for minor, rate, unit in _CLASS.findall(shown)},
+            leaves={
+                _minor(queue["parent"]): queue["kind"] for queue in queues if queue.get("parent", "").startswith(HANDLE)
+            },
+            filters=_filters(self._json(rules, end)),
+            addresses=frozenset(addresses),
+        )
+
+    async def counters(self, end: End, minor: int, log: Callable[[str], None]) -> Counters:
+        """What a class of an end has sent and dropped; nothing where there is no such class."""
+        shown = await self._run(self.tc, end, ["-s", "class", "show", "dev", end.interface], log)
+        for text in shown.split("class htb ")[1:]:
+            found = _SENT.search(text)
+            if text.startswith(f"{HANDLE}{minor:x} ") and found is not None:
+                return Counters(sent=int(found[1]), dropped=int(found[2]))
+        return Counters(sent=0, dropped=0)
+
+    async def shape(self, end: End, lines: Iterable[str], log: Callable[[str], None]) -> None:
+        """Have ``tc`` carry out commands, in order, until one fails."""
+        await self._batch(self.tc, end, list(lines), log)
+
+    async def address(self, end: End, lines: Iterable[str], log: Callable[[str], None]) -> None:
+        """Have ``ip`` carry out commands, in order, until one fails."""
+        await self._batch(self.ip, end, list(lines), log)
+
+    async def _batch(self, program: str, end: End, lines: Sequence[str], log: Callable[[str], None]) -> None:
+        if lines:
+            await self._run(program, end, ["-batch", "-"], log, "".join(f"{line}\n" for line in lines))
+
+    async def _run(
+        self, program: str, end: End, words: Sequence[str], log: Callable[[str], None], given: str = ""
+    ) -> str:
+        said: list[str] = []
+
+        def hear(line: str) -> None:
+            said.append(line)
+            log(f"{Path(program).name}: {line}")
+
+        inside = ["-n", end.namespace] if end.namespace else []
+        run = Run(
+            command=(program, *inside, *words),
+            directory=Path("/"),
+            environment={"PATH": SEARCH, "LC_ALL": "C"},
+            given=given.encode(),
+            grace=_GRACE,
+            log=hear,
+            what=f"end {end}: {Path(program).name}",
+        )
+        try:
+            return (await run.output()).decode("utf-8", "replace")
+        except DriverError as error:
+            raise _explained(error, end, " ".join(said)) from error
+
+    def _json(self, text: str, end: End) -> list[dict[str, Any]]:
+        try:
+            found: list[dict[str, Any]] = json.loads(text or "[]")
+        except ValueError as error:
+            raise SiteFaultError(f"end {end}: iproute2 wrote something else than JSON", retry=False) from error
+        return [entry for entry in found if entry]
+
+
+def _explained(error: DriverError, end: End, said: str) -> DriverError:
+    """The error in words that say what to do, where it is a known one; another try may help with the others."""
+    if any(words in said for words in _GONE):
+        return NoEndError(f"end {end} is not there: {said[:200]}")
+    if "kind is unknown" in said:
+        return NoQueueError(str(error), retry=False)
+    if "Operation not permitted" in said or "Permission denied" in said:
+        return SiteFaultError(f"end {end}: this process must not shape it: start the daemon as root", retry=False)
+    return SiteFaultError(f"{error} ({said[:300]})" if said not in str(error) else str(error))
+
+
+def _minor(parent: str) -> int:
+    return int(parent.removeprefix(HANDLE), 16)
+
+
+def _filters(rules: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for rule in rules:
+        minors = found.setdefault(rule["pref"], [])
+        flow = rule.get("options", {}).get("flowid", "")
+        if flow.startswith(HANDLE):
+            minors.append(_minor(flow))
+    return found
+
+
+@attrs.frozen
+class Holding:
+    """What a lease has of a link: its slot, which makes its class and its subnet, and its units with kbit/s of each."""
+
+    slot: int
+    units: Mapping[str, int]
+
+    @property
+    def rate(self) -> int:
+        """In kbit/s."""
+        return sum(self.units.values())
+
+
+@attrs.frozen
+class LinkRecord:
+    """All leases of a link."""
+
+    leases: Mapping[str, Holding] = attrs.Factory(dict)
+
+    @property
+    def rate(self) -> int:
+        """Of all leases together, in kbit/s."""
+        return sum(holding.rate for holding in self.leases.values())
+
+    def lease_of(self, unit: str) -> str | None:
+        """Which lease has a unit."""
+        return next((lease for lease, holding in self.leases.items() if unit in holding.units), None)
+
+    def without(self, unit: str) -> LinkRecord:
+        """The same without a unit; a lease that has none left is gone."""
+        lease = self.lease_of(unit)
+        if lease is None:
+            return self
+        holding = self.leases[lease]
+        units = {name: kbit for name, kbit in holding.units.items() if name != unit}
+        others = {name: other for name, other in self.leases.items() if name != lease}
+        return LinkRecord({**others, lease: Holding(holding.slot, units)} if units else others)
+
+    def with_unit(self, unit: str, lease: str, kbit: int, slots: int) -> LinkRecord | None:
+        """The same where the unit is the lease's, of whoever it was before; a new lease has the lowest slot that is
+        free, and where none of ``slots`` is, there is no such record.
+        """
+        rest = self.without(unit)
+        holding = rest.leases.get(lease)
+        if holding is None:
+            before = self.leases.get(lease)
+            taken = {other.slot for other in rest.leases.values()}
+            free = (slot for slot in range(1, slots + 1) if slot not in taken)
+            slot = before.slot if before is not None else next(free, None)
+            if slot is None:
+                return None
+            holding = Holding(slot, {})
+        return LinkRecord({**rest.leases, lease: Holding(holding.slot, {**holding.units, unit: kbit})})
+
+
+def read_record(path: Path) -> LinkRecord:
+    """The record in a file; an empty one where there is none. Raises ``DriverError``."""
+    content = read_table(path)
+    if content is None:
+        return LinkRecord()
+    leases = content.get("leases")
+    if not isinstance(leases, dict):
+        raise damaged(path, "no table of leases")
+    record = LinkRecord({lease: _holding(path, lease, entry) for lease, entry in leases.items()})
+    slots = [holding.slot for holding in record.leases.values()]
+    units = [unit for holding in record.leases.values() for unit in holding.units]
+    if len(set(slots)) < len(slots) or len(set(units)) < len(units):
+        raise damaged(path, "a slot or a unit twice")
+    return record
+
+
+def _holding(path: Path, lease: str, entry: Any) -> Holding:
+    slot = entry.get("slot") if isinstance(entry, dict) else None
+    units = entry.get("units") if isinstance(entry, dict) else None
+    if not _within(slot, SLOTS_MAX) or not isinstance(units, dict) or not units:
+        raise damaged(path, f"no slot and units of lease {lease[:60]!a}")
+    if not all(_within(kbit, KBIT_MAX) for kbit in units.values()):
+        raise damaged(path, f"a unit without kbit/s of lease {lease[:60]!a}")
+    return Holding(int(slot or 0), units)
+
+
+def _within(number: Any, most: int) -> bool:
+    return type(number) is int and 1 <= number <= most
+
+
+def write_record(path: Path, record: LinkRecord) -> None:
+    """Has the record in the file, durably; no file for an empty one. Blocks. Raises ``DriverError``."""
+    if not record.leases:
+        path.unlink(missing_ok=True)
+        return
+    leases = {name: {"slot": held.slot, "units": dict(held.units)} for name, held in record.leases.items()}
+    write_whole(path, {"leases": leases})
+
 
 Log = Callable[[str], None]
 
