@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from leasekit.cli.daemon_experiment import free_ports, started_daemon
 from leasekit.core.time import DAY
 from leasekit.runtime.client import ControlClient
 
@@ -71,7 +68,7 @@ def daemons(units: int, others: str = "", also: Sequence[str] = ()) -> Iterator[
     """
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         file = Path(scratch) / "lifecycle.toml"
-        ports = dict(zip(ACTORS, _free_ports(len(ACTORS)), strict=True))
+        ports = dict(zip(ACTORS, free_ports(len(ACTORS)), strict=True))
         file.write_text(DEPLOY.format(units=units, **ports) + others, encoding="utf-8")
         for name in ACTORS:
             stack.enter_context(started_daemon(file, name))
@@ -117,25 +114,6 @@ def _drive(commands: ControlClient, events: Iterator[Mapping[str, Any]], count: 
     return count / (time.perf_counter() - begin)
 
 
-LEASEKIT = (sys.executable, "-m", "leasekit.cli.main")
-
-
-def started_daemon(file: Path, *names: str) -> ExitStack:
-    """Start one daemon, of one actor or several, and wait until it says that it is ready."""
-    stack = ExitStack()
-    reading, writing = os.pipe()
-    process = subprocess.Popen(
-        [*LEASEKIT, "up", str(file), *names, "--ready-fd", str(writing)], pass_fds=[writing], stdout=subprocess.DEVNULL
-    )
-    os.close(writing)
-    stack.callback(process.wait, 20)
-    stack.callback(process.send_signal, signal.SIGTERM)
-    with os.fdopen(reading, "rb") as ready:
-        if not ready.readline():
-            raise RuntimeError(f"{', '.join(names)} did not start")
-    return stack
-
-
 def _connected(client: ControlClient) -> bool:
     return all(peer["connected"] for peer in client.query("status")["peers"] if peer["peer"] in ACTORS)
 
@@ -148,13 +126,3 @@ def _wait(what: str, socket: Path, reached: Callable[[ControlClient], bool]) -> 
             if time.monotonic() > deadline:
                 raise RuntimeError(f"waited 30 s for {what}")
             time.sleep(0.05)
-
-
-def _free_ports(count: int) -> list[int]:
-    import socket
-
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [server.getsockname()[1] for server in held]
-    for server in held:
-        server.close()
-    return ports

@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from _bench_sockets import LEASEKIT
 from _report import emit, result
+
+from leasekit.cli.daemon_experiment import LEASEKIT
 
 BLAZAR = "blazar==18.0.0"
 HOSTS, LEASES = 1_000, 5_000

@@ -20,9 +20,10 @@ from pathlib import Path
 
 import httpx
 import trio
-from _bench_sockets import control, daemons, drive, started_daemon
+from _bench_sockets import control, daemons, drive
 from _report import emit, result
 
+from leasekit.cli.daemon_experiment import started_daemon
 from leasekit.core.time import DAY
 from leasekit.runtime.client import ControlClient
 

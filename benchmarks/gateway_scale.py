@@ -29,10 +29,11 @@ from urllib.parse import quote
 import httpx
 import msgspec
 import trio
-from _bench_sockets import control, daemons, started_daemon
+from _bench_sockets import control, daemons
 from _report import Result, emit, result
 from gateway import GATEWAY, Caller
 
+from leasekit.cli.daemon_experiment import started_daemon
 from leasekit.core.time import DAY, HOUR
 from leasekit.runtime.client import ControlClient
 

@@ -26,7 +26,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import httpx
-from _bench_sockets import _free_ports
 from _report import Result, emit, result
 from emulation import crowd_of
 from gateway import GATEWAY
@@ -34,6 +33,7 @@ from gateway_scale import BOOKINGS, booked
 from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
 import leasekit
+from leasekit.cli.daemon_experiment import free_ports
 from leasekit.runtime.client import ControlClient
 
 PASSWORD = "correct horse battery"
@@ -77,7 +77,7 @@ FRAMES = """async steps => {
 
 def measured(bookings: int) -> list[Result]:
     """All figures."""
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
     gateway = GATEWAY.replace('"unix:web.http"', f'"unix:web.http", "http://127.0.0.1:{port}"')
     url = f"http://127.0.0.1:{port}"
     with booked(bookings, gateway) as (web, token, _), sync_playwright() as playwright:

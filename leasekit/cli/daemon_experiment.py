@@ -25,6 +25,7 @@ from leasekit.emulation.papers.claims import Means, PaperClaim, PaperExperiment,
 from leasekit.emulation.papers.shirako import MACHINE, PAPER
 from leasekit.runtime.client import ControlClient
 
+LEASEKIT: Final = (sys.executable, "-m", "leasekit.cli.main")
 NODES: Final = 240
 PATIENCE: Final = 300.0
 """Seconds after which a daemon that says nothing has failed."""
@@ -70,26 +71,33 @@ def _daemons(nodes: int) -> Iterator[Path]:
     """Three daemons that run; the guest's control socket."""
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         file = Path(scratch) / "flips.toml"
-        with ExitStack() as held:
-            servers = [held.enter_context(closing(socket.create_server(("127.0.0.1", 0)))) for _ in ACTORS]
-            ports = {name: server.getsockname()[1] for name, server in zip(ACTORS, servers, strict=True)}
+        ports = dict(zip(ACTORS, free_ports(len(ACTORS)), strict=True))
         file.write_text(DEPLOY.format(nodes=nodes, **ports), encoding="utf-8")
         for name in ACTORS:
-            _start(file, name, stack)
+            stack.enter_context(started_daemon(file, name))
         yield file.parent / "state" / "guest.control.sock"
 
 
-def _start(file: Path, name: str, stack: ExitStack) -> None:
-    """Start a daemon, and wait until it says that it is ready; it ends with the stack."""
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody listens on."""
+    with ExitStack() as held:
+        servers = [held.enter_context(closing(socket.create_server(("127.0.0.1", 0)))) for _ in range(count)]
+        return [server.getsockname()[1] for server in servers]
+
+
+def started_daemon(file: Path, *names: str) -> ExitStack:
+    """A daemon of these actors that has said that it is ready; it ends with the stack."""
+    stack = ExitStack()
     reading, writing = os.pipe()
-    up = (sys.executable, "-m", "leasekit.cli.main", "up", str(file), name, "--ready-fd", str(writing))
+    up = (*LEASEKIT, "up", str(file), *names, "--ready-fd", str(writing))
     daemon = subprocess.Popen(up, pass_fds=[writing], stdout=subprocess.DEVNULL)
     stack.callback(daemon.wait, PATIENCE)
     stack.callback(daemon.send_signal, signal.SIGTERM)
     os.close(writing)
     with os.fdopen(reading, "rb") as ready:
         if not ready.readline():
-            raise LeasekitError(f"{name}: the daemon ended, expected one that says that it is ready")
+            raise LeasekitError(f"{', '.join(names)}: the daemon ended, expected one that says that it is ready")
+    return stack
 
 
 class _Flips:

@@ -21,6 +21,7 @@ from leasekit.cli.output import listing, note, print_table
 from leasekit.cli.peer import difference_in_words
 from leasekit.cli.places import DeployPlace
 from leasekit.cli.times import now, to_second
+from leasekit.core.accounts import KEYS
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import DAY, HOUR, Instant, format_duration
 
@@ -356,7 +357,6 @@ def _stores(place: DeployPlace) -> list[tuple[str, Path]]:
     return [(spec.name, spec.store) for spec in specs if spec.store is not None]
 
 
-BY: Final = ("holder", "type", "site")
 ROLES: Final = ("broker", "authority")
 NUMBERS: Final = (
     "leases", "requests", "granted", "refused", "granted_unit_hours", "billed", "used_unit_hours", "utilisation",
@@ -369,7 +369,7 @@ def usage(
     place: DeployPlace,
     since: Instant | None = option("The period's begin (default: 30 days ago).", metavar="TIME"),
     until: Instant | None = option("Its end (default: now).", metavar="TIME"),
-    by: Sequence[str] = option("Add up by this; repeatable (default: all three).", type=BY),
+    by: Sequence[str] = option("Add up by this; repeatable (default: all three).", type=KEYS),
     as_csv: bool = option("Print comma-separated values.", "--csv"),
 ) -> Shown:
     """Show what was asked for, granted and used, by holder, type and site.
@@ -385,7 +385,7 @@ def usage(
     start = end - 30 * DAY if since is None else since
     if end <= start:
         raise click.UsageError("--until is not after --since")
-    keys = [key for key in BY if key in by] or list(BY)
+    keys = [key for key in KEYS if key in by] or list(KEYS)
     rows: list[dict[str, Any]] = []
     notes: list[Any] = []
     for actor, answer in _answers(place, start, end, keys).items():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from inspect import get_annotations
 from typing import Any, Final, Literal
 
 import attrs
@@ -18,7 +17,7 @@ from leasekit.actors.settings import PERMISSIONS, ActorSettings, AuthoritySettin
 from leasekit.config.shell import ShellSettings, TransportSettings
 from leasekit.core.claims.claim import TYPE_MAX
 from leasekit.core.properties import check_plain, check_properties
-from leasekit.core.settings import DurationSetting, resolved
+from leasekit.core.settings import DurationSetting, resolved, written_types
 from leasekit.core.time import DAY, HOUR
 from leasekit.core.vectors import host_attributes
 from leasekit.drivers.null import NullSettings
@@ -80,11 +79,11 @@ class DeploymentTable:
 def _settings_table(settings: type[ActorSettings], *left_out: str) -> type[Any]:
     """The settings class of a role as a table: durations may be text, and what has tables of its own is left out."""
     # As written in the module: once resolved, a Duration is an int like any other.
-    annotations = {key: kind for cls in reversed(settings.__mro__) for key, kind in get_annotations(cls).items()}
+    written = written_types(settings)
     fields = {
         field.name: attrs.field(
             default=field.default,
-            type=DurationSetting if annotations[field.name] in ("Duration", "DurationSetting") else field.type,
+            type=DurationSetting if written[field.name] in ("Duration", "DurationSetting") else field.type,
         )
         for field in attrs.fields(attrs.resolve_types(settings, include_extras=True))
         if field.name not in left_out

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import lru_cache
+from inspect import get_annotations
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
@@ -56,6 +57,11 @@ def setting_fields(cls: Any) -> list[attrs.Attribute[Any]]:
     """The fields of a settings class that a table can give, with their types."""
     attrs.resolve_types(cls, include_extras=True)
     return [field for field in attrs.fields(cls) if field.init and _RESOLVED not in field.metadata]
+
+
+def written_types(cls: type) -> dict[str, Any]:
+    """What the source says of the types of a class's fields, and of those of the classes above."""
+    return {name: text for each in reversed(cls.__mro__) for name, text in get_annotations(each).items()}
 
 
 class SettingsError(LeasekitError):

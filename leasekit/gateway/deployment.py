@@ -17,11 +17,12 @@ from msgspec import Struct
 
 from leasekit.client.shapes import ActorState, At, TransitionPage
 from leasekit.core import answers, commands
+from leasekit.core.settings import written_types
 from leasekit.gateway.actors import ActorAwayError
 from leasekit.gateway.callers import AUDITOR, OPERATOR, VIEWER
 from leasekit.gateway.door import BROKER, GUEST, SITE, forbidden
 from leasekit.gateway.events import transition
-from leasekit.gateway.instants import converter, read_instants, written_types
+from leasekit.gateway.instants import converter, read_instants
 from leasekit.gateway.leases import HistoryPage, OfProject
 from leasekit.gateway.routing import ROUTES, Call, Route, route, unprocessable, variables
 
@@ -198,7 +199,7 @@ def body_of(kind: type, command: str, leave_out: tuple[str, ...]) -> type[Struct
     for field in attrs.fields(attrs.resolve_types(kind)):
         if field.name in leave_out:
             continue
-        if written[field.name].startswith("Instant"):
+        if str(written[field.name]).startswith("Instant"):
             fields.append((field.name, At | None, None))
         elif (factory := getattr(field.default, "factory", None)) is not None:
             fields.append((field.name, field.type, msgspec.field(default_factory=factory)))

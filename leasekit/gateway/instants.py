@@ -12,6 +12,7 @@ from msgspec import Struct
 from leasekit.config.instants import CALENDAR_END, dated, parse_instant
 from leasekit.core.errors import CommandError
 from leasekit.core.reasons import Reason
+from leasekit.core.settings import written_types
 from leasekit.core.time import Duration, Instant, parse_duration
 
 _WORDS: Final = ("reason", "words", "detail")
@@ -87,7 +88,7 @@ def _of_struct(kind: type[Struct]) -> Converter | None:
     written = written_types(kind)
     hints, changes = get_type_hints(kind), dict[str, Converter]()
     for name, encoded in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True):
-        text = written[name]
+        text = str(written[name])
         if text.startswith("Instant"):
             changes[encoded] = lambda value: value if value is None else iso(value)
         elif text.startswith("Term"):
@@ -108,20 +109,13 @@ def _of_struct(kind: type[Struct]) -> Converter | None:
     return convert
 
 
-def written_types(kind: type) -> dict[str, str]:
-    """What the source says of the types of a class's fields."""
-    return {
-        name: str(text) for cls in reversed(kind.__mro__) for name, text in vars(cls).get("__annotations__", {}).items()
-    }
-
-
 def read_instants(kind: type, given: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a command, with text in the place of its instants, as the command has them: those that are not
     given are left out. Raises ``CommandError`` that names the field.
     """
     found = {name: value for name, value in given.items() if value is not None}
     for name, text in written_types(kind).items():
-        if text.startswith("Instant") and name in found:
+        if str(text).startswith("Instant") and name in found:
             try:
                 found[name] = parse_instant(str(found[name]))
             except ValueError as error:

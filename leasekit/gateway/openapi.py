@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from leasekit.client.shapes import ProblemDetails
-from leasekit.gateway.instants import written_types
+from leasekit.core.settings import written_types
 from leasekit.gateway.routing import BASE, Route
 
 REF: Final = "#/components/schemas/{name}"
@@ -113,7 +113,8 @@ def _say_instants(kind: type[Struct], schema: dict[str, Any]) -> None:
     """In an answer of an actor instants are numbers, which HTTP has as text."""
     written, properties = written_types(kind), schema.get("properties", {})
     for name, encoded in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True):
-        if written.get(name, "").startswith("Instant"):
+        text = str(written.get(name, ""))
+        if text.startswith("Instant"):
             properties[encoded] = INSTANT
-        elif written.get(name, "").startswith("Term"):
+        elif text.startswith("Term"):
             properties[encoded] = TERM

@@ -34,6 +34,7 @@ from leasekit.core.leases.records import (
     SiteUnit,
 )
 from leasekit.core.protocol.messages import Ack, LeaseUpdate, Message, TicketUpdate, acknowledge
+from leasekit.core.settings import written_types
 from leasekit.core.steps import Action
 from leasekit.core.time import Instant
 from leasekit.core.timetable import ClassedTimetable
@@ -213,7 +214,7 @@ _BY_TYPE: Final[Mapping[str, Reader]] = {
 def _fields(kind: Any) -> tuple[tuple[str, Reader], ...]:
     """How to read each field of a record or message that is not ignored."""
     records = attrs.has(kind)
-    hints = {field.name: field.type for field in attrs.fields(kind)} if records else _annotations(kind)
+    hints = {field.name: field.type for field in attrs.fields(kind)} if records else written_types(kind)
     ignored = _IGNORED.get(kind.__name__, frozenset())
     fields = []
     for name, hint in hints.items():
@@ -221,11 +222,6 @@ def _fields(kind: Any) -> tuple[tuple[str, Reader], ...]:
             text = hint if isinstance(hint, str) else getattr(hint, "__forward_arg__", getattr(hint, "__name__", ""))
             fields.append((name, _reader(kind, name, text)))
     return tuple(fields)
-
-
-def _annotations(kind: Any) -> dict[str, Any]:
-    """Those of a message, or of a named tuple, and what it has of the classes above."""
-    return {name: hint for cls in reversed(kind.__mro__) for name, hint in vars(cls).get("__annotations__", {}).items()}
 
 
 def _reader(kind: Any, name: str, text: str = "") -> Reader:
