@@ -21,9 +21,10 @@ import attrs
 
 from leasekit.actors.settings import ActorSettings
 from leasekit.core.answers import Answer, plain
-from leasekit.core.commands import NoArguments, check_arguments, read_arguments
+from leasekit.core.commands import NoArguments, read_arguments
 from leasekit.core.errors import CommandError
 from leasekit.core.leases.records import SentRecord
+from leasekit.core.properties import is_text
 from leasekit.core.protocol.messages import ErrorReply, Message
 from leasekit.core.reasons import Code, Reason, mark, said, to_text, with_article, words
 from leasekit.core.schema import COPIED, LOG, Change, Row
@@ -483,6 +484,25 @@ def named(field: str, name: str, known: Mapping[str, V], are: str = "there are")
         has = ", ".join(sorted(known)) or "(none)"
         raise CommandError(f"{field}: found {name!r:.80}, {are} {has:.400}", Code.NOT_FOUND)
     return found
+
+
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """What no command takes, since no row or message can hold it: text that is not Unicode. Raises ``CommandError``."""
+    for field, value in arguments.items():
+        if not all(is_text(text) for text in _texts(value)):
+            raise CommandError(f"{field!r:.40}: found {value!r:.80}, which is not Unicode: half of a surrogate pair")
+
+
+def _texts(value: Any) -> Iterable[str]:
+    todo = [value]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, Mapping):
+            todo += [*one.keys(), *one.values()]
+        elif isinstance(one, (list, tuple)):
+            todo += one
 
 
 @attrs.define(eq=False)

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final
 import attrs
 import msgpack
 
-from leasekit.actors.kernel import Dispatch, Kernel, command, deferred, keeps, named, query, takes
+from leasekit.actors.kernel import Dispatch, Kernel, check_arguments, command, deferred, keeps, named, query, takes
 from leasekit.actors.settings import ADMINISTER, ENDORSE, MAY, OPEN_REQUESTS_MAX, PERMISSIONS, Peer
 from leasekit.core.answers import AddedPeer, ImportedPeers, IntroductionCounts, PeerDetails, RemovedPeer, SucceededPeer
 from leasekit.core.claims.claim import Claim, Ticket, TicketVerifier
@@ -41,7 +41,7 @@ from leasekit.core.claims.signed import (
     fingerprint,
     key_tag,
 )
-from leasekit.core.commands import AddPeer, CommandPeer, ImportPeers, RemovePeer, SucceedPeer, check_arguments
+from leasekit.core.commands import AddPeer, CommandPeer, ImportPeers, RemovePeer, SucceedPeer
 from leasekit.core.errors import CommandError, LeasekitError, RemoteError, TicketError
 from leasekit.core.leases.records import PeerRecord
 from leasekit.core.protocol.messages import (

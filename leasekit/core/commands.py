@@ -6,14 +6,13 @@ refused before. Leases are commanded by the decisions that mappers take (:mod:`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import attrs
 
 from leasekit.core.accounts import KEYS
 from leasekit.core.errors import CommandError
-from leasekit.core.properties import is_text
 from leasekit.core.reasons import Code
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import INSTANT_MAX, Instant, Term
@@ -30,25 +29,6 @@ def read_arguments(kind: type[C], arguments: Mapping[str, Any]) -> C:
         return structure(kind, {name: value for name, value in arguments.items() if value is not None}, "")
     except SettingsError as error:
         raise CommandError("; ".join(line.lstrip(".") for line in error.errors), Code.BAD_ARGUMENT) from None
-
-
-def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """What no command takes, since no row or message can hold it: text that is not Unicode. Raises ``CommandError``."""
-    for field, value in arguments.items():
-        if not all(is_text(text) for text in _texts(value)):
-            raise CommandError(f"{field!r:.40}: found {value!r:.80}, which is not Unicode: half of a surrogate pair")
-
-
-def _texts(value: Any) -> Iterable[str]:
-    todo = [value]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, Mapping):
-            todo += [*one.keys(), *one.values()]
-        elif isinstance(one, (list, tuple)):
-            todo += one
 
 
 def _instant(_: object, __: attrs.Attribute[Any], value: Instant | None) -> None:

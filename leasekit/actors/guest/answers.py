@@ -95,14 +95,9 @@ class Tickets:
         check_named(leaf.classes, message.properties, message.classes)
         if asked.op != NEW and running is not None and (leaf.units > asked.units or site != lease.site):
             raise TicketError(Code.WRONG_TERMS, f"{leaf.units} units at {site} were not asked for")
-        if asked.op == REPLACE and begin_of(leaf) != asked.term.start:
-            raise TicketError(
-                Code.WRONG_TERMS, f"its term starts at {mark(begin_of(leaf))}, not at {mark(asked.term.start)}"
-            )
-        if asked.op == EXTEND and leaf.term.start != asked.term.start:
-            raise TicketError(
-                Code.WRONG_TERMS, f"its term starts at {mark(leaf.term.start)}, not at {mark(asked.term.start)}"
-            )
+        begin = begin_of(leaf) if asked.op == REPLACE else leaf.term.start
+        if asked.op in (REPLACE, EXTEND) and begin != asked.term.start:
+            raise TicketError(Code.WRONG_TERMS, f"its term starts at {mark(begin)}, not at {mark(asked.term.start)}")
         victims = lease.change.victims if asked.op == EXTEND else ()
         extends = message.number if asked.op == EXTEND else running.extends if running is not None else 0
         held = Held(message.ticket, leaf.digest, leaf.units, leaf.term, extends, victims)
