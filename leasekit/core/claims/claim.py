@@ -154,36 +154,31 @@ _decode_long = lru_cache(maxsize=256)(_decode)
 
 
 def _build(fields: Any, body: bytes, signature: bytes) -> Claim:
-    """The claim that has these fields. One condition for what is fine, and who asks what is not comes after it."""
+    """The claim that has these fields."""
     if type(fields) is not tuple or len(fields) not in (12, 13) or fields[0] != TAG:
         raise TicketError(Code.MALFORMED, f"not a claim: expected an array of 12 or 13 fields that begins with {TAG!r}")
     _, issuer, holder, type_, units, start, end, serial, degree, properties, parent, constraints = fields[:12]
     several = type(units) is tuple
-    fine = (
-        type(issuer) is bytes
-        and len(issuer) == KEY_BYTES
-        and type(holder) is bytes
-        and len(holder) == KEY_BYTES
-        and type(type_) is str
-        and 0 < len(type_) <= TYPE_MAX
-        and is_plain(type_)
-        and ((several and _is_several(units, properties)) or (type(units) is int and 0 < units <= UNITS_MAX))
-        and type(serial) is int
-        and 0 <= serial < 2**63
-        and type(degree) is int
-        and DEGREE_ONE <= degree <= DEGREE_MAX
-        and (several or (type(properties) is bytes and len(properties) in (0, DIGEST_BYTES)))
-        and type(parent) is bytes
-        and len(parent) in (0, DIGEST_BYTES)
-        and type(start) is int
-        and type(end) is int
-        and 0 <= start < end <= INSTANT_MAX
-    )
-    if not fine:
-        raise _fault(fields)
+    for name, found, fine in (
+        ("issuer", issuer, type(issuer) is bytes and len(issuer) == KEY_BYTES),
+        ("holder", holder, type(holder) is bytes and len(holder) == KEY_BYTES),
+        ("type", type_, type(type_) is str and 0 < len(type_) <= TYPE_MAX and is_plain(type_)),
+        ("classes", (units, properties), not several or _is_several(units, properties)),
+        ("units", units, several or (type(units) is int and 0 < units <= UNITS_MAX)),
+        ("serial", serial, type(serial) is int and 0 <= serial < 2**63),
+        ("degree", degree, type(degree) is int and DEGREE_ONE <= degree <= DEGREE_MAX),
+        ("properties", properties, several or (type(properties) is bytes and len(properties) in (0, DIGEST_BYTES))),
+        ("parent", parent, type(parent) is bytes and len(parent) in (0, DIGEST_BYTES)),
+        ("term", (start, end), type(start) is int and type(end) is int),
+    ):
+        if not fine:
+            raise _outside(name, found)
+    try:
+        term = make_term(start, end)
+    except ValueError as error:
+        raise TicketError(Code.MALFORMED, f"claim: {error}") from None
     pairs = EMPTY if constraints == () else _constraints(constraints)
     digest = sha256(body + signature).digest()
-    term = Term(start, end)
     classes = tuple(zip(properties, units, strict=True)) if several else ((properties, units),)
     sizes = _sizes(fields[12], len(classes)) if len(fields) == 13 else ()
     return Claim(
@@ -224,35 +219,6 @@ def _is_several(units: tuple[Any, ...], digests: Any) -> bool:
         and all(type(number) is int and number > 0 for number in units)
         and sum(units) <= UNITS_MAX
     )
-
-
-def _fault(fields: tuple[Any, ...]) -> TicketError:
-    """What is wrong with the fields of a claim: the first one that is outside its limits."""
-    _, issuer, holder, type_, units, start, end, serial, degree, properties, parent, _ = fields[:12]
-    for name, key in (("issuer", issuer), ("holder", holder)):
-        if type(key) is not bytes or len(key) != KEY_BYTES:
-            return _outside(name, key)
-    if type(type_) is not str or not 0 < len(type_) <= TYPE_MAX or not is_plain(type_):
-        return _outside("type", type_)
-    if type(units) is tuple and not _is_several(units, properties):
-        return _outside("classes", (units, properties))
-    for name, number, least, most in (
-        ("units", units, 1, UNITS_MAX), ("serial", serial, 0, 2**63 - 1), ("degree", degree, DEGREE_ONE, DEGREE_MAX)
-    ):  # fmt: skip
-        if type(number) is not tuple and (type(number) is not int or not least <= number <= most):
-            return _outside(name, number)
-    for name, digest in (("properties", properties), ("parent", parent)):
-        if type(digest) is tuple and type(units) is tuple:
-            continue
-        if type(digest) is not bytes or len(digest) not in (0, DIGEST_BYTES):
-            return _outside(name, digest)
-    if type(start) is not int or type(end) is not int:
-        return _outside("term", (start, end))
-    try:
-        make_term(start, end)
-    except ValueError as error:
-        return TicketError(Code.MALFORMED, f"claim: {error}")
-    raise AssertionError("a claim without a fault was refused")
 
 
 def _constraints(found: Any) -> Properties:
