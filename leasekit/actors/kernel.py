@@ -537,10 +537,6 @@ class Dispatch:
                     if need:
                         self.needs[key] = need
 
-    def carry_out(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """The result of a command, as plain data. Raises ``LeasekitError``."""
-        return self.prepare(name, arguments)()
-
     def prepare(self, name: str, arguments: Mapping[str, Any]) -> Callable[[], Any]:
         """What carries out a command. Raises ``CommandError`` if there is none, or for arguments that none takes."""
         answer = self._named("command", self.commands, name)

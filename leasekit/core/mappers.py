@@ -171,11 +171,11 @@ class Usage(Protocol):
         ...
 
 
-def _nothing(type_: str) -> Sequence[GrantedLease]:
+def _nothing(*asked: object) -> tuple[()]:
     return ()
 
 
-def _none_booked(holder: str, type_: str) -> int:
+def _none(*asked: object) -> int:
     return 0
 
 
@@ -203,7 +203,7 @@ class BrokerCycle(NamedTuple):
     usage: Usage | None = None
     suspends: bool = False
     booked_hours: int = 0
-    booked: Callable[[str, str], int] = _none_booked
+    booked: Callable[[str, str], int] = _none
     ended: Sequence[EndedLease] = ()
     ended_before: int = 0
 
@@ -473,28 +473,12 @@ class Demand(NamedTuple):
     places: tuple[str, ...] = ()
 
 
-def _no_units(type_: str, filter: str = "", /) -> Sequence[UnitView]:
-    return ()
-
-
-def _no_demands(type_: str) -> Sequence[Demand]:
-    return ()
-
-
-def _no_hosts(type_: str) -> Sequence[HostView]:
-    return ()
-
-
 def _no_changes(type_: str, mark: int) -> HostChanges:
     return HostChanges(0, anew=True)
 
 
 def _no_tenant(lease: str) -> TenantView | None:
     return None
-
-
-def _no_room(host: str, size: Vector, term: Term, leaving: Collection[str] = ()) -> int:
-    return 0
 
 
 class HostRoom(Protocol):
@@ -539,10 +523,10 @@ class AuthorityCycle(NamedTuple):
     demands: Sequence[Demand]
     free: FreeUnits
     unit: Callable[[str], UnitView]
-    units: AllUnits = _no_units
-    booked: Callable[[str], Sequence[Demand]] = _no_demands
-    hosts: Callable[[str], Sequence[HostView]] = _no_hosts
-    room: HostRoom = _no_room
+    units: AllUnits = _nothing
+    booked: Callable[[str], Sequence[Demand]] = _nothing
+    hosts: Callable[[str], Sequence[HostView]] = _nothing
+    room: HostRoom = _none
     changes: Callable[[str, int], HostChanges] = _no_changes
     tenant: Callable[[str], TenantView | None] = _no_tenant
 

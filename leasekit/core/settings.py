@@ -22,7 +22,8 @@ import enum
 import math
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import lru_cache
@@ -96,6 +97,19 @@ def expect_one_of(found: str, allowed: Iterable[str]) -> str:
     near = difflib.get_close_matches(found, names, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     return f"expected one of: {', '.join(names)}{hint}" if names else "none is expected here"
+
+
+def repeated_ids(where: str, ids: Iterable[str]) -> Iterator[str]:
+    """What is wrong where an id occurs more than once."""
+    for name, times in Counter(ids).items():
+        if times > 1:
+            yield f"{where}: found the id {name!r} {times} times, expected it once"
+
+
+def is_name(_: object, attribute: attrs.Attribute[str], value: str) -> None:
+    """A validator: the text is not empty."""
+    if not value:
+        raise ValueError(f"'{attribute.name}' must be a name: {value}")
 
 
 class _FaultsError(Exception):

@@ -77,14 +77,14 @@ class SignalSteps:
 
     def mean(self, window: Term) -> float:
         """The time-weighted mean over the window. Raises ``ValueError`` on an empty window."""
-        _check_window(window)
+        check_window(window)
         return self.integral(window) / window.length
 
     def peak(self, window: Term | None = None) -> float:
         """The largest value that the function takes in the window, or anywhere in its pairs; 0 if it has none."""
         if window is None:
             return max(self._values, default=0.0)
-        _check_window(window)
+        check_window(window)
         return max(value for _, _, value in self.steps(window))
 
     def sampled(self, start: Instant, end: Instant, interval: Duration) -> Iterator[tuple[Instant, float]]:
@@ -176,7 +176,7 @@ class Signal(SignalSteps):
 
     def between(self, window: Term) -> Signal:
         """The part of the signal in the window: 0 before it; its last value there holds on after it."""
-        _check_window(window)
+        check_window(window)
         return Signal(((start, value) for start, _, value in self.steps(window)), end=window.end)
 
     def resampled(self, interval: Duration, how: Resampling = "mean", *, origin: Instant = 0) -> Signal:
@@ -285,7 +285,8 @@ def whole_units(value: float) -> float:
     return float(math.ceil(value))
 
 
-def _check_window(window: Term) -> None:
+def check_window(window: Term) -> None:
+    """Raises ``ValueError`` for one that is empty."""
     if window.end <= window.start:
         raise ValueError(f"window [{window.start}, {window.end}) is empty: its end must be later than its start")
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Collection
 from typing import Final
+
+import attrs
 
 from leasekit.core.drivers import LEASE, SITE, UNIT_ID, UNIT_ID_ALLOWED, Blame, DriverError
 from leasekit.core.settings import expect_one_of
@@ -60,3 +63,23 @@ def one_line(text: str, longest: int = 500) -> str:
 def bare(address: str) -> str:
     """An address without the length of its prefix."""
     return str(ipaddress.ip_interface(address).ip)
+
+
+PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+
+
+def plain_or_none(_: object, __: attrs.Attribute[str], value: str) -> None:
+    """A validator: the text is a :data:`PLAIN_NAME`, or empty."""
+    if value and PLAIN_NAME.fullmatch(value) is None:
+        raise ValueError("expected letters, digits, dots, dashes and underscores, a letter or digit first")
+
+
+def printable_line(_: object, __: attrs.Attribute[str], value: str) -> None:
+    """A validator: the text is one line, or empty."""
+    if not value.isprintable():
+        raise ValueError("expected one line of printable text")
+
+
+def refused_property(key: str, found: str, expected: str) -> DriverError:
+    """What a unit property can't be."""
+    return DriverError(f"unit property {key}: found {one_line(found, 80)!a}, {expected}", retry=False)

@@ -17,7 +17,7 @@ import attrs
 
 from leasekit.core.drivers import DriverError
 from leasekit.drivers.members import unit_address
-from leasekit.drivers.names import one_line
+from leasekit.drivers.names import refused_property
 
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
@@ -70,13 +70,15 @@ def login_of(properties: Mapping[str, str], user: str = "", *, strict: bool = Tr
     """
     host, port = unit_address({"port": "22", **properties})
     if _HOST.fullmatch(host) is None and not _is_address(host):
-        raise _refused("host", host, "expected an address or a host name")
+        raise refused_property("host", host, "expected an address or a host name")
     name = user or properties.get("user", "root")
     if _USER.fullmatch(name) is None:
-        raise _refused("user", name, "expected a login name: small letters, digits, dashes and underscores")
+        raise refused_property("user", name, "expected a login name: small letters, digits, dashes and underscores")
     key = " ".join(properties.get("host_key", "").split(" ")[:2])
     if (strict or key) and _HOST_KEY.fullmatch(key) is None:
-        raise _refused("host_key", key, "expected the type and the key of an ssh server, as in ssh-ed25519 AAAA...")
+        raise refused_property(
+            "host_key", key, "expected the type and the key of an ssh server, as in ssh-ed25519 AAAA..."
+        )
     return Login(host=host, port=port, user=name, host_key=key)
 
 
@@ -86,10 +88,6 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return "%" not in text
-
-
-def _refused(key: str, found: str, expected: str) -> DriverError:
-    return DriverError(f"unit property {key}: found {one_line(found, 80)!a}, {expected}", retry=False)
 
 
 def _quoted(path: Path) -> str:

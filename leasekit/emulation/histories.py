@@ -18,6 +18,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from leasekit.actors.guest.leases import by_number
 from leasekit.config.deployment import ActorSpec, Deployment
 from leasekit.config.load import load
 from leasekit.core.errors import LeasekitError
@@ -81,7 +82,7 @@ def leases_of(guest: str, rows: Iterable[Row], log: Iterable[Row]) -> list[Lease
     for at, lease, event, _, state, _ in log:
         transitions.setdefault(lease, []).append(LoggedStep(at, event, state))
     found = []
-    for one in sorted(map(GuestLease.from_row, rows), key=lambda lease: _number(lease.id)):
+    for one in sorted(map(GuestLease.from_row, rows), key=lambda lease: by_number(lease.id)):
         because = "" if one.reason is None else one.reason.code
         found.append(
             LeaseHistory(
@@ -90,12 +91,6 @@ def leases_of(guest: str, rows: Iterable[Row], log: Iterable[Row]) -> list[Lease
             )
         )  # fmt: skip
     return found
-
-
-def _number(lease: str) -> tuple[int, str]:
-    """A guest numbers its leases: by this they are in order."""
-    number = lease.rpartition("-")[2]
-    return (int(number) if number.isdigit() else 0, lease)
 
 
 # -- stores, and files made of them ------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from leasekit.core.signals import SignalSteps
+from leasekit.core.signals import SignalSteps, check_window
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.emulation.outputs import write_rows
 
@@ -71,14 +71,14 @@ def rmse(demand: SignalSteps, holdings: SignalSteps, window: Term) -> float:
     """Root mean square error between demand and holdings, in units, weighted by time (Shirako, section 5.2; 0 is a
     perfect match). Raises ``ValueError`` on an empty window.
     """
-    _check(window)
+    check_window(window)
     squares = ((wanted - held) ** 2 * (end - start) for start, end, wanted, held in _pieces(demand, holdings, window))
     return math.sqrt(math.fsum(squares) / window.length)
 
 
 def unserved(demand: SignalSteps, holdings: SignalSteps, window: Term) -> float:
     """The share of demand (unit-milliseconds) that holdings did not serve: 0 to 1; 0 where nothing was wanted."""
-    _check(window)
+    check_window(window)
     wanted_total = demand.integral(window)
     short = math.fsum(
         max(0.0, wanted - held) * (end - start) for start, end, wanted, held in _pieces(demand, holdings, window)
@@ -98,7 +98,7 @@ def fidelity(usable: SignalSteps, leased: SignalSteps, window: Term, *, believed
     leaving. None where nothing was leased. ``believed``: a guest may take units for its own that its site has lost, for
     it hears of it late; they are not usable. Else raises ``ValueError`` when more was usable than leased.
     """
-    _check(window)
+    check_window(window)
     leased_total, usable_total = leased.integral(window), usable.integral(window)
     if believed:
         pieces = _pieces(usable, leased, window)
@@ -112,7 +112,7 @@ def fidelity(usable: SignalSteps, leased: SignalSteps, window: Term, *, believed
 
 def usage(held: SignalSteps, capacity: SignalSteps | float, window: Term) -> float | None:
     """The share of a site's capacity (unit-milliseconds) that was held; None where it had none."""
-    _check(window)
+    check_window(window)
     available = capacity.integral(window) if isinstance(capacity, SignalSteps) else capacity * window.length
     return held.integral(window) / available if available > 0 else None
 
@@ -144,8 +144,3 @@ def _pieces(one: SignalSteps, other: SignalSteps, window: Term) -> Iterable[tupl
             until = min(end, right_end)
             yield at, until, value, right_value
             at = until
-
-
-def _check(window: Term) -> None:
-    if window.end <= window.start:
-        raise ValueError(f"window [{window.start}, {window.end}) is empty: its end must be later than its start")

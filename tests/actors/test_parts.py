@@ -182,14 +182,14 @@ def test_dispatch_finds_what_a_part_is_marked_with() -> None:
     dispatch = Dispatch("broker")
     dispatch.add(Desk())
     assert (set(dispatch.messages), dispatch.needs, set(dispatch.deferred)) == ({Ack}, {Ack: "request"}, {"desk.ask"})
-    assert dispatch.carry_out("desk.open", {"x": 1}) == ["opened", {"x": 1}]
+    assert dispatch.prepare("desk.open", {"x": 1})() == ["opened", {"x": 1}]
     assert dispatch.ask("desk", {}) == "tidy"
     with pytest.raises(CommandError, match=r"a broker has no command 'desk\.shut'; it has desk\.open"):
-        dispatch.carry_out("desk.shut", {})
+        dispatch.prepare("desk.shut", {})()
     with pytest.raises(CommandError, match="not Unicode"):
-        dispatch.carry_out("desk.open", {"x": "\ud800"})
+        dispatch.prepare("desk.open", {"x": "\ud800"})()
     dispatch.add(LargerDesk())
-    assert dispatch.carry_out("desk.open", {}) == "wide open"
+    assert dispatch.prepare("desk.open", {})() == "wide open"
 
 
 def test_turns_carry_out_each_decision_by_itself(kernel: Kernel) -> None:

@@ -129,7 +129,7 @@ class Leases:
         """Take up what a store kept: all that is due is due at once."""
         for record in map(Slice.from_row, slices):
             self.slices[record.id] = record
-        for row in sorted(leases, key=lambda row: _order(row[0])):
+        for row in sorted(leases, key=lambda row: by_number(row[0])):
             lease = GuestLease.from_row(row)
             if copied := self._kernel.copied:
                 # What was asked, and heard, after the copy was made is not known.
@@ -253,12 +253,12 @@ class Leases:
     def _query_leases(self, asked: ListGuestLeases) -> list[GuestLeaseSummary]:
         among = self.by_id if asked.all else self.open
         wanted = [(name, value) for name in ("slice", "type", "state", "site") if (value := getattr(asked, name))]
-        after = _order(asked.after)
+        after = by_number(asked.after)
         found = (
             _summary(lease)
             for lease in among.values()
             if all(getattr(lease, name) == value for name, value in wanted)
-            and (not asked.after or _order(lease.id) > after)
+            and (not asked.after or by_number(lease.id) > after)
         )
         return list(islice(found, asked.limit or None))
 
@@ -325,7 +325,7 @@ def _predecessors(lease: GuestLease) -> set[str]:
     return {lease.origin.after.redeem, lease.origin.after.join} - {""}
 
 
-def _order(identifier: str) -> tuple[int, str]:
+def by_number(identifier: str) -> tuple[int, str]:
     """Ids end in a counter: order by it, so that the order of request survives a restart."""
     tail = identifier.rpartition("-")[2]
     return (int(tail) if tail.isdigit() else 0, identifier)

@@ -14,6 +14,7 @@ from leasekit.core.drivers import UNIT_ID
 from leasekit.core.properties import check_properties
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import MINUTE, SECOND
+from leasekit.drivers.names import printable_line
 from leasekit.drivers.power.settings import ControllerSettings
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -36,11 +37,6 @@ MODULES: Final = (
 """Usual network cards and disks: what the imaging environment loads of these, where its kernel has them, unless it is
 told what nodes need.
 """
-
-
-def _one_line(_: object, __: attrs.Attribute[str], value: str) -> None:
-    if not value.isprintable():
-        raise ValueError("expected one line of printable text")
 
 
 def plain_path(_: object, __: attrs.Attribute[Any], value: Path | None) -> None:
@@ -113,7 +109,7 @@ class NetbootImage:
     kind: ClassVar[str] = "netboot"
     kernel: BootArtifact
     initrd: BootArtifact
-    command_line: str = attrs.field(default="", validator=_one_line)
+    command_line: str = attrs.field(default="", validator=printable_line)
     seed: Literal["initramfs", "none"] = "initramfs"
     user: str = attrs.field(default="root", validator=attrs.validators.matches_re(_USER))
 
@@ -215,7 +211,7 @@ class Environment:
 
     kernel: Path | None = None
     modules: tuple[str, ...] = attrs.field(default=())
-    command_line: str = attrs.field(default="console=tty0 console=ttyS0 quiet", validator=_one_line)
+    command_line: str = attrs.field(default="console=tty0 console=ttyS0 quiet", validator=printable_line)
 
     @modules.validator
     def _names(self, _: attrs.Attribute[Any], value: tuple[str, ...]) -> None:

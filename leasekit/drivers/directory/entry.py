@@ -10,8 +10,8 @@ from typing import Final
 
 import attrs
 
-from leasekit.core.drivers import DriverError, UnitContext
-from leasekit.drivers.names import check_unit_id, one_line
+from leasekit.core.drivers import UnitContext
+from leasekit.drivers.names import check_unit_id, refused_property
 
 _HOSTNAME: Final = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 _PLAIN: Final = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
@@ -44,21 +44,17 @@ def make_entry(unit: UnitContext, told: Mapping[str, str]) -> DirectoryEntry | N
         return None
     hostname = told.get("hostname") or re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     if _HOSTNAME.fullmatch(hostname) is None:
-        raise _refused("hostname", hostname, "expected a host name of small letters, digits, dashes and dots")
+        raise refused_property("hostname", hostname, "expected a host name of small letters, digits, dashes and dots")
     addresses = []
     for text in texts:
         try:
             addresses.append(str(ipaddress.ip_address(text)))
         except ValueError:
-            raise _refused("addresses", text, "expected IP addresses") from None
+            raise refused_property("addresses", text, "expected IP addresses") from None
         if "%" in text:
-            raise _refused("addresses", text, "expected IP addresses")
+            raise refused_property("addresses", text, "expected IP addresses")
     holder, slice_ = unit.properties.get("lease.holder", ""), unit.properties.get("slice.name", "")
     return DirectoryEntry(unit=name, hostname=hostname, addresses=tuple(addresses), holder=holder, slice=slice_)
-
-
-def _refused(key: str, found: str, expected: str) -> DriverError:
-    return DriverError(f"unit property {key}: found {one_line(found, 80)!a}, {expected}", retry=False)
 
 
 def plain_name(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -176,15 +176,20 @@ class LibvirtWaiting:
         return "" if await self.domains.agent_answers(self.domain) else "its guest agent does not answer"
 
     async def _by_ssh(self) -> str:
-        if not self.record.addresses:
-            raise DriverError("the unit has no address to reach its ssh server at", retry=False)
-        return await ssh_missing(bare(self.record.addresses[0]), self.record.host_key)
+        return await first_ssh_missing(self.record.addresses, self.record.host_key)
 
 
 def _end(state: DomainState | None) -> str:
     if state is None:
         return "was removed"
     return state.why if state.why.startswith("stopped") else f"was {state.why}"
+
+
+async def first_ssh_missing(addresses: Sequence[str], host_key: str) -> str:
+    """:func:`ssh_missing` at the first address of a unit. Raises ``DriverError`` where there is none."""
+    if not addresses:
+        raise DriverError("the unit has no address to reach its ssh server at", retry=False)
+    return await ssh_missing(bare(addresses[0]), host_key)
 
 
 async def ssh_missing(address: str, host_key: str) -> str:

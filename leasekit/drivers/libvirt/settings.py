@@ -13,28 +13,17 @@ import attrs
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import SECOND
 from leasekit.drivers.directory.addresses import DirectoryAddresses
-from leasekit.drivers.names import one_line
+from leasekit.drivers.names import PLAIN_NAME, one_line, plain_or_none, printable_line
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 Acceleration: TypeAlias = Literal["probe", "kvm", "tcg"]
 Readiness: TypeAlias = Literal["console", "ssh", "agent", "running"]
 SeedKind: TypeAlias = Literal["nocloud", "initramfs", "none"]
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _LEASED_URI: Final = re.compile(r"[a-z]+\+ssh:///[A-Za-z0-9/_-]*(\?[A-Za-z0-9_=&%./-]+)?")
 _DOMAIN: Final = re.compile(r"([a-z0-9]([a-z0-9-]*[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
-
-
-def _plain_name(_: object, __: attrs.Attribute[str], value: str) -> None:
-    if value and _NAME.fullmatch(value) is None:
-        raise ValueError("expected letters, digits, dots, dashes and underscores, a letter or digit first")
-
-
-def _one_line(_: object, __: attrs.Attribute[str], value: str) -> None:
-    if not value.isprintable():
-        raise ValueError("expected one line of printable text")
 
 
 def _filled_line(_: object, __: attrs.Attribute[str], value: str) -> None:
@@ -65,11 +54,11 @@ class LibvirtHost:
     ``migration`` is the URI at which other hosts hand over running units, where it is not the host's own name.
     """
 
-    uri: str = attrs.field(default="", validator=[_one_line, _not_xen])
-    pool: str = attrs.field(default="default", validator=attrs.validators.matches_re(_NAME))
-    pool_path: str = attrs.field(default="", validator=_one_line)
+    uri: str = attrs.field(default="", validator=[printable_line, _not_xen])
+    pool: str = attrs.field(default="default", validator=attrs.validators.matches_re(PLAIN_NAME))
+    pool_path: str = attrs.field(default="", validator=printable_line)
     acceleration: Acceleration = "probe"
-    migration: str = attrs.field(default="", validator=_one_line)
+    migration: str = attrs.field(default="", validator=printable_line)
 
 
 @attrs.frozen(kw_only=True)
@@ -97,8 +86,8 @@ class ImageArtifact:
     """
 
     file: Path | None = None
-    url: str = attrs.field(default="", validator=_one_line)
-    volume: str = attrs.field(default="", validator=_one_line)
+    url: str = attrs.field(default="", validator=printable_line)
+    volume: str = attrs.field(default="", validator=printable_line)
     sha256: str = ""
 
     def __attrs_post_init__(self) -> None:
@@ -134,7 +123,7 @@ class Image:
     disk_mb: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     kernel: ImageArtifact | None = None
     initrd: ImageArtifact | None = None
-    command_line: str = attrs.field(default="", validator=_one_line)
+    command_line: str = attrs.field(default="", validator=printable_line)
     seed: SeedKind = "nocloud"
     ready: Readiness = "ssh"
     marker: str = attrs.field(default="leasekit ready", validator=_filled_line)
@@ -164,14 +153,14 @@ class NetworkSettings:
     ``first`` on, and the file ``book`` says who has what.
     """
 
-    bridge: str = attrs.field(default="", validator=_plain_name)
-    network: str = attrs.field(default="", validator=_plain_name)
+    bridge: str = attrs.field(default="", validator=plain_or_none)
+    network: str = attrs.field(default="", validator=plain_or_none)
     subnets: tuple[str, ...] = ()
     first: int = attrs.field(default=10, validator=_POSITIVE)
     addresses: Mapping[str, tuple[str, ...]] = attrs.Factory(dict)
     gateways: tuple[str, ...] = ()
     nameservers: tuple[str, ...] = ()
-    filter: str = attrs.field(default="", validator=_plain_name)
+    filter: str = attrs.field(default="", validator=plain_or_none)
     block: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     book: Path | None = None
 
@@ -268,7 +257,7 @@ class MachineSettings:
     def __attrs_post_init__(self) -> None:
         for kind, names in (("hosts", self.hosts), ("images", self.images)):
             for name in names:
-                if _NAME.fullmatch(name) is None:
+                if PLAIN_NAME.fullmatch(name) is None:
                     raise ValueError(f"{kind}: found {name[:60]!r}, expected letters, digits, dots, dashes and _")
         if self.image and self.image not in self.images:
             raise ValueError(f"image: found {self.image[:60]!r}, expected one of: {', '.join(sorted(self.images))}")

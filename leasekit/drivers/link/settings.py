@@ -12,6 +12,7 @@ import attrs
 
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import MINUTE, SECOND, Duration
+from leasekit.drivers.names import PLAIN_NAME, plain_or_none
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -20,14 +21,8 @@ KBIT_MAX: Final = 1_000_000_000
 SLOTS_MAX: Final = 4096
 """The most leases at once on a link."""
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _INTERFACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 _QUEUE_MAX: Final[Duration] = 10 * SECOND
-
-
-def _check_namespace(_: object, __: object, value: str) -> None:
-    if value and _NAME.fullmatch(value) is None:
-        raise ValueError("expected letters, digits, dots, dashes and underscores, a letter or digit first")
 
 
 def _check_interface(_: object, __: object, value: str) -> None:
@@ -55,7 +50,7 @@ class End:
     """One end of a link: an interface that is there, in the named ``namespace``, or (empty) in that of the daemon."""
 
     interface: str = attrs.field(validator=_check_interface)
-    namespace: str = attrs.field(default="", validator=_check_namespace)
+    namespace: str = attrs.field(default="", validator=plain_or_none)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.interface}" if self.namespace else self.interface
@@ -149,7 +144,7 @@ class LinkSettings:
         owners: dict[End, str] = {}
         pools: dict[str, Network] = {}
         for name, link in self.links.items():
-            if _NAME.fullmatch(name) is None:
+            if PLAIN_NAME.fullmatch(name) is None:
                 raise ValueError(f"links: found {name[:60]!r}, expected letters, digits, dots, dashes and _")
             for end in (link.a, link.b):
                 if end in owners:

@@ -16,10 +16,10 @@ from leasekit.core.settings import expect_one_of
 from leasekit.core.time import SECOND, Duration, format_duration
 from leasekit.drivers.libvirt.base import DomainDriver, operation
 from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest
-from leasekit.drivers.libvirt.readiness import console_lines, ssh_missing
+from leasekit.drivers.libvirt.readiness import console_lines, first_ssh_missing
 from leasekit.drivers.libvirt.seed import make_host_key
 from leasekit.drivers.libvirt.settings import Size
-from leasekit.drivers.names import bare, check_unit_id
+from leasekit.drivers.names import check_unit_id
 from leasekit.drivers.xen.document import make_plan
 from leasekit.drivers.xen.examining import examine
 from leasekit.drivers.xen.listing import ListedDomain, ListedState
@@ -97,9 +97,7 @@ class XenWaiting:
         return "" if found else f"{self.plan.image.marker!r} is not on its console"
 
     async def _by_ssh(self) -> str:
-        if not self.record.addresses:
-            raise DriverError("the unit has no address to reach its ssh server at", retry=False)
-        return await ssh_missing(bare(self.record.addresses[0]), self.record.host_key)
+        return await first_ssh_missing(self.record.addresses, self.record.host_key)
 
 
 class XenDriver(DomainDriver[XenPlace]):

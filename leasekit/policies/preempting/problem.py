@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from leasekit.core.settings import SettingsError, expect_one_of, structure
+from leasekit.core.settings import SettingsError, expect_one_of, is_name, repeated_ids, structure
 from leasekit.core.time import SECOND, Instant
 from leasekit.policies.preempting.costs import COSTS, Amount
 from leasekit.policies.preempting.hosts import HostedLease, HostRequest, LoadedHost, Vector, fits, may_leave, missing
@@ -46,11 +46,6 @@ def _amounts(_: object, attribute: attrs.Attribute[Any], value: Mapping[str, flo
             raise ValueError(f"{name} is {amount}, expected 0 to {NUMBER_MAX:g}")
 
 
-def _name(_: object, attribute: attrs.Attribute[str], value: str) -> None:
-    if not value:
-        raise ValueError(f"'{attribute.name}' must be a name: {value}")
-
-
 _CLASS: Final[Any] = attrs.validators.optional([attrs.validators.ge(0), attrs.validators.le(CLASS_MAX)])
 
 
@@ -73,7 +68,7 @@ class PreemptLease:
     ``saved_s`` is not lost when it ends.
     """
 
-    id: str = attrs.field(validator=_name)
+    id: str = attrs.field(validator=is_name)
     resources: Mapping[str, float] = attrs.field(validator=_amounts)
     runtime_s: float = attrs.field(validator=_amount)
     preemptible: bool
@@ -87,7 +82,7 @@ class PreemptLease:
 class PreemptHost:
     """A host: a resource that ``capacity`` doesn't name is one that it has nothing of."""
 
-    id: str = attrs.field(validator=_name)
+    id: str = attrs.field(validator=is_name)
     capacity: Mapping[str, float] = attrs.field(validator=_amounts)
     leases: tuple[PreemptLease, ...] = ()
 
@@ -126,8 +121,8 @@ def _faults(problem: PreemptProblem) -> Iterator[str]:
     for name in problem.request.resources:
         if problem.hosts and name not in known:
             yield f"request.resources.{name}: found a resource that no host has, {expect_one_of(name, known)}"
-    yield from _repeated("hosts", [host.id for host in problem.hosts])
-    yield from _repeated("hosts.leases", [lease.id for host in problem.hosts for lease in host.leases])
+    yield from repeated_ids("hosts", [host.id for host in problem.hosts])
+    yield from repeated_ids("hosts.leases", [lease.id for host in problem.hosts for lease in host.leases])
     for index, host in enumerate(problem.hosts):
         held: Counter[str] = Counter()
         for number, lease in enumerate(host.leases):
@@ -141,12 +136,6 @@ def _faults(problem: PreemptProblem) -> Iterator[str]:
                     f"hosts[{index}].leases: found leases with {float(amount):g} {name} in all, expected at most the "
                     f"capacity of host {host.id} ({host.capacity.get(name, 0):g})"
                 )
-
-
-def _repeated(where: str, ids: Iterable[str]) -> Iterator[str]:
-    for name, times in Counter(ids).items():
-        if times > 1:
-            yield f"{where}: found the id {name!r} {times} times, expected it once"
 
 
 class PreemptDecision:

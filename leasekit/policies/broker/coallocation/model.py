@@ -8,13 +8,12 @@ actors: a broker builds the same objects from the delegations that it holds. :fu
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from leasekit.core.settings import SettingsError, expect_one_of, structure
+from leasekit.core.settings import SettingsError, expect_one_of, is_name, repeated_ids, structure
 from leasekit.core.topology import unconnected
 
 Solver: TypeAlias = Literal["auto", "highs", "search"]
@@ -43,11 +42,6 @@ def _amount(least: float = 0.0, *, above: bool = False) -> Any:
     return check
 
 
-def _is_name(_: object, attribute: attrs.Attribute[str], value: str) -> None:
-    if not value:
-        raise ValueError(f"'{attribute.name}' must be a name: {value}")
-
-
 _COUNT: Final[Any] = attrs.validators.and_(attrs.validators.ge(0), attrs.validators.le(int(NUMBER_MAX)))
 _HOPS: Final[Any] = attrs.validators.optional(attrs.validators.ge(1))
 
@@ -59,7 +53,7 @@ class Vertex:
     ``vc`` is the value of one CPU; ``transit`` whether paths may pass; ``labels`` (``attrs`` in a file) what it offers.
     """
 
-    id: str = attrs.field(validator=_is_name)
+    id: str = attrs.field(validator=is_name)
     kind: Literal["site", "exchange"]
     cpus: int | None = attrs.field(default=None, validator=attrs.validators.optional(_COUNT))
     vc: float = attrs.field(default=1.0, validator=_amount())
@@ -95,7 +89,7 @@ class Resources:
 class SiteRequest:
     """A requested site: ``need`` are attributes it must have, ``pin`` is the only site allowed, ``exclude`` are not."""
 
-    id: str = attrs.field(validator=_is_name)
+    id: str = attrs.field(validator=is_name)
     cpus: int = attrs.field(validator=_COUNT)
     need: tuple[str, ...] = ()
     pin: str | None = None
@@ -230,7 +224,7 @@ def check_problem(problem: Problem) -> Iterator[str]:
 def check_resources(resources: Resources) -> Iterator[str]:
     """What is wrong with a topology."""
     ids = [vertex.id for vertex in resources.vertices]
-    yield from _repeated("resources.vertices", ids)
+    yield from repeated_ids("resources.vertices", ids)
     for index, vertex in enumerate(resources.vertices):
         if vertex.kind == "site" and vertex.cpus is None:
             yield f"resources.vertices[{index}].cpus: found nothing, expected a whole number: {vertex.id} is a site"
@@ -256,7 +250,7 @@ def check_request(request: CoRequest, resources: Resources, options: ModelOption
     if not ids:
         yield "request.sites: found an empty list, expected at least one requested site"
         return
-    yield from _repeated("request.sites", ids)
+    yield from repeated_ids("request.sites", ids)
     kinds = {vertex.id: vertex.kind for vertex in resources.vertices}
     sites = [name for name, kind in kinds.items() if kind == "site"]
     for index, site in enumerate(request.sites):
@@ -310,9 +304,3 @@ def _check_reservation(where: str, reservation: ModelReservation, resources: Res
     if getattr(reservation, other) is not None:
         kind = "site" if wanted == "cpus" else "link"
         yield f"{where}.{other}: found a number, but a reservation of a {kind} has {wanted}"
-
-
-def _repeated(where: str, ids: Iterable[str]) -> Iterator[str]:
-    for name, times in Counter(ids).items():
-        if times > 1:
-            yield f"{where}: found the id {name!r} {times} times, expected it once"
