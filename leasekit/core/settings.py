@@ -103,7 +103,7 @@ def repeated_ids(where: str, ids: Iterable[str]) -> Iterator[str]:
     """What is wrong where an id occurs more than once."""
     for name, times in Counter(ids).items():
         if times > 1:
-            yield f"{where}: found the id {name!r} {times} times, expected it once"
+            yield f"{where}: found the id {name!r:.80} {times} times, expected it once"
 
 
 def is_name(_: object, attribute: attrs.Attribute[str], value: str) -> None:

@@ -22,7 +22,6 @@ site.transit        of computers: ``no`` if paths must not pass through the site
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from graphlib import CycleError, TopologicalSorter
@@ -34,7 +33,7 @@ from leasekit.core.claims.claim import UNITS_MAX
 from leasekit.core.filters import FilterError, parse_filter
 from leasekit.core.properties import EMPTY, Properties, check_properties
 from leasekit.core.reasons import mark
-from leasekit.core.settings import DurationSetting, SettingsError, expect_one_of, structure
+from leasekit.core.settings import DurationSetting, SettingsError, expect_one_of, repeated_ids, structure
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 
 SITES_MAX: Final = 16
@@ -312,21 +311,19 @@ def _is_id(text: str, most: int) -> bool:
 
 
 def _graph_faults(request: TopologyRequest) -> Iterator[str]:
-    counts = Counter(member.id for member in request.members)
-    for name, times in counts.items():
-        if times > 1:
-            yield f"sites, links: found the id {name!r:.80} {times} times, expected it once"
+    ids = [member.id for member in request.members]
+    yield from repeated_ids("sites, links", ids)
     for kind, members in (("sites", request.sites), ("links", request.links)):
         for number, member in enumerate(members):
             for key in ("redeem_predecessor", "join_predecessor"):
                 named = getattr(member, key)
-                if named and named not in counts:
-                    yield f"{kind}[{number}].{key}: found {named!r:.80}, {expect_one_of(named, counts)}"
+                if named and named not in ids:
+                    yield f"{kind}[{number}].{key}: found {named!r:.80}, {expect_one_of(named, ids)}"
     cycle = _cycle(request)
     if cycle:
         yield f"sites, links: found a cycle of predecessors: {' after '.join(cycle)}"
     apart = unconnected([site.id for site in request.sites], [(link.from_, link.to) for link in request.links])
-    if apart and all({link.from_, link.to} <= set(counts) for link in request.links):
+    if apart and all({link.from_, link.to} <= set(ids) for link in request.links):
         first = request.sites[0].id
         yield f"links: found none that connect {', '.join(apart)} with {first}, expected a connected request"
 
