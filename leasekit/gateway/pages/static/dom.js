@@ -27,9 +27,9 @@ function add(parent, children) {
 // While a pointer is pressed, what it is pressed on stays where it is: the click would be lost with it.
 let pressed = null;
 const later = new Map();
-addEventListener("pointerdown", (event) => { pressed = event.target; }, true);
+addEventListener("pointerdown", (event) => { if (event.button === 0) pressed = event.target; }, true);
 addEventListener("click", () => { pressed = null; }, true);
-for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => setTimeout(release), true);
+for (const end of ["pointerup", "pointercancel", "contextmenu"]) addEventListener(end, () => setTimeout(release), true);
 
 function release() {
   pressed = null;
