@@ -20,7 +20,7 @@ from system.system_waits import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "deploy/virtual-cluster"
-TASKS = 200
+TASKS = 400
 """More than there is time for."""
 PRIMES = {"0": "168", "1000": "135", "10000": "106"}
 """How many there are in the thousand that begins with a number, for those that are given out first."""
@@ -95,7 +95,7 @@ def test_a_cluster_works_while_it_grows_and_shrinks(world, site):
     site.over(more)
     seen = job(site)
     assert seen["workers"] == 3
-    wait_until("further work", lambda: None if job(site)["done"] > seen["done"] + 3 else "nothing more is done")
+    wait_until("further work", lambda: None if job(site)["done"] > seen["done"] + 3 else f"{seen}: {job(site)}")
     assert 0 < job(site)["waiting"] < TASKS
     for task, primes in PRIMES.items():
         key = str(world.folder / "id")
