@@ -15,6 +15,7 @@ from gateway.gateway_world import give_back, until
 from openid_provider import free_port
 from playwright.sync_api import Browser, Locator, Page, expect
 from runtime.runtime_processes import Daemons
+from system.system_waits import wait_until
 from web_world import INVENTORY, Person, WebLab, ada, chromium, gateway_alone, lab, log_in, person, visit
 
 __all__ = ["ada", "chromium", "lab", "person"]
@@ -281,13 +282,13 @@ def test_on_paper_it_is_light_and_has_the_time_that_one_sees(person: Callable[..
     chart, canvas = page.locator(".chart-scroll"), page.locator(".chart-canvas")
     window = chart.evaluate("one => [one.dataset.from, one.dataset.to]")
     width, dark = chart.evaluate("one => one.clientWidth"), [0x14, 0x18, 0x1D]
-    assert canvas.evaluate(pixel) == dark
+    wait_until("a dark screen", lambda: (shown := canvas.evaluate(pixel)) != dark and shown)
     page.emulate_media(media="print")
-    assert canvas.evaluate(pixel) == [255, 255, 255]
+    wait_until("white paper", lambda: (shown := canvas.evaluate(pixel)) != [255, 255, 255] and shown)
     assert chart.evaluate("one => one.clientWidth") < width
     assert chart.evaluate("one => [one.dataset.from, one.dataset.to]") == window
     page.emulate_media(media="screen")
-    assert canvas.evaluate(pixel) == dark
+    wait_until("a dark screen", lambda: (shown := canvas.evaluate(pixel)) != dark and shown)
     assert chart.evaluate("one => [one.dataset.from, one.dataset.to]") == window
 
 
