@@ -51,7 +51,7 @@ def reader(request: pytest.FixtureRequest, chromium: Browser) -> Iterator[Reader
     """By day, by night, and on a phone."""
     size = {"width": 360, "height": 740} if request.param == "phone" else {"width": 1280, "height": 800}
     look = "dark" if request.param == "dark" else "light"
-    context = chromium.new_context(viewport=size, timezone_id="UTC", color_scheme=look)
+    context = chromium.new_context(viewport=size, timezone_id="UTC", color_scheme=look, reduced_motion="reduce")
     context.set_default_timeout(WITHIN_MS)
     one = Reader(context.new_page())
     one.page.on("pageerror", lambda error: one.complaints.append(str(error)))

@@ -177,8 +177,9 @@ class Person:
 
 
 def log_in(lab: WebLab, chromium: Browser, name: str, **how: Any) -> Person:
-    """Somebody, in a browser of their own."""
-    context = chromium.new_context(**{"viewport": {"width": 1280, "height": 800}, "timezone_id": "UTC", **how})
+    """Somebody, in a browser of their own, where nothing fades in: contrast is what it is at the end."""
+    usual = {"viewport": {"width": 1280, "height": 800}, "timezone_id": "UTC", "reduced_motion": "reduce"}
+    context = chromium.new_context(**usual | how)
     context.set_default_timeout(WITHIN_MS)
     one = Person(lab, context, context.new_page())
     one.page.on("pageerror", lambda error: one.complaints.append(str(error)))
