@@ -100,7 +100,7 @@ def _chromium(playwright: Playwright) -> Iterator[Browser]:
 def emulated(days: float) -> list[Result]:
     """The figures of a run of so many days."""
     with TemporaryDirectory() as out:
-        leasekit.emulate(crowd_of(NODES, GUESTS, days, "10m", "40m"), synthetic=True, out=out)
+        leasekit.emulate(crowd_of(NODES, GUESTS, days, "10m", "40m", "all"), synthetic=True, out=out)
         return of_run(Path(out))
 
 
