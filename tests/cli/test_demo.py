@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from rich.console import Console
+from system.system_waits import no_units_left
 
 DEMO = Path(__file__).resolve().parents[2] / "deploy" / "demo.py"
 _spec = importlib.util.spec_from_file_location("demo", DEMO)
@@ -46,7 +47,7 @@ def test_what_a_terminal_is_shown(tmp_path: Path) -> None:
     demo.fresh(folder)
     shown = demo.Demo(DEMO.parent, folder, Console(quiet=True))
     try:
-        with demo.served(shown.report.path.parent) as address:
+        with no_units_left(folder), demo.served(shown.report.path.parent) as address:
             shown.make_keys()
             with pytest.raises(demo.DemoError), shown.step("go <wrong>"):
                 raise demo.DemoError("it did")
