@@ -205,7 +205,7 @@ def _following(spec: ActorSpec, error: KeyFileMissing) -> KeyFileMissing:
     return KeyFileMissing(error.found, how)
 
 
-def elsewhere(deployment: Deployment) -> list[str]:
+def no_state_folder(deployment: Deployment) -> list[str]:
     """That there is no state folder, and none that a start would fill with keys: a line, for who is about to start."""
     if deployment.state.is_dir() or deployment.create_keys:
         return []
@@ -214,11 +214,11 @@ def elsewhere(deployment: Deployment) -> list[str]:
 
 
 def key_faults(deployment: Deployment) -> list[ConfigError]:
-    """What is missing or can't be read of keys, where no start makes them; no key is unlocked. Nothing is said where
-    they are :func:`elsewhere`.
+    """What is missing or can't be read of keys, where no start makes them; no key is unlocked. Nothing is said
+    where there is :func:`no_state_folder`.
     """
     faults, there = Faults(str(deployment.file)), deployment.state.is_dir()
-    if elsewhere(deployment):
+    if no_state_folder(deployment):
         return faults.errors
     for name, spec in deployment.actors.items():
         with faults.noting(f"actor.{name}.key"):
