@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -119,7 +119,7 @@ def list_approvals(
 
 @command(approval, name="show")
 def show_approval(place: DeployPlace = DAEMON, id_: str = argument("ID")) -> Shown:
-    """Show all of what is asked for.
+    """Show all of what is asked for, and what came of it.
 
     Example:
       leasekit approval show 3f2a9c1d0b7e4f65
@@ -128,15 +128,32 @@ def show_approval(place: DeployPlace = DAEMON, id_: str = argument("ID")) -> Sho
 
 
 def _fields(found: Mapping[str, Any]) -> None:
-    print_fields([*((key, value) for key, value in found.items() if key != "asked"), *found["asked"].items()])
+    series = found["series"]
+    shown = [(key, value) for key, value in found.items() if key not in ("asked", "series")]
+    print_fields([*shown, *_flat(found["asked"])])
+    if series is not None:
+        _days(series["days"])
+        print_lines(f"{why}: {', '.join(days)}" for why in ("skipped", "past") if (days := series[why]))
+
+
+def _flat(found: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Names and values; what is in a map has its name before it."""
+    for key, value in found.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield before + key, value
+
+
+_days: Final = listing("start", "end", "name", "lease", "status", "site", "reason", empty="no days")
 
 
 @command(approval, name="ask")
 def ask_approval(
     place: DeployPlace = DAEMON, wish: Path = argument("WISH", type=FILE_OR_INPUT), project: str = _PROJECT
 ) -> Shown:
-    """Ask that a request, or a change, be approved. WISH is a JSON file (- is standard input) with what `POST
-    /approvals` takes: "request", or "lease" and "extend" or "modify", and "why".
+    """Ask that a request, a series of them, or a change, be approved. WISH is a JSON file (- is standard input) with
+    what `POST /approvals` takes: "request", "series", or "lease" and "extend" or "modify", and "why".
 
     Example:
       leasekit approval ask wish.json --url https://lab.example
@@ -153,7 +170,9 @@ def ask_approval(
 
 def _decide(place: DeployPlace, id_: str, what: str, reason: str) -> Shown:
     made = place.api("POST", f"/approvals/{{approval}}/{what}", {"reason": reason}, approval=id_)
-    return made, lambda _: print_lines([f"{id_}: {made['state']} {made['lease']}".rstrip()])
+    line = f"{id_}: {made['state']} {made['lease']}".rstrip()
+    days = made["series"]["days"] if made["series"] else []
+    return made, (lambda _: print_lines([line]), lambda _: _days(days) if days else None)
 
 
 @command(approval)

@@ -115,20 +115,25 @@ class LeaseRequest(RequestBody):
     configuration: Properties = {}
 
 
-class SeriesRequest(RequestBody):
-    """A lease on each of some days: ``every`` such as ``mon-fri``, ``mon,thu`` or ``day``, from ``begin`` to
-    ``finish``, such as ``9:00``, on the clocks of ``zone``, up to and with the day ``until``. All of them, or none;
-    ``each``: those that can be had. ``request`` says the rest, its ``start`` from when on; it has no length, end,
-    group, keepalive, or lease that it waits for. Leases are named ``NAME.DATE``.
+class SeriesHours(RequestBody, kw_only=True):
+    """The same hours of many days: ``every`` such as ``mon-fri``, ``mon,thu`` or ``day``, from ``begin`` to ``finish``,
+    such as ``9:00``, on the clocks of ``zone``. All of the days, or none; ``each``: those that can be had.
     """
 
-    request: LeaseRequest
     every: Word
     begin: Word
     finish: Word
-    until: date
     zone: Word = "UTC"
     each: bool = False
+
+
+class SeriesRequest(SeriesHours, kw_only=True):
+    """A lease on each of some days, up to and with the day ``until``. ``request`` says the rest, its ``start`` from
+    when on; it has no length, end, group, keepalive, or lease that it waits for. Leases are named ``NAME.DATE``.
+    """
+
+    request: LeaseRequest
+    until: date
 
 
 DayStatus: TypeAlias = Literal["granted", "possible", "waits", "refused"]
@@ -152,13 +157,14 @@ class SeriesDay(Struct, kw_only=True, omit_defaults=True):
 
 class SeriesAnswer(Struct, kw_only=True):
     """What became of each day of a series, or would. ``kept``: some of its leases are there. On the days that are
-    ``skipped`` the clocks of the zone skip these hours.
+    ``skipped`` the clocks of the zone skip these hours; those that are ``past`` had begun before it was approved.
     """
 
     id: str
     kept: bool
     days: list[SeriesDay]
     skipped: list[str]
+    past: list[str] = []
 
 
 class LeaseExtend(RequestBody):
@@ -456,11 +462,12 @@ class ProjectPolicy(Struct, kw_only=True):
 
 
 class ApprovalRequest(RequestBody):
-    """What is to be approved: a new lease (``request``), or a change of one that there is: ``lease``, and ``extend``
-    or ``modify``. ``why`` is for who approves.
+    """What is to be approved: a new lease (``request``), all leases of a ``series``, or a change of one that there is:
+    ``lease``, and ``extend`` or ``modify``. ``why`` is for who approves.
     """
 
     request: LeaseRequest | None = None
+    series: SeriesRequest | None = None
     lease: Word = ""
     extend: LeaseExtend | None = None
     modify: LeaseModify | None = None
@@ -475,7 +482,7 @@ class ApprovalDecision(RequestBody):
 
 class Approval(Struct, kw_only=True):
     """Something that waits to be approved until ``until``, or was: ``pending``, ``approved``, ``refused``,
-    ``withdrawn`` or ``expired``; ``lease`` is what came of it.
+    ``withdrawn`` or ``expired``; ``lease``, or the days of ``series``, are what came of it.
     """
 
     id: str
@@ -488,6 +495,7 @@ class Approval(Struct, kw_only=True):
     decided_by: str = ""
     reason: str = ""
     lease: str = ""
+    series: SeriesAnswer | None = None
 
 
 class ActorState(Struct, kw_only=True):

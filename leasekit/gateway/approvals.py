@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from leasekit.client.shapes import Approval, ApprovalDecision, ApprovalRequest, LeasePolicy, ProjectPolicy
 from leasekit.core.schema import Change
-from leasekit.core.time import parse_duration
+from leasekit.core.time import Instant, parse_duration
 from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.callers import MANAGER, OPERATOR, USER, VIEWER
 from leasekit.gateway.door import forbidden
@@ -24,6 +24,7 @@ from leasekit.gateway.notices import Notification, one_line
 from leasekit.gateway.policies import APPROVALS, PENDING, POLICIES, ApprovalRecord, admit, check_policy
 from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.routing import Call, route, unprocessable
+from leasekit.gateway.series import WantedSeries, lease_series, wanted_series
 
 KEPT: Final = 10_000
 """How many approvals are kept; the oldest that are decided go first."""
@@ -91,18 +92,20 @@ async def show_approval(call: Call, approval: str) -> Approval:
 
 @route("POST", "/approvals", status=HTTPStatus.CREATED)
 async def ask_approval(call: Call, params: OfProject, body: ApprovalRequest) -> Approval:
-    """Ask that a request, or a change, be approved. It is sent on when it is, as its asker's."""
-    actor, command, arguments = await _command(call, params.project, body, USER)
-    await admit(call, actor, command, arguments, approved=True)
-    policy, now = call.door.policies.get(actor.name, LeasePolicy()), call.door.clock()
+    """Ask that a request, a series of them, or a change, be approved. It is sent on when it is, as its asker's."""
+    wanted = await _wanted(call, params.project, body, USER)
+    await wanted.admit(call)
+    project, now = wanted.actor.name, call.door.clock()
+    policy = call.door.policies.get(project, LeasePolicy())
+    request = body.series.request if body.series else body.request
     record = ApprovalRecord(
-        id=secrets.token_hex(8), project=actor.name, caller=call.caller.name, asked=body, created=now,
+        id=secrets.token_hex(8), project=project, caller=call.caller.name, asked=body, created=now,
         until=now + parse_duration(policy.approve_within),
     )  # fmt: skip
     await _keep(call, record)
     notice = Notification(
-        kind="approval_wanted", key=record.id, project=actor.name, at=now, name=f"approval {record.id}",
-        type="" if body.request is None else body.request.type, lease=body.lease,
+        kind="approval_wanted", key=record.id, project=project, at=now, name=f"approval {record.id}",
+        type="" if request is None else request.type, lease=body.lease,
         reason=one_line(f"asked for by {record.caller}"),
     )  # fmt: skip
     await call.door.commit(*call.door.notices.tell(notice, now))
@@ -112,16 +115,28 @@ async def ask_approval(call: Call, params: OfProject, body: ApprovalRequest) -> 
 
 @route("POST", "/approvals/{approval}/approve")
 async def approve(call: Call, approval: str, body: ApprovalDecision) -> Approval:
-    """Have it done: the request is sent on, with who asked for it and who approved it in the actor's history."""
+    """Have it done: the request is sent on, with who asked for it and who approved it in the actor's history. A series
+    is answered once its broker has answered: each of its days says what became of it.
+    """
     record = _pending(call, approval)
     _must_decide(call, record)
-    actor, command, arguments = await _command(call, record.project, record.asked, VIEWER)
-    theirs = attrs.evolve(call, caller=attrs.evolve(call.caller, name=record.caller))
-    await admit(theirs, actor, command, arguments, approved=True)
     # By its own key it is done once, whatever becomes of this gateway before it has kept that.
-    key, way = f"approval-{record.id}", f"approved by {call.caller.name}"
-    made = await actor.command(command, arguments, caller=record.caller, way=way, key=key)
-    return await _decided(call, record, "approved", body, lease=made["id"])
+    theirs = attrs.evolve(
+        call, caller=attrs.evolve(call.caller, name=record.caller, way=f"approved by {call.caller.name}"),
+        key=f"approval-{record.id}",
+    )  # fmt: skip
+    call.door.approving.add(record.id)
+    try:
+        wanted = await _wanted(theirs, record.project, record.asked, VIEWER, record.created)
+        await wanted.admit(theirs)
+        if wanted.series is not None:
+            answer = await lease_series(theirs, wanted.series)
+            return await _decided(call, record, "approved", body, series=answer)
+        (arguments,) = wanted.each
+        made = await wanted.actor.command(wanted.command, arguments, **theirs.signed)
+        return await _decided(call, record, "approved", body, lease=made["id"])
+    finally:
+        call.door.approving.discard(record.id)
 
 
 @route("POST", "/approvals/{approval}/refuse")
@@ -141,21 +156,37 @@ async def withdraw(call: Call, approval: str, body: ApprovalDecision) -> Approva
     return await _decided(call, record, "withdrawn", body)
 
 
-async def _command(
-    call: Call, project: str, asked: ApprovalRequest, role: str
-) -> tuple[ActorConnection, str, Mapping[str, Any]]:
-    """The command that is asked for, by somebody with a ``role`` in the project. Raises :class:`ProblemError`."""
-    kinds = [name for name in ("request", "extend", "modify") if getattr(asked, name) is not None]
-    if len(kinds) != 1 or (kinds == ["request"]) == bool(asked.lease):
-        raise unprocessable("request: expected either a request, or a lease and extend or modify")
+@attrs.frozen(kw_only=True)
+class _Wanted:
+    """The commands that are asked for: one, or those of all days of a ``series``."""
+
+    actor: ActorConnection
+    command: str
+    each: Sequence[Mapping[str, Any]]
+    series: WantedSeries | None = None
+
+    async def admit(self, call: Call) -> None:
+        """Raises :class:`ProblemError` for what the policy of the project does not allow."""
+        for arguments in self.each:
+            await admit(call, self.actor, self.command, arguments, approved=True)
+
+
+async def _wanted(call: Call, project: str, asked: ApprovalRequest, role: str, since: Instant | None = None) -> _Wanted:
+    """What is asked for, by somebody with a ``role`` in the project, since an instant. Raises :class:`ProblemError`."""
+    kinds = [name for name in ("request", "series", "extend", "modify") if getattr(asked, name) is not None]
+    if len(kinds) != 1 or (kinds[0] in ("request", "series")) == bool(asked.lease):
+        raise unprocessable("request: expected either a request, or a series, or a lease and extend or modify")
+    if asked.series is not None:
+        series = await wanted_series(call, project, asked.series, role, since)
+        return _Wanted(actor=series.guest, command="lease.request", each=series.days, series=series)
     if asked.request is not None:
         actor, arguments = asked_for(call, project, asked.request, role)
-        return actor, "lease.request", arguments
+        return _Wanted(actor=actor, command="lease.request", each=[arguments])
     actor = await holder(call, project, asked.lease, role)
     if asked.extend is not None:
-        return actor, "lease.extend", extension(asked.lease, asked.extend)
-    assert asked.modify is not None, "one of the three is"
-    return actor, "lease.modify", modification(asked.lease, asked.modify)
+        return _Wanted(actor=actor, command="lease.extend", each=[extension(asked.lease, asked.extend)])
+    assert asked.modify is not None, "one of the four is"
+    return _Wanted(actor=actor, command="lease.modify", each=[modification(asked.lease, asked.modify)])
 
 
 def _visible(call: Call, approval: str) -> ApprovalRecord:
@@ -167,7 +198,7 @@ def _visible(call: Call, approval: str) -> ApprovalRecord:
 
 def _pending(call: Call, approval: str) -> ApprovalRecord:
     record = _visible(call, approval)
-    state = record.state(call.door.clock())
+    state = "being approved" if approval in call.door.approving else record.state(call.door.clock())
     if state != PENDING:
         raise ProblemError(HTTPStatus.CONFLICT, f"approval {record.id} is {state} already", code="decided")
     return record
@@ -181,10 +212,8 @@ def _must_decide(call: Call, record: ApprovalRecord) -> None:
         raise forbidden("what one asks for oneself somebody else approves")
 
 
-async def _decided(
-    call: Call, record: ApprovalRecord, decided: str, body: ApprovalDecision, *, lease: str = ""
-) -> Approval:
-    record = attrs.evolve(record, decided=decided, by=call.caller.name, reason=body.reason, lease=lease)
+async def _decided(call: Call, record: ApprovalRecord, decided: str, body: ApprovalDecision, **came: Any) -> Approval:
+    record = attrs.evolve(record, decided=decided, by=call.caller.name, reason=body.reason, **came)
     await _keep(call, record)
     return _shown(call, record)
 
@@ -207,4 +236,5 @@ def _shown(call: Call, record: ApprovalRecord) -> Approval:
         id=record.id, project=record.project, caller=record.caller, asked=record.asked,
         state=record.state(call.door.clock()), created=moment(record.created), until=moment(record.until),
         decided_by=record.by, reason=record.reason, lease=record.lease,
+        series=record.series,
     )  # fmt: skip

@@ -77,6 +77,8 @@ class GatewayDoor:
     """The policy of each project that has one."""
     approvals: dict[str, ApprovalRecord] = attrs.field(init=False, factory=dict)
     """What waits to be approved, or was, by its id, oldest first."""
+    approving: set[str] = attrs.field(init=False, factory=set)
+    """What is being done of it, as it was approved."""
     webhook_networks: Sequence[str] = ()
     mail: MailTable | None = None
     notices: Notifications = attrs.field(init=False, factory=Notifications)

@@ -16,7 +16,7 @@ import httpx
 import msgpack
 import msgspec
 
-from leasekit.client.shapes import ApprovalRequest, LeasePolicy
+from leasekit.client.shapes import ApprovalRequest, LeasePolicy, SeriesAnswer
 from leasekit.config.instants import dated
 from leasekit.core.reasons import counted, mark
 from leasekit.core.requests import SERIES, with_term
@@ -57,6 +57,7 @@ class ApprovalRecord:
     by: str = ""
     reason: str = ""
     lease: str = ""
+    series: SeriesAnswer | None = None
 
     def state(self, now: Instant) -> str:
         """Its state at an instant."""
@@ -65,17 +66,18 @@ class ApprovalRecord:
     def row(self) -> Row:
         """Its row."""
         rest = [self.caller, self.created, self.decided, self.by, self.reason, self.lease]
-        body = msgpack.packb([*rest, msgspec.json.encode(self.asked)])
+        body = msgpack.packb([*rest, msgspec.json.encode(self.asked), msgspec.json.encode(self.series)])
         return (self.id, self.project, self.until, body)
 
     @classmethod
     def of_row(cls, row: Row) -> ApprovalRecord:
         """From its row."""
         id_, project, until, body = row
-        caller, created, decided, by, reason, lease, asked = msgpack.unpackb(body)
+        caller, created, decided, by, reason, lease, asked, *series = msgpack.unpackb(body)
         return cls(
             id=id_, project=project, caller=caller, asked=msgspec.json.decode(asked, type=ApprovalRequest),
             created=created, until=until, decided=decided, by=by, reason=reason, lease=lease,
+            series=msgspec.json.decode(series[0], type=SeriesAnswer | None) if series else None,
         )  # fmt: skip
 
 
@@ -132,7 +134,8 @@ async def admit(
         raise refused(f"{found} in project {actor.name}")
     if not (approved or command in DRY_RUNS or call.caller.may(actor.name, MANAGER)):
         for found in to_be_approved(policy, wish):
-            how = "a manager asks for it" if command == TOPOLOGY or wish.series else "ask for it with POST /approvals"
+            all_ = " for all days at once" if wish.series else ""
+            how = "a manager asks for it" if command == TOPOLOGY else f"ask for it{all_} with POST /approvals"
             raise ProblemError(HTTPStatus.FORBIDDEN, f"{found} in project {actor.name}: {how}", code="approval_needed")
     if policy.ask and command not in DRY_RUNS:
         await ask_service(policy, call.caller, actor.name, wish)

@@ -6,19 +6,19 @@ import hashlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, time
+from datetime import date, datetime, time
 from http import HTTPStatus
 from typing import Any, Final
 
 import attrs
 import trio
 
-from leasekit.client.shapes import DayStatus, SeriesAnswer, SeriesDay, SeriesRequest
+from leasekit.client.shapes import DayStatus, LeaseRequest, SeriesAnswer, SeriesDay, SeriesHours, SeriesRequest
 from leasekit.config.instants import on_clock, parse_clock, zone_named
 from leasekit.config.recurrence import Recurrence, RecurrenceError, of_group, weekdays
 from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import Code
-from leasekit.core.time import format_duration
+from leasekit.core.time import Instant, format_duration
 from leasekit.gateway.actors import ActorConnection, RefusedError
 from leasekit.gateway.callers import USER
 from leasekit.gateway.instants import instant, moment
@@ -36,17 +36,20 @@ BESIDE: Final = 8
 
 @attrs.frozen(kw_only=True)
 class WantedSeries:
-    """The requests of all ``days``, which have an ``id``, and are a ``group`` if it is all of them or none."""
+    """The requests of all ``days``, which have an ``id``, and are a ``group`` if it is all of them or none. Nothing is
+    asked for on days that are ``skipped`` or ``past``.
+    """
 
     guest: ActorConnection
     id: str
     group: str
     days: Sequence[dict[str, Any]]
     skipped: list[str]
+    past: list[str]
 
     def answer(self, days: list[SeriesDay], *, kept: bool) -> SeriesAnswer:
         """What is answered."""
-        return SeriesAnswer(id=self.id, kept=kept, days=days, skipped=self.skipped)
+        return SeriesAnswer(id=self.id, kept=kept, days=days, skipped=self.skipped, past=self.past)
 
 
 @route("POST", "/leases/series", status=HTTPStatus.CREATED)
@@ -54,9 +57,16 @@ async def request_series(call: Call, params: OfProject, body: SeriesRequest) -> 
     """Ask for a lease on each of some days, all of them or none, and wait until the broker has answered: each day says
     what became of it.
     """
-    series = await _wanted(call, params.project, body)
+    series = await wanted_series(call, params.project, body, USER)
     for day in series.days:
         await admit(call, series.guest, "lease.request", day)
+    return await lease_series(call, series)
+
+
+async def lease_series(call: Call, series: WantedSeries) -> SeriesAnswer:
+    """Ask for all days, as the caller, and wait until the broker has answered. Raises ``LeasekitError`` where nothing
+    could be asked for.
+    """
     async with series.guest.watching() as changes:
         asked = await _ask(call, series)
         shown = await _leases(series.guest, asked)
@@ -79,19 +89,21 @@ async def request_series(call: Call, params: OfProject, body: SeriesRequest) -> 
 @route("POST", "/leases/series/dry-run")
 async def try_series(call: Call, params: OfProject, body: SeriesRequest) -> SeriesAnswer:
     """Say of each of some days what the broker would answer. Nothing is asked for."""
-    series = await _wanted(call, params.project, body)
+    series = await wanted_series(call, params.project, body, USER)
     for day in series.days:
         await admit(call, series.guest, "lease.dry_run", day)
     return series.answer(await _tried(series.guest, series.days), kept=False)
 
 
-async def _wanted(call: Call, project: str, body: SeriesRequest) -> WantedSeries:
-    """All of its requests. Raises ``LeasekitError``."""
-    guest, request = call.door.project(call.caller, project, USER), body.request
-    for name in NOT_OF_SERIES:
-        if getattr(request, name):
-            raise unprocessable(f"request.{name}: goes without every")
-    wanted = wanted_lease(request)
+async def wanted_series(
+    call: Call, project: str, body: SeriesRequest, role: str, since: Instant | None = None
+) -> WantedSeries:
+    """All of its requests, of somebody with a ``role`` in the project. Days that began after ``since``, and have begun
+    by now, are past. Raises ``LeasekitError``.
+    """
+    guest, request = call.door.project(call.caller, project, role), body.request
+    check_recurs(request)
+    wanted, recurs = wanted_lease(request), recurrence(body, body.until)
     asked = {
         "type": request.type, "units": request.units, "slice": request.slice, "name": request.name,
         "broker": request.broker, "site": request.site, "configuration": request.configuration,
@@ -99,18 +111,26 @@ async def _wanted(call: Call, project: str, body: SeriesRequest) -> WantedSeries
     }  # fmt: skip
     secret = hashlib.blake2b(f"{call.caller.name}\n{call.key}".encode(), digest_size=8) if call.key else None
     id_ = f"every-{secret.hexdigest() if secret else secrets.token_hex(8)}"
-    now = (await guest.query("clock"))["now"]
+    now, first = (await guest.query("clock"))["now"], instant(request.start) or 0
     try:
-        days, skipped = _recurrence(body).requests(id_, max(now, instant(request.start) or 0), asked)
+        days, skipped = recurs.requests(id_, max(now, first), asked)
+        begun = [] if since is None else recurs.terms(max(since, first))
+        past = [str(day) for day, term in begun if term[0] < now]
     except RecurrenceError as error:
         raise unprocessable(str(error)) from None
-    return WantedSeries(
-        guest=guest, id=id_, group="" if body.each or len(days) == 1 else id_, days=days, skipped=skipped
-    )  # fmt: skip
+    group = "" if body.each or len(days) == 1 else id_
+    return WantedSeries(guest=guest, id=id_, group=group, days=days, skipped=skipped, past=past)
 
 
-def _recurrence(body: SeriesRequest) -> Recurrence:
-    """On which days, and when on these. Raises :class:`ProblemError` that names the field."""
+def check_recurs(request: LeaseRequest) -> None:
+    """Raises :class:`ProblemError` for a request that says what only one that does not recur can say."""
+    for name in NOT_OF_SERIES:
+        if getattr(request, name):
+            raise unprocessable(f"request.{name}: goes without every")
+
+
+def recurrence(body: SeriesHours, until: date) -> Recurrence:
+    """On which days up to and with one, and when on these. Raises :class:`ProblemError` that names the field."""
     read: dict[str, Any] = {}
     parsers: dict[str, Callable[[str], Any]] = {
         "every": weekdays, "begin": parse_clock, "finish": parse_clock, "zone": zone_named,
@@ -122,7 +142,7 @@ def _recurrence(body: SeriesRequest) -> Recurrence:
             raise unprocessable(f"{name}: {error}") from None
     if read["begin"] >= read["finish"]:
         raise unprocessable(f"finish: found {body.finish}, which is not after begin, {body.begin}")
-    last = on_clock(datetime.combine(body.until, time(12), read["zone"]))
+    last = on_clock(datetime.combine(until, time(12), read["zone"]))
     return Recurrence(read["every"], read["begin"], read["finish"], max(0, last), body.each, read["zone"])
 
 

@@ -10,15 +10,18 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import attrs
 import httpx
+import msgpack
 import pytest
 from gateway_world import GatewayUnderTest, until
 from polling import PATIENCE
 
-from leasekit.client.shapes import ApprovalRequest, LeaseRequest
+from leasekit.client.shapes import ApprovalRequest, LeaseRequest, SeriesAnswer, SeriesDay
 from leasekit.core.frames import MEDIA_TYPE, pack, unpack
 from leasekit.gateway.policies import ApprovalRecord
 
+DAY = datetime(2031, 1, 1, tzinfo=UTC)
 WISH = {"type": "vm", "length": "1h"}
 
 
@@ -248,9 +251,16 @@ def test_a_service_that_is_away(operator: httpx.Client, user: httpx.Client, fail
 
 
 def test_an_approval_is_kept() -> None:
-    """As it was."""
+    """As it was; so is one of before there were series."""
     asked = ApprovalRequest(request=LeaseRequest(type="vm", units=3, length="1h"), why="why")
     record = ApprovalRecord(id="1", project="alpha", caller="ursula", asked=asked, created=5, until=7, by="x")
+    *row, body = record.row()
+    assert ApprovalRecord.of_row((*row, body)) == record
+    assert isinstance(body, bytes)
+    assert ApprovalRecord.of_row((*row, msgpack.packb(msgpack.unpackb(body)[:-1]))) == record
+    day = SeriesDay(start=DAY, end=DAY, status="refused", code="mapper:insufficient")
+    series = SeriesAnswer(id="every-1", kept=False, days=[day], skipped=[], past=["2031-01-01"])
+    record = attrs.evolve(record, series=series)
     assert ApprovalRecord.of_row(record.row()) == record
     assert (record.state(6), record.state(7)) == ("pending", "expired")
 

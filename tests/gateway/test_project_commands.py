@@ -122,6 +122,28 @@ def test_what_is_to_be_approved(run: CommandLine, user: str, manager: str, tmp_p
     run("policy set alpha")
 
 
+def test_what_recurs_is_approved_as_a_whole(run: CommandLine, user: str, manager: str, tmp_path: Path) -> None:
+    """One decision, which says of each day what became of it; so does who asks later."""
+    run("policy set alpha --approve-units 1")
+    recur = (
+        "lease request vm 2 --every mon,wed --from 9:00 --to 10:00 --start 2031-01-05 --until 2031-01-08 --actor alpha"
+    )
+    assert "ask for it for all days at once with POST /approvals" in run(recur, token=user, status=1)
+    hours = {"every": "mon,wed", "begin": "9:00", "finish": "10:00", "until": "2031-01-08"}
+    series = {"request": {"type": "vm", "units": 2, "start": "2031-01-05T00:00:00Z", "name": "lab"}, **hours}
+    wish = tmp_path / "wish.json"
+    wish.write_text(json.dumps({"series": series, "why": "lectures"}))
+    id_ = run.json(f"approval ask {wish}", user)["id"]
+    out = run(f"approval approve {id_}", token=manager)
+    assert out.startswith(f"{id_}: approved\n")
+    shown = run(f"approval show {id_}", token=user)
+    assert ["series.request.type", "vm"] in [line.split() for line in shown.splitlines()]
+    for day in ("lab.2031-01-06", "lab.2031-01-08"):
+        assert any(day in line and "granted" in line for line in out.splitlines())
+        assert any(day in line and "granted" in line for line in shown.splitlines())
+    run("policy set alpha")
+
+
 def test_calendars_are_made_and_revoked(run: CommandLine, user: str) -> None:
     """The address is printed once; there is nothing at it once it is revoked."""
     where = run("feed add --type vm --mine", token=user).strip()

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime
+from contextlib import closing
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
-from gateway_world import GatewayUnderTest, give_back
+from cli_daemons import running, site_and_broker
+from gateway_world import INVENTORY, GatewayUnderTest, give_back
 from system.system_waits import wait_until
 from test_client import client
 
-from leasekit.client.shapes import LeaseRequest
+from leasekit.client.shapes import ApprovalRequest, LeaseRequest
+from leasekit.config.load import load
+from leasekit.core.schema import Change
+from leasekit.gateway.instants import instant
+from leasekit.gateway.policies import APPROVALS, ApprovalRecord
+from leasekit.stores.sqlite import SqliteStore
 
 WEEKS = {"every": "mon,wed", "begin": "9:00", "finish": "17:00", "until": "2031-01-17"}
 DAYS = ["2031-01-06", "2031-01-08", "2031-01-13", "2031-01-15"]
@@ -103,18 +113,117 @@ def test_what_is_wrong_with_it_is_told(user: httpx.Client, more: dict[str, Any],
     assert answer.json()["detail"].startswith(detail)
 
 
-def test_a_policy_holds_for_each_day(user: httpx.Client, operator: httpx.Client) -> None:
-    """And may allow none that recurs, or want them approved: then a manager asks for them."""
-    try:
-        operator.put("/policies/alpha", json={"recurring": False})
-        answer = user.post("/leases/series", json=series(1))
+@pytest.fixture
+def manager(gateway: GatewayUnderTest, operator: httpx.Client) -> Iterator[httpx.Client]:
+    """Who approves in the project alpha, whose policy wants two units approved."""
+    operator.put("/policies/alpha", json={"approve_units": 1})
+    with gateway.client(gateway.token("manfred", alpha="manager")) as client:
+        yield client
+    operator.put("/policies/alpha", json={})
+
+
+def test_a_policy_may_allow_none(user: httpx.Client, operator: httpx.Client) -> None:
+    """That recurs: it can't be asked to be approved either."""
+    operator.put("/policies/alpha", json={"recurring": False})
+    for path, body in (("/leases/series", series(1)), ("/approvals", {"series": series(1)})):
+        answer = user.post(path, json=body)
         assert (answer.status_code, answer.json()["code"]) == (403, "policy")
-        operator.put("/policies/alpha", json={"approve_units": 1})
-        answer = user.post("/leases/series", json=series(2))
-        assert (answer.status_code, answer.json()["code"]) == (403, "approval_needed")
-        assert answer.json()["detail"].endswith("a manager asks for it")
-    finally:
-        operator.put("/policies/alpha", json={})
+    operator.put("/policies/alpha", json={})
+
+
+def asked(user: httpx.Client, body: dict[str, Any]) -> str:
+    """The path of an approval that was asked for, since the request was refused without."""
+    refused = user.post("/leases/series", json=body)
+    assert (refused.status_code, refused.json()["code"]) == (403, "approval_needed")
+    assert refused.json()["detail"].endswith("ask for it for all days at once with POST /approvals")
+    made = user.post("/approvals", json={"series": body, "why": "lectures"})
+    assert (made.status_code, made.json()["asked"]["series"]["every"]) == (201, "mon,wed")
+    return f"/approvals/{made.json()['id']}"
+
+
+def test_all_days_are_approved_by_one_decision(user: httpx.Client, manager: httpx.Client) -> None:
+    """And are their asker's, with who approved them; nothing is there before, and nothing is done twice."""
+    path = asked(user, series(2))
+    assert user.get("/leases").json()["items"] == []
+    assert user.post(f"{path}/approve", json={}).status_code == 403
+    done = manager.post(f"{path}/approve", json={"reason": "fine"}).json()
+    assert (done["state"], done["lease"], done["series"]["kept"]) == ("approved", "", True)
+    assert [(day["name"], day["status"]) for day in done["series"]["days"]] == [
+        (f"lab.{day}", "granted") for day in DAYS
+    ]
+    leases = {one["id"]: one["state"] for one in user.get("/leases").json()["items"]}
+    assert leases == {day["lease"]: "ticketed" for day in done["series"]["days"]}
+    for id_ in leases:
+        history = user.get(f"/leases/{id_}/history").json()["items"]
+        (line,) = (one for one in history if one["event"] == "lease.request")
+        assert (line["values"]["who"], line["values"]["what"]) == ("ursula", "approved by manfred")
+    assert manager.post(f"{path}/approve", json={}).json()["code"] == "decided"
+    assert user.get(path).json() == done
+
+
+def test_which_approved_days_can_not_be_had_is_told(user: httpx.Client, manager: httpx.Client, leased: Leased) -> None:
+    """All or none, or each that can be had, as it was asked for."""
+    leased(units=1, start="2031-01-13T10:00:00Z", name="busy")
+    expected = ["possible", "possible", "refused", "possible"]
+    none = manager.post(f"{asked(user, series(6))}/approve", json={}).json()
+    assert (none["state"], none["series"]["kept"], [one["status"] for one in none["series"]["days"]]) == (
+        "approved", False, expected,
+    )  # fmt: skip
+    assert none["series"]["days"][2]["code"] == "mapper:insufficient"
+    assert [one["name"] for one in user.get("/leases").json()["items"]] == ["busy"]
+    some = manager.post(f"{asked(user, series(6, each=True))}/approve", json={}).json()
+    granted = ["granted", "granted", "refused", "granted"]
+    assert (some["series"]["kept"], [one["status"] for one in some["series"]["days"]]) == (True, granted)
+
+
+def test_what_an_approval_can_not_do_leaves_it_waiting(
+    user: httpx.Client, manager: httpx.Client, leased: Leased
+) -> None:
+    """It can be approved once that is over; a refused one has no days."""
+    leased(name="lab.2031-01-13", start="2031-02-01T00:00:00Z")
+    path = asked(user, series(2))
+    refused = manager.post(f"{path}/approve", json={})
+    assert (refused.status_code, "has a lease 'lab.2031-01-13' already" in refused.json()["detail"]) == (409, True)
+    assert user.get(path).json()["state"] == "pending"
+    done = manager.post(f"{path}/refuse", json={"reason": "take another name"}).json()
+    assert (done["state"], done["series"]) == ("refused", None)
+
+
+def test_days_that_begin_before_the_approval_are_left_out(tmp_path: Path) -> None:
+    """And named; the others are asked for."""
+    file, now = tmp_path / "leasekit.toml", datetime.now(UTC)
+    file.write_text(site_and_broker(INVENTORY, "alpha"))
+    (web,) = load(file).gateways.values()
+    assert web.store is not None
+    web.store.parent.mkdir(parents=True)
+    days = [str((now + timedelta(days=ahead)).date()) for ahead in range(-1, 3)]
+    recurs = {"request": {"type": "vm"}, "every": "day", "begin": "0:00", "finish": "0:01", "until": days[-1]}
+    kept = ApprovalRecord(
+        id="a1", project="alpha", caller="ursula", asked=msgspec.convert({"series": recurs}, ApprovalRequest),
+        created=instant(now - timedelta(days=2)) or 0, until=instant(now + timedelta(days=1)) or 0,
+    )  # fmt: skip
+    with closing(SqliteStore(web.store)) as store:
+        store.commit([Change(APPROVALS, kept.id, kept.row())])
+    with running(file, os.environ):
+        gateway = GatewayUnderTest(file, load(file).state)
+        with gateway.client(gateway.token("manfred", alpha="manager")) as manager:
+            series = manager.post("/approvals/a1/approve", json={}).json()["series"]
+            assert manager.get("/approvals").json()["items"][0]["series"] == series
+    assert (series["past"], series["kept"]) == (days[:2], True)
+    assert [day["start"][:10] for day in series["days"]] == days[2:]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"series": series(2), "request": {"type": "vm", "length": "1h"}},
+        {"series": series(2), "lease": "web"},
+    ],
+)
+def test_one_thing_is_approved_at_once(user: httpx.Client, body: dict[str, Any]) -> None:
+    """A series, or something else."""
+    answer = user.post("/approvals", json=body)
+    assert (answer.status_code, answer.json()["detail"].split(":")[0]) == (422, "request")
 
 
 def test_the_client_asks_for_them(gateway: GatewayUnderTest) -> None:

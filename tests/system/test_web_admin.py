@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway.gateway_world import until
+from gateway.gateway_world import give_back, until
 from playwright.sync_api import expect
 from web_world import WITHIN_MS, XSS, Person, WebLab, ada, chromium, olga, person, web_lab
 
@@ -20,6 +20,7 @@ from leasekit.gateway.notices import DEAD, DELIVERIES, RULES, TRIES_MAX, Deliver
 
 __all__ = ["ada", "chromium", "olga", "person"]
 pytestmark = pytest.mark.xdist_group("web")
+SERIES = "/request?type=vm&start=2031-01-05T00:00&begin=09:00&finish=17:00&until=2031-01-17&every=mon,wed"
 
 
 class Hook(BaseHTTPRequestHandler):
@@ -162,6 +163,41 @@ def test_a_change_that_needs_approval_is_asked_for(
         expect(card).to_have_count(0)
         assert ada.get("/approvals?state=approved").json()["items"][-1]["lease"] == lease
     ada.post(f"/leases/{lease}/close", json={})
+
+
+def test_what_recurs_is_approved_by_one_decision(
+    person: Callable[..., Person], ada: httpx.Client, olga: httpx.Client
+) -> None:
+    """By keys; which day can't be had is said before and after it, on a phone as well."""
+    busy = {"type": "vm", "units": 1, "start": "2031-01-13T10:00:00Z", "length": "1h", "name": "busy"}
+    until(ada, ada.post("/leases", json=busy).json()["id"], "ticketed")
+    with policy(olga, approve_units=1):
+        who = person("ada")
+        page = who.open(f"{SERIES}&units=6&each=yes&name=lab")
+        page.get_by_role("button", name="Request", exact=True).press("Enter")
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("more than 1 are approved first")
+        dialog.get_by_label("Why").fill(XSS)
+        dialog.get_by_role("button", name="Ask for approval").press("Enter")
+        expect(dialog).to_have_count(0)
+        manager = person("mona", viewport={"width": 360, "height": 740})
+        queue = manager.open("/approvals")
+        card = queue.get_by_role("region", name="6 \N{MULTIPLICATION SIGN} vm, lab, mon,wed for ada")
+        expect(card).to_contain_text("1 of 4 days can't be had.")
+        manager.check()
+        card.get_by_role("button", name="Approve").press("Enter")
+        queue.get_by_role("dialog").get_by_role("button", name="Approve").press("Enter")
+        expect(queue.locator("#notes")).to_contain_text("Approved. 1 of 4 days can't be had.")
+        queue.get_by_label("State").select_option("approved")
+        row = queue.get_by_role("row").filter(has_text="lab, mon,wed")
+        row.get_by_text("1 of 4 days can't be had.").press("Enter")
+        expect(row.get_by_role("row").filter(has_text="refused")).to_contain_text("Mon 13 Jan 2031")
+        assert queue.evaluate("document.documentElement.scrollWidth") <= 360
+        manager.check()
+        row.get_by_role("link", name="lab.2031-01-06").press("Enter")
+        expect(queue.get_by_role("heading", name="lab.2031-01-06")).to_be_visible()
+        assert "hit" not in page.title() + queue.title()
+    give_back(ada, "2031-01-13T09:00:00Z")
 
 
 def test_an_operator_makes_changes_and_removes_a_user(person: Callable[..., Person], lab: WebLab) -> None:

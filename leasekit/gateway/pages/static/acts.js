@@ -4,12 +4,12 @@ import { Problem, path, post } from "./api.js";
 import { button, field, fill, h } from "./dom.js";
 import { note } from "./frame.js";
 
-/** Do something, and say so. Gives what it gave, or null where it was refused; `link` is made of what it gave. Where a policy
- * wants it approved first, that is asked for: `approval` is [what `POST /approvals` is sent, the project]. */
+/** Do something, and say so. Gives what it gave, or null where it was refused; `link`, and `words` that are a function, are
+ * made of what it gave. Where a policy wants it approved first, that is asked for: `approval` is [what `POST /approvals` is sent, the project]. */
 export async function did(words, doing, { link, approval } = {}) {
   try {
     const made = await doing();
-    note(words, { link: link?.(made) });
+    note(typeof words === "function" ? words(made) : words, { link: link?.(made) });
     return made;
   } catch (problem) {
     refused(problem, approval);

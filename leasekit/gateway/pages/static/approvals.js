@@ -5,6 +5,7 @@ import { Problem, gently, get, here, listen, path, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, table } from "./dom.js";
 import { note, page, setView, view } from "./frame.js";
 import { verdict } from "./lease-actions.js";
+import { daysOf, outcome, showDays } from "./recurring.js";
 import * as time from "./time.js";
 
 const STATES = [["pending", "waits"], ["approved", "approved"], ["refused", "refused"], ["withdrawn", "withdrawn"], ["expired", "too late"], ["all", "all"]];
@@ -65,6 +66,7 @@ await page(async (place) => {
 
   function card(one, approvers) {
     const answer = h("div", { class: "answer", role: "status" }, h("p", { class: "dim" }, "Asking what would be answered…"));
+    const { series } = one.asked;
     const decide = (verb, words, kind) => button(`${verb}…`, () => dialog.open(whyForm(`${verb} ${brief(one)}, for ${one.caller}?`, verb, async (reason) => {
       const link = (made) => made.lease && leaseLink(made);
       if (await did(words, () => post(`/approvals/${encodeURIComponent(one.id)}/${verb.toLowerCase()}`, { reason }), { link })) dialog.close();
@@ -81,11 +83,13 @@ await page(async (place) => {
         h("dt", {}, "To be decided"), h("dd", {}, `by ${time.moment(Date.parse(one.until))} (${time.zone()}), ${time.until(Date.parse(one.until))}`)),
       answer,
       h("div", { class: "buttons" },
-        decides(one, approvers) && [decide("Approve", "Approved.", "do"), decide("Refuse", "Refused.", "danger")],
+        decides(one, approvers) && [decide("Approve", (made) => (made.series ? `Approved. ${outcome(made.series)}` : "Approved."), "do"), decide("Refuse", "Refused.", "danger")],
         (here.operates || one.caller === here.caller) && decide("Withdraw", "Withdrawn.", "")));
     const tried = async () => {
       try {
-        verdict(answer, await post(...dryRun(one.asked), { project: one.project }));
+        const found = await post(...dryRun(one.asked), { project: one.project });
+        if (series) showDays(answer, found, one.project, true);
+        else verdict(answer, found);
       } catch (problem) {
         if (!(problem instanceof Problem)) throw problem;
         if (problem.code === "forbidden") fill(answer, h("p", { class: "dim" }, `What would be answered is not known: ${problem.message}.`));
@@ -97,7 +101,8 @@ await page(async (place) => {
 
   function row(one) {
     return [time.moment(Date.parse(one.created)), [brief(one), one.asked.why && h("div", { class: "dim why" }, one.asked.why)], `${one.caller}, ${one.project}`,
-      chip(one.state, KINDS[one.state] ?? one.state), [one.decided_by, one.reason && h("div", { class: "dim why" }, one.reason)], one.lease ? leaseLink(one) : ""];
+      chip(one.state, KINDS[one.state] ?? one.state), [one.decided_by, one.reason && h("div", { class: "dim why" }, one.reason)],
+      one.series ? h("details", {}, h("summary", {}, outcome(one.series)), daysOf(one.series, one.project)) : one.lease && leaseLink(one)];
   }
 
   const soon = gently(load);
@@ -113,19 +118,22 @@ function leaseLink(one) {
 
 /** What is asked for, in a few words. */
 function brief({ asked }) {
-  if (asked.request) return `${asked.request.units ?? 1} × ${asked.request.type}${asked.request.name ? `, ${asked.request.name}` : ""}`;
+  const { units = 1, type, name } = asked.request ?? asked.series?.request ?? {};
+  if (type) return `${units} × ${type}${name ? `, ${name}` : ""}${asked.series ? `, ${asked.series.every}` : ""}`;
   return `${asked.extend ? "More time for" : "A change of"} ${asked.lease}`;
 }
 
 /** All that is asked for, in words and values. */
 function details(asked) {
   const said = (name, value) => (INSTANTS.includes(name) ? time.moment(Date.parse(value)) : typeof value === "object" ? JSON.stringify(value) : String(value));
-  return Object.entries(asked.request ?? asked.extend ?? asked.modify).filter(([, value]) => value !== null && value !== "").map(([name, value]) => [h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, said(name, value))]);
+  const { request, ...days } = asked.series ?? { request: asked.request ?? asked.extend ?? asked.modify };
+  return Object.entries({ ...request, ...(asked.series && { zone: "UTC" }), ...days }).filter(([, value]) => value !== null && value !== "").map(([name, value]) => [h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, said(name, value))]);
 }
 
 /** The path and the body by which one learns what would be answered. */
 function dryRun(asked) {
   if (asked.request) return ["/leases/dry-run", asked.request];
+  if (asked.series) return ["/leases/series/dry-run", asked.series];
   const lease = `/leases/${encodeURIComponent(asked.lease)}`;
   return asked.extend ? [`${lease}/extend/dry-run`, asked.extend] : [`${lease}/modify/dry-run`, asked.modify];
 }

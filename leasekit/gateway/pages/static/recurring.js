@@ -52,14 +52,26 @@ export class Recurring {
   }
 }
 
-/** What became of each day of a series, or would, in an element. */
-export function showDays(place, { days, skipped, kept }, project, tried) {
+/** What became of a series, or would, in a few words. */
+export function outcome({ days, kept }, tried = false) {
   const refused = days.filter((day) => day.status === "refused").length;
-  const outcome = refused ? `${refused} of ${days.length} days can't be had${tried || kept ? "" : ": none was kept"}.` : `All ${days.length} days ${tried ? "can be had" : "are granted"}.`;
-  place.dataset.kind = refused ? "refused" : "granted";
-  fill(place, h("p", {}, outcome), skipped.length > 0 && h("p", {}, `Left out, as clocks skip these hours: ${skipped.join(", ")}.`),
+  if (!refused) return `All ${days.length} days ${tried ? "can be had" : "are granted"}.`;
+  return `${refused} of ${days.length} days can't be had${tried || kept ? "" : ": none was kept"}.`;
+}
+
+/** What became of each day of a series, or would, in an element. */
+export function showDays(place, answer, project, tried) {
+  place.dataset.kind = answer.days.some((day) => day.status === "refused") ? "refused" : "granted";
+  fill(place, h("p", {}, outcome(answer, tried)), daysOf(answer, project));
+}
+
+/** The days of a series, each with what became of it, and those that were left out. */
+export function daysOf({ days, skipped, past = [] }, project) {
+  return [
+    skipped.length > 0 && h("p", {}, `Left out, as clocks skip these hours: ${skipped.join(", ")}.`),
+    past.length > 0 && h("p", {}, `Left out, as they had begun before it was approved: ${past.join(", ")}.`),
     table("Days", [`When (${time.zone()})`, "Answer", "Site", "Why", "Lease"], days.map((day) => [
       time.term(Date.parse(day.start), Date.parse(day.end)), chip(day.status, KINDS[day.status] ?? day.status), day.site ?? "",
       day.status === "refused" ? h("span", { class: "why" }, time.dated(day.reason ?? "")) : "",
-      day.status === "granted" ? h("a", { href: path(`leases/${encodeURIComponent(day.lease)}`, { project }) }, day.name || day.lease) : ""])));
+      day.status === "granted" ? h("a", { href: path(`leases/${encodeURIComponent(day.lease)}`, { project }) }, day.name || day.lease) : ""]))];
 }

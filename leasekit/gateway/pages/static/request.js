@@ -98,13 +98,15 @@ await page(async (place) => {
 
   /** Ask for all days, or what would be answered. */
   async function askDays(tried) {
+    const series = recurring.body(body());
     send.disabled = tryDays.disabled = true;
     fill(answer, h("p", { class: "dim" }, "Asking for each day…"));
     try {
-      showDays(answer, await post(`/leases/series${tried ? "/dry-run" : ""}`, recurring.body(body()), { project }), project, tried);
+      showDays(answer, await post(`/leases/series${tried ? "/dry-run" : ""}`, series, { project }), project, tried);
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
       verdict(answer, problem);
+      if (problem.code === "approval_needed") refused(problem, [{ series }, project]);
     } finally {
       send.disabled = tryDays.disabled = false;
     }
