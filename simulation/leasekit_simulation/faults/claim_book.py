@@ -181,6 +181,7 @@ class ClaimChecker(Listening):
             self._end(cut.subject, cut.at)
         elif UNUSED_UNTIL in first.constraints:
             replaced = bytes.fromhex(first.constraints[REPLACES])
+            must(replaced in self.issued, f"{sender} replaces a claim of {message.lease} that was never shown")
             old = self.issued[replaced].claim
             self._cut_at[replaced] = old.term.start
             self._end(replaced, old.term.start)
