@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 from gateway.gateway_world import give_back, until
-from playwright.sync_api import expect
-from web_world import WITHIN_MS, XSS, Person, WebLab, ada, chromium, olga, person, web_lab
+from playwright.sync_api import Browser, expect
+from web_world import PASSWORD, WITHIN_MS, XSS, Person, WebLab, ada, chromium, olga, person, visit, web_lab
 
 from leasekit.core.schema import Change
 from leasekit.gateway.notices import DEAD, DELIVERIES, RULES, TRIES_MAX, DeliveryRecord, Notification, RuleRecord
@@ -107,6 +107,24 @@ def test_what_is_large_is_asked_for_approved_and_leased(
         expect(queue.get_by_role("heading", name="large")).to_be_visible()
         assert until(ada, "large", "active")["units"] == 2
         ada.post("/leases/large/close", json={})
+
+
+def test_the_login(lab: WebLab, chromium: Browser) -> None:
+    """By keys: who has no session comes to the form, reads that the password is wrong, and then gets to the page that
+    was asked for.
+    """
+    with chromium.new_context(reduced_motion="reduce") as context:
+        page = context.new_page()
+        visit(page, f"{lab.url}/leases?state=all")
+        for password in ("guess", PASSWORD):
+            Person(lab, context, page).check()
+            page.get_by_label("Name").fill("ada")
+            page.get_by_label("Password").fill(password)
+            page.keyboard.press("Enter")
+            if password == "guess":
+                expect(page.get_by_role("alert")).to_have_text("Name or password is wrong.")
+        expect(page.locator(".caller")).to_have_text("ada")
+        assert page.url == f"{lab.url}/leases?state=all"
 
 
 def test_who_decides_what(person: Callable[..., Person], ada: httpx.Client, olga: httpx.Client) -> None:
