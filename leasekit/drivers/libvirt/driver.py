@@ -306,11 +306,11 @@ class LibvirtDriver(DomainDriver[LibvirtPlace]):
             initrd = await place.images.path(plan.image_name, image.initrd)
         elif image.initrd is not None and key is not None:
             artifact, more = image.initrd, initramfs_seed(plan, key, network)
-            await volumes.write(f"{base}.initrd", lambda: checked_with(plan.image_name, artifact, more), 0)
+            await volumes.write(f"{base}.initrd", lambda: checked_with(plan.image_name, artifact, more))
             initrd = await volumes.path(f"{base}.initrd") or ""
         if image.seed == "nocloud" and key is not None:
             content = await make_iso(nocloud_files(plan, key, network))
-            await volumes.write(f"{base}.seed", lambda: [content], len(content))
+            await volumes.write(f"{base}.seed", lambda: [content])
             seed = await volumes.path(f"{base}.seed") or ""
         if (await place.machine()).qemu:
             console = await place.make_console(plan.unit)

@@ -84,8 +84,7 @@ class ImageCache:
         return CachedImage(path=path, size=size)
 
     async def _bring(self, image: str, artifact: ImageArtifact, name: str) -> None:
-        size = artifact.file.stat().st_size if artifact.file is not None and artifact.file.is_file() else 0
-        found = await self._volumes.write(name, lambda: read_artifact(image, artifact), size)
+        found = await self._volumes.write(name, lambda: read_artifact(image, artifact))
         if found != artifact.sha256:
             await self._volumes.remove(name, wipe=False)
             raise wrong_checksum(image, artifact, found)

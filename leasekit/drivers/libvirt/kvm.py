@@ -64,7 +64,7 @@ async def kvm_runs(host: HostConnection, domains: Domains, volumes: Volumes, pre
     disk, console = f"{name}.disk", f"{name}.console"
     try:
         await _remove(domains, volumes, name)
-        await volumes.write(disk, lambda: [boot_sector()], 512)
+        await volumes.write(disk, lambda: [boot_sector()])
         await volumes.create(console, 0)
         paths = await volumes.path(disk), await volumes.path(console)
         xml = probe_xml(name, paths[0] or "", paths[1] or "")

@@ -27,14 +27,14 @@ async def copy_volumes(source: Volumes, target: Volumes, base: str) -> None:
             content = await source.read(name)
             pieces = [content[at : at + COPY_PIECE] for at in range(0, len(content), COPY_PIECE)]
             await target.remove(name, wipe=False)
-            await target.write(name, lambda pieces=pieces: pieces, len(content))  # type: ignore[misc]
+            await target.write(name, lambda pieces=pieces: pieces)  # type: ignore[misc]
 
 
 async def stream_volume(source: Volumes, name: str, target: Volumes, new: str) -> None:
     """Copies a volume to another host, a piece at a time, by way of this machine. Raises ``DriverError``."""
     connections: list[Any] = []
     await source.host.look("can't be reached", connections.append)
-    await target.write(new, lambda: source.pieces(connections[0], name), 0)
+    await target.write(new, lambda: source.pieces(connections[0], name))
 
 
 async def migrate(source: HostConnection, target: HostConnection, name: str, *, copy_disk: bool) -> None:
