@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
 
-from leasekit.actors.settings import GuestSettings
 from leasekit.cli.lease_looks import show_lease
-from leasekit.cli.options import FILE_OR_INPUT, Shown, argument, command, gathered, option
+from leasekit.cli.options import FILE_OR_INPUT, Shown, argument, command, option
 from leasekit.cli.output import listing, note, print_lines
 from leasekit.cli.places import GUEST, DeployPlace
-from leasekit.cli.times import (
-    TERM,
-    WHEN,
-    Count,
-    Parsed,
-    now,
-    to_second,
-    zone_of,
-)
+from leasekit.cli.templates import found as template_of
+from leasekit.cli.times import TERM, Count, now, to_second
 from leasekit.cli.topology import request_topology
 from leasekit.cli.watching import ACTIVE, GRANTED, Following, WatchOutcome, followed
-from leasekit.config.instants import dated, parse_clock
-from leasekit.config.recurrence import Recurrence, RecurrenceError, of_group, weekdays
+from leasekit.cli.wishes import ANSWER_WITHIN, CONFIGURATION, HOURS, WISH, Hours
+from leasekit.config.instants import dated
+from leasekit.config.recurrence import Recurrence, RecurrenceError, of_group
 from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import Code, counted
-from leasekit.core.requests import NOTICE, REQUEUE, TERMINATE, WantedError, WantedLease
-from leasekit.core.time import Duration, Instant, format_duration, parse_duration
-from leasekit.core.vectors import Vector, read_amount
+from leasekit.core.requests import WantedError, WantedLease
+from leasekit.core.time import Duration, Instant, format_duration
 
 if TYPE_CHECKING:
     from leasekit.runtime.client import ControlClient
@@ -41,45 +32,6 @@ if TYPE_CHECKING:
 REFUSED: Final = "refused"
 POSSIBLE: Final = "possible"
 """What a day is that could be had if all others could."""
-
-
-def _series(
-    *, days: frozenset[int] | None, begin: time | None, end: time | None, last: Instant | None, each: bool
-) -> Recurrence | None:
-    if days is not None and begin is not None and end is not None and last is not None:
-        if begin >= end:
-            raise click.UsageError(f"--to: found {end:%H:%M}, which is not after --from, {begin:%H:%M}")
-        return Recurrence(days, begin, end, last, each, zone_of(click.get_current_context()))
-    if each or any(one is not None for one in (days, begin, end, last)):
-        raise click.UsageError("--every, --from, --to and --until go together, and --each with them")
-    return None
-
-
-def _needs(text: str) -> Vector:
-    """How much of each resource, as ``cpu=2,memory=4GiB``."""
-    pairs = [entry.partition("=") for entry in text.split(",")]
-    if not all(name.strip() and equal for name, equal, _ in pairs):
-        raise ValueError(f"found {text!r}, expected RESOURCE=AMOUNT,..., such as cpu=2,memory=4GiB")
-    try:
-        found = {name.strip(): read_amount(name.strip(), much) for name, _, much in pairs}
-    except ValueError as error:
-        raise ValueError(f"{error} (as in cpu=2,memory=4GiB)") from None
-    if len(found) < len(pairs):
-        raise ValueError(f"found {text!r}, expected each resource once")
-    return tuple(sorted(found.items()))
-
-
-_NEEDS: Final = Parsed("resource=amount,...", _needs)
-_DAYS: Final = Parsed("days", weekdays)
-_CLOCK: Final = Parsed("time", parse_clock)
-SERIES: Any = gathered(
-    _series,
-    days=option("On each of these days: mon-fri; mon,thu; day.", "--every", type=_DAYS, metavar="DAYS"),
-    begin=option("With --every: when it begins on each day.", "--from", type=_CLOCK, metavar="HH:MM"),
-    end=option("With --every: when it ends on each day.", "--to", type=_CLOCK, metavar="HH:MM"),
-    last=option("With --every: the last day.", "--until", type=WHEN, metavar="DATE"),
-    each=option("With --every: those that can be had, not all or none.", is_flag=True),
-)
 
 
 _show = listing(*TERM, "name", "id", "status", "site", "reason", empty="no days")
@@ -176,58 +128,34 @@ def _tried(client: ControlClient, day: Mapping[str, Any]) -> dict[str, Any]:
 
 TRIES = 3
 """How many plans of a topology are tried, unless --tries says."""
-ANSWER_WITHIN: Duration = GuestSettings().request_timeout
-
 WAIT: Any = option("Follow it until it is in force; exit with 1 if it fails.")
 WAIT_FOR: Any = option("Follow it until it is granted, or active (as --wait).", type=(GRANTED, ACTIVE))
-_ANY_SPAN: Final = Parsed("duration", parse_duration)
 DRY_RUN: Any = option("Only ask what the broker would answer; exit with 1 if it would refuse.")
 UNITS: Any = option("That many units [as now].", type=Count(min=1), metavar="N")
 VICTIMS: Any = option("Give up this unit (repeat it), when it shrinks.", "--victim", metavar="UNIT")
-CONFIGURATION: Any = option("Configuration property, told to the site (repeat it).", "--config")
 
 
 @command(None, zoned=True)
 def request(
     place: DeployPlace,
-    type_: str | None = argument("TYPE"),
-    units: int | None = argument("UNITS", type=Count(min=1)),
-    span: Duration | None = option("How long.", "--for"),
+    wish: Mapping[str, Any] = WISH,
     start: Instant | None = option("When it begins [as soon as possible]."),
-    slice_: str = option("The slice it belongs to [default].", metavar="NAME"),
-    name: str = option("A name of its own in its slice."),
-    site: str = option("Only at this site."),
-    broker: str = option("The broker to ask, where there are several."),
-    properties: Sequence[tuple[str, str]] = option("Request property, told to the broker (repeat it).", "--property"),
-    configuration: Sequence[tuple[str, str]] = CONFIGURATION,
-    filter_: str | None = option("Only units with such attributes: `rack == b`.", metavar="EXPRESSION"),
-    needs: Vector | None = option(
-        "Machines on hosts, each with so much: `cpu=2,memory=4GiB` [whole hosts].", type=_NEEDS
-    ),
-    elastic: int | None = option("Fewer units will do, down to MIN.", type=Count(min=1), metavar="MIN"),
     deferrable_until: Instant | None = option("A later start will do, up to then."),
-    preemptible: bool = option("Its broker may end it early, to make room for others."),
-    notice: Duration | None = option(
-        f"How long before that it hears of it, 0s allowed [{format_duration(NOTICE)}].", type=_ANY_SPAN
-    ),
-    min_run: Duration | None = option("How long it runs at least before that."),
-    bid: int | None = option("What it pays at most for a unit and billing period.", type=Count(min=0), metavar="PRICE"),
-    max_run: Duration | None = option("How long it runs at most, extensions included."),
-    on_preempt: str | None = option(f"What becomes of it then [{TERMINATE}].", type=click.Choice([TERMINATE, REQUEUE])),
-    timeout: Duration | None = option(f"How long an answer is of use [{format_duration(ANSWER_WITHIN)}]."),
     after: str = option("Redeem it only when that lease is active.", metavar="LEASE"),
     join_after: str = option("Join its units only when that lease's have joined.", metavar="LEASE"),
     proceed: bool = option("Go on if a lease it waits for fails, instead of failing too."),
     group: str = option("All requests of this group are granted together, or none is.", metavar="ID"),
     group_size: int | None = option("On one request of the group: how many it has.", type=Count(min=1), metavar="N"),
     dry_run: bool = DRY_RUN,
+    template: str = option("What is not said is as this template has it (`leasekit template`).", metavar="TEMPLATE"),
     topology: Path | None = option(
         "Sites and the links between them, all or nothing, as a TOML or JSON FILE says (in place of TYPE and UNITS).",
         type=FILE_OR_INPUT,
         metavar="FILE",
     ),
     tries: int | None = option("With --topology: how many plans to try [3].", type=Count(min=1)),
-    series: Recurrence | None = SERIES,
+    hours: Hours = HOURS,
+    last: Instant | None = option("With --every: the last day.", "--until", metavar="DATE"),
     wait: bool = WAIT,
     wait_for: str | None = WAIT_FOR,
 ) -> Shown:
@@ -240,6 +168,8 @@ def request(
     all of them, or none; with --each those that can be had. The answer says which can't, and why. What is named NAME
     are leases NAME.DATE.
 
+    With --template what is said here takes the place of what the template says; of one that recurs --until is said.
+
     Example:
       leasekit lease request vm 4 --for 1h --name web --wait
       leasekit lease request vm 8 --for 12h --start 2027-03-01T08:00Z --elastic 4
@@ -249,33 +179,35 @@ def request(
       leasekit lease request vm 20 --for 1d --preemptible --notice 2m
       leasekit lease request vm 2 --for 8h --start 'monday 9:00' --zone Europe/Berlin --wait-for granted
       leasekit lease request vm 4 --every mon-fri --from 9:00 --to 17:00 --until 2027-06-30 --name lab
+      leasekit lease request --template lab --start 'monday 9:00' --zone Europe/Berlin
       leasekit lease request --topology topology.toml --dry-run
     """
     if topology is not None:
         _only(_WITH_TOPOLOGY, "--topology: the file says all of the request")
+        broker = wish.get("broker", "")
         return request_topology(place, topology, broker=broker, tries=tries or TRIES, dry_run=dry_run, wait=wait)
+    fields, days = (wish, None) if not template else _of_template(place, template, wish)
+    series = hours.until(last, days)
     if series is not None:
         _only(_WITH_SERIES, "--every")
-        span = series.length
-    if type_ is None or units is None or span is None:
-        missing = {"type_": type_, "units": units, "span": span}
-        raise _missing(next(name for name, given in missing.items() if given is None))
+        fields = {**fields, "length": series.length}
+    for name, param in (("type", "type_"), ("units", "units"), ("length", "span")):
+        if name not in fields:
+            raise _missing(param)
     if tries is not None:
         raise click.UsageError("--tries goes with --topology")
-    wanted = WantedLease(
-        type=type_, units=units, length=span, start=start, slice=slice_, name=name, site=site, broker=broker,
-        properties=dict(properties), configuration=dict(configuration), filter=filter_, needs=needs or (),
-        elastic=elastic, deferrable_until=deferrable_until, preemptible=preemptible, notice=notice, min_run=min_run,
-        max_run=max_run, on_preempt=on_preempt, bid=bid, timeout=timeout, after=after, join_after=join_after,
-        proceed=proceed, group=group, group_size=group_size,
-    )  # fmt: skip
+    own: dict[str, Any] = {
+        "start": start, "deferrable_until": deferrable_until, "after": after, "join_after": join_after,
+        "proceed": proceed, "group": group, "group_size": group_size,
+    }  # fmt: skip
+    wanted = WantedLease(**{**fields, **{name: value for name, value in own.items() if value not in (None, "", False)}})
     try:
         requested = wanted.request_properties()
         if series is not None:
             asked = {
-                "type": type_, "units": units, "slice": slice_, "name": name, "broker": broker, "site": site,
+                "type": wanted.type, "units": wanted.units, "slice": wanted.slice, "name": wanted.name,
+                "broker": wanted.broker, "site": wanted.site, "configuration": wanted.configuration,
                 "properties": {"request_timeout": format_duration(ANSWER_WITHIN), **requested},
-                "configuration": dict(configuration),
             }  # fmt: skip
             return request_series(place, series, asked, start=start, dry_run=dry_run)
         wanted.arguments(now(), ANSWER_WITHIN)  # what is wrong with it is said without a daemon
@@ -291,6 +223,26 @@ def request(
         answer = place.command(GUEST, "lease.dry_run", **arguments)
         return _answer(answer, latest=None if latest is None else int(latest))
     return _change(place, "lease.request", arguments, wait=wait_for or wait)
+
+
+def _of_template(
+    place: DeployPlace, name: str, wish: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+    """What is wished for, and, where that is not said, what a template has; and the days of a template that recurs.
+    Raises ``LeasekitError``.
+    """
+    import attrs
+    import msgspec
+
+    from leasekit.client.shapes import LeaseRequest
+    from leasekit.gateway.leases import wanted_lease
+
+    if place.control is not None:
+        raise click.UsageError("--template goes without --control: templates are a gateway's (--url, or --file)")
+    kept = template_of(place._replace(actor=""), name, place.actor)
+    wanted = wanted_lease(msgspec.convert(kept["request"], LeaseRequest))
+    fields = attrs.asdict(wanted, recurse=False, filter=lambda _, value: value is not None)
+    return {**fields, **wish}, kept["days"]
 
 
 def _now(place: DeployPlace) -> Instant:
@@ -311,7 +263,7 @@ _WITH_TOPOLOGY: Final = {"topology", "tries", "broker", "dry_run", "wait"}
 _WITH_SERIES: Final = {
     "type_", "units", "start", "slice_", "name", "site", "broker", "properties", "configuration", "filter_", "elastic",
     "needs", "preemptible", "notice", "min_run", "max_run", "on_preempt", "bid", "timeout", "dry_run", "days", "begin",
-    "end", "last", "each", "zone",
+    "end", "last", "each", "zone", "template",
 }  # fmt: skip
 _WITH_UNDO: Final = {"name", "undo", "wait"}
 

@@ -96,6 +96,7 @@ class CommandLine(LazyGroup):
         "broker": "broker",
         "gateway": "token user login",
         "projects": "project policy approval announcement feed wait",
+        "templates": "template",
         "running": "run",
         "peer": "peer",
         "ticket": "ticket evidence",

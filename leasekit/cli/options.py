@@ -88,7 +88,8 @@ class Gathered(NamedTuple):
     """Several parameters of the command line that ``make`` one of a function."""
 
     make: Callable[..., Any]
-    parts: Mapping[str, Declared]
+    parts: Mapping[str, tuple[str, Declared]]
+    """Each with its annotation."""
 
 
 def option(help_: str, *names: str, **more: Any) -> Any:
@@ -104,8 +105,13 @@ def argument(metavar: str | None = None, **more: Any) -> Any:
 
 
 def gathered(make: Callable[..., Any], **parts: Any) -> Any:
-    """A parameter that ``make`` finds from several of the command line."""
-    return Gathered(make, parts)
+    """A parameter that ``make`` finds from several of the command line: those that its signature declares, or these."""
+    signature = {} if parts else inspect.signature(make).parameters
+    return Gathered(
+        make,
+        {key: ("", one) for key, one in parts.items()}
+        | {key: (one.annotation, one.default) for key, one in signature.items()},
+    )
 
 
 def _place(words: tuple[str, ...] = (), **named: Any) -> DeployPlace:
@@ -208,4 +214,4 @@ def _declared(function: Callable[..., Any]) -> Iterator[tuple[str, tuple[str, An
 def _parameters(name: str, annotation: str, made: Declared | Gathered) -> list[click.Parameter]:
     if isinstance(made, Declared):
         return [made.parameter(name, annotation)]
-    return [one.parameter(part, "") for part, one in made.parts.items()]
+    return [one.parameter(part, annotation) for part, (annotation, one) in made.parts.items()]

@@ -12,9 +12,11 @@ import click
 from leasekit.cli.options import DAEMON, FILE_OR_INPUT, Shown, argument, command, option
 from leasekit.cli.output import STANDARD_INPUT, is_standard_input, listing, print_fields, print_lines
 from leasekit.cli.places import DeployPlace
+from leasekit.cli.wishes import NEEDS, needs_as_written
 from leasekit.config.instants import format_instant
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import Duration, Instant, format_duration
+from leasekit.core.vectors import Vector
 
 _PROJECT: Final[Any] = option("The project, where one has several.", metavar="NAME")
 
@@ -317,17 +319,20 @@ def add_wait(
     span: Duration = option("How long.", "--for", required=True),
     start: Instant | None = option("When it begins at the earliest [now]."),
     end: Instant | None = option("When it ends at the latest [30 days later]."),
-    filter_: str = option("Only units with such attributes.", metavar="EXPRESSION"),
+    filter_: str = option("Only units with such attributes: `rack == b`.", metavar="EXPRESSION"),
+    needs: Vector | None = NEEDS,
     site: str = option("Only at this site."),
     project: str = _PROJECT,
 ) -> Shown:
     """Wait until UNITS units of a TYPE would be granted: the rules for what is free tell of it once.
 
     Example:
-      leasekit wait add vm 4 --for 2h --end +2d --url https://lab.example
+      leasekit wait add vm 4 --for 2h --end +2d --filter 'rack == b' --url https://lab.example
+      leasekit wait add node 3 --for 2h --needs cpu=2,memory=4GiB
     """
     term = {name: format_instant(at) for name, at in {"start": start, "end": end}.items() if at is not None}
     body = {"type": type_, "units": units, "length": format_duration(span), "filter": filter_, "site": site, **term}
+    body["needs"] = needs_as_written(needs or ())
     made = place.api("POST", "/waits", body, project=project)
     return made, lambda _: print_lines([f"{made['id']}: {made['state']}"])
 

@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import attrs
@@ -15,6 +15,13 @@ import msgspec
 
 from leasekit.client.logins import kept_token
 from leasekit.client.shapes import (
+    Announcement,
+    AnnouncementList,
+    AnnouncementRequest,
+    Approval,
+    ApprovalDecision,
+    ApprovalList,
+    ApprovalRequest,
     Close,
     DryRunResult,
     KeptLease,
@@ -24,12 +31,16 @@ from leasekit.client.shapes import (
     LeaseModify,
     LeasePage,
     LeaseRequest,
+    LeaseTemplate,
+    LeaseTemplateRequest,
     Me,
     ProblemDetails,
     SayAlive,
     SeriesAnswer,
+    SeriesHours,
     SeriesRequest,
     SlotSearch,
+    TemplateList,
     Transition,
     TransitionPage,
     UnitLog,
@@ -152,6 +163,20 @@ def transitions(lines: Iterator[str]) -> Iterator[tuple[str, Transition | None]]
             data = ""
 
 
+def series(wish: LeaseRequest, hours: SeriesHours | None, days: Mapping[str, Any]) -> SeriesRequest:
+    """A request for each of some days, which ``days`` say, but for what ``hours`` do."""
+    return SeriesRequest(request=wish, **({} if hours is None else msgspec.structs.asdict(hours)), **days)
+
+
+class _Named(Protocol):
+    id: str
+
+
+def _path(noun: str, one: _Named | str, *rest: str) -> str:
+    """Where one of these is, which is said by its id, or its name."""
+    return "/".join(("", noun, quote(one if isinstance(one, str) else one.id, safe=""), *rest))
+
+
 @attrs.frozen
 class Asks:
     """The requests of the API, of one ``project`` (empty: the only one of who asks)."""
@@ -163,8 +188,7 @@ class Asks:
         return {name: value for name, value in given.items() if value not in ("", None, False)}
 
     def _lease(self, lease: Lease | str, *rest: str) -> str:
-        id_ = lease if isinstance(lease, str) else lease.id
-        return "/".join(("/leases", quote(id_, safe=""), *rest))
+        return _path("leases", lease, *rest)
 
     def me(self) -> ApiCall[Me]:
         return ApiCall("GET", "/me", Me)
@@ -205,8 +229,40 @@ class Asks:
         return ApiCall("POST", "/waits", Wait, self._of_project(), search)
 
     def wait_no_more(self, wait: Wait | str) -> ApiCall[Wait]:
-        id_ = wait if isinstance(wait, str) else wait.id
-        return ApiCall("POST", f"/waits/{quote(id_, safe='')}/remove", Wait)
+        return ApiCall("POST", _path("waits", wait, "remove"), Wait)
+
+    def approvals(self, state: str) -> ApiCall[ApprovalList]:
+        return ApiCall("GET", "/approvals", ApprovalList, self._of_project(state=state))
+
+    def approval(self, approval: Approval | str) -> ApiCall[Approval]:
+        return ApiCall("GET", _path("approvals", approval), Approval)
+
+    def ask_approval(self, asked: ApprovalRequest) -> ApiCall[Approval]:
+        return ApiCall("POST", "/approvals", Approval, self._of_project(), asked)
+
+    def decide(self, approval: Approval | str, what: str, reason: str) -> ApiCall[Approval]:
+        return ApiCall("POST", _path("approvals", approval, what), Approval, body=ApprovalDecision(reason=reason))
+
+    def templates(self) -> ApiCall[TemplateList]:
+        return ApiCall("GET", "/templates", TemplateList, self._of_project())
+
+    def template(self, template: LeaseTemplate | str) -> ApiCall[LeaseTemplate]:
+        return ApiCall("GET", _path("templates", template), LeaseTemplate, self._of_project())
+
+    def keep_template(self, template: LeaseTemplateRequest) -> ApiCall[LeaseTemplate]:
+        return ApiCall("POST", "/templates", LeaseTemplate, self._of_project(), template)
+
+    def remove_template(self, template: LeaseTemplate | str) -> ApiCall[LeaseTemplate]:
+        return ApiCall("POST", _path("templates", template, "remove"), LeaseTemplate, self._of_project())
+
+    def announcements(self) -> ApiCall[AnnouncementList]:
+        return ApiCall("GET", "/announcements", AnnouncementList)
+
+    def announce(self, announcement: AnnouncementRequest) -> ApiCall[Announcement]:
+        return ApiCall("POST", "/announcements", Announcement, body=announcement)
+
+    def announce_no_more(self, announcement: Announcement | str) -> ApiCall[Announcement]:
+        return ApiCall("POST", _path("announcements", announcement, "remove"), Announcement)
 
     def keep_alive(self, lease: Lease | str) -> ApiCall[KeptLease]:
         return ApiCall("POST", self._lease(lease, "keepalive"), KeptLease, self._of_project(), SayAlive())

@@ -6,11 +6,12 @@ import threading
 import time
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Self, TypeVar
 
 import anyio
 import httpx
+import msgspec
 
 from leasekit.client.asking import (
     AWAY,
@@ -21,20 +22,27 @@ from leasekit.client.asking import (
     LeaseFailed,
     Length,
     check,
+    series,
     settings,
     span,
     transitions,
     waits,
 )
 from leasekit.client.shapes import (
+    Announcement,
+    AnnouncementRequest,
+    Approval,
+    ApprovalRequest,
     DryRunResult,
     Lease,
     LeaseExtend,
     LeaseModify,
     LeaseRequest,
+    LeaseTemplate,
+    LeaseTemplateRequest,
     Me,
     SeriesAnswer,
-    SeriesRequest,
+    SeriesHours,
     SlotSearch,
     Transition,
     Wait,
@@ -128,11 +136,15 @@ class Client:
         """What the broker would answer to such a request."""
         return self.ask(self._asks.dry_run(LeaseRequest(type=type, units=units, length=span(length, hours), **wish)))
 
-    def recur(self, wish: LeaseRequest, **days: Any) -> SeriesAnswer:
+    def ask_for(self, template: LeaseTemplate, **changes: Any) -> Lease:
+        """Ask for a lease as a template says it, but for ``changes``."""
+        return self.ask(self._asks.request(msgspec.structs.replace(template.request, **changes)))
+
+    def recur(self, wish: LeaseRequest, hours: SeriesHours | None = None, **days: Any) -> SeriesAnswer:
         """Ask for a lease on each of some days, and wait for the answers. ``days`` is as
-        :class:`~.shapes.SeriesRequest` has it.
+        :class:`~.shapes.SeriesRequest` has it, but for what ``hours`` say (the ``days`` of a template).
         """
-        return self.ask(self._asks.recur(SeriesRequest(request=wish, **days)))
+        return self.ask(self._asks.recur(series(wish, hours, days)))
 
     def extend(self, lease: Lease | str, *, length: Length = None, hours: float | None = None, **body: Any) -> Lease:
         """Renew a lease."""
@@ -161,6 +173,63 @@ class Client:
     def wait_no_more(self, wait: Wait | str) -> Wait:
         """Wait for it no more."""
         return self.ask(self._asks.wait_no_more(wait))
+
+    def approvals(self, state: str = "") -> list[Approval]:
+        """What waits to be approved in the project, and what was decided; those of one ``state``, such as pending."""
+        return self.ask(self._asks.approvals(state)).items
+
+    def approval(self, approval: Approval | str) -> Approval:
+        """One approval, as it is now: what is asked for, and what came of it."""
+        return self.ask(self._asks.approval(approval))
+
+    def ask_approval(self, why: str = "", **asked: Any) -> Approval:
+        """Ask that something be approved: ``request``, ``series``, or ``lease`` with ``extend`` or ``modify``, as
+        :class:`~.shapes.ApprovalRequest` has it.
+        """
+        return self.ask(self._asks.ask_approval(ApprovalRequest(why=why, **asked)))
+
+    def approve(self, approval: Approval | str, reason: str = "") -> Approval:
+        """Have it done, as its asker's. Of a series the answer says of each day what became of it."""
+        return self.ask(self._asks.decide(approval, "approve", reason))
+
+    def refuse(self, approval: Approval | str, reason: str = "") -> Approval:
+        """Refuse it."""
+        return self.ask(self._asks.decide(approval, "refuse", reason))
+
+    def withdraw(self, approval: Approval | str, reason: str = "") -> Approval:
+        """Withdraw what one has asked for."""
+        return self.ask(self._asks.decide(approval, "withdraw", reason))
+
+    def templates(self) -> list[LeaseTemplate]:
+        """The templates that one sees, by name."""
+        return self.ask(self._asks.templates()).items
+
+    def template(self, template: LeaseTemplate | str) -> LeaseTemplate:
+        """One template, by its id or its name; :meth:`ask_for`, or :meth:`recur`, asks for what it says."""
+        return self.ask(self._asks.template(template))
+
+    def keep_template(
+        self, name: str, wish: LeaseRequest, *, days: SeriesHours | None = None, shared: bool = False
+    ) -> LeaseTemplate:
+        """Keep a request under a name, with the ``days`` of one that recurs; ``shared``: all of the project see it."""
+        made = LeaseTemplateRequest(name=name, request=wish, days=days, shared=shared)
+        return self.ask(self._asks.keep_template(made))
+
+    def remove_template(self, template: LeaseTemplate | str) -> LeaseTemplate:
+        """Have there be no such template any more."""
+        return self.ask(self._asks.remove_template(template))
+
+    def announcements(self) -> list[Announcement]:
+        """The outages that are announced and not over."""
+        return self.ask(self._asks.announcements()).items
+
+    def announce(self, text: str, end: datetime, start: datetime | None = None) -> Announcement:
+        """Tell everybody of an outage, as an operator; it begins now, unless ``start`` says."""
+        return self.ask(self._asks.announce(AnnouncementRequest(text=text, end=end, start=start)))
+
+    def announce_no_more(self, announcement: Announcement | str) -> Announcement:
+        """Have it be announced no more."""
+        return self.ask(self._asks.announce_no_more(announcement))
 
     def keep_alive(self, lease: Lease | str) -> None:
         """Say that the holder of a lease is there."""
@@ -313,9 +382,13 @@ class AsyncClient:
         asked = LeaseRequest(type=type, units=units, length=span(length, hours), **wish)
         return await self.ask(self._asks.dry_run(asked))
 
-    async def recur(self, wish: LeaseRequest, **days: Any) -> SeriesAnswer:
+    async def ask_for(self, template: LeaseTemplate, **changes: Any) -> Lease:
+        """Ask for a lease as a template says it, but for ``changes``."""
+        return await self.ask(self._asks.request(msgspec.structs.replace(template.request, **changes)))
+
+    async def recur(self, wish: LeaseRequest, hours: SeriesHours | None = None, **days: Any) -> SeriesAnswer:
         """Ask for a lease on each of some days, as :meth:`Client.recur`."""
-        return await self.ask(self._asks.recur(SeriesRequest(request=wish, **days)))
+        return await self.ask(self._asks.recur(series(wish, hours, days)))
 
     async def extend(
         self, lease: Lease | str, *, length: Length = None, hours: float | None = None, **body: Any
@@ -346,6 +419,61 @@ class AsyncClient:
     async def wait_no_more(self, wait: Wait | str) -> Wait:
         """Wait for it no more."""
         return await self.ask(self._asks.wait_no_more(wait))
+
+    async def approvals(self, state: str = "") -> list[Approval]:
+        """What waits to be approved in the project, as :meth:`Client.approvals`."""
+        return (await self.ask(self._asks.approvals(state))).items
+
+    async def approval(self, approval: Approval | str) -> Approval:
+        """One approval, as :meth:`Client.approval`."""
+        return await self.ask(self._asks.approval(approval))
+
+    async def ask_approval(self, why: str = "", **asked: Any) -> Approval:
+        """Ask that something be approved, as :meth:`Client.ask_approval`."""
+        return await self.ask(self._asks.ask_approval(ApprovalRequest(why=why, **asked)))
+
+    async def approve(self, approval: Approval | str, reason: str = "") -> Approval:
+        """Have it done, as :meth:`Client.approve`."""
+        return await self.ask(self._asks.decide(approval, "approve", reason))
+
+    async def refuse(self, approval: Approval | str, reason: str = "") -> Approval:
+        """Refuse it, as :meth:`Client.refuse`."""
+        return await self.ask(self._asks.decide(approval, "refuse", reason))
+
+    async def withdraw(self, approval: Approval | str, reason: str = "") -> Approval:
+        """Withdraw what one has asked for, as :meth:`Client.withdraw`."""
+        return await self.ask(self._asks.decide(approval, "withdraw", reason))
+
+    async def templates(self) -> list[LeaseTemplate]:
+        """The templates that one sees, as :meth:`Client.templates`."""
+        return (await self.ask(self._asks.templates())).items
+
+    async def template(self, template: LeaseTemplate | str) -> LeaseTemplate:
+        """One template, as :meth:`Client.template`."""
+        return await self.ask(self._asks.template(template))
+
+    async def keep_template(
+        self, name: str, wish: LeaseRequest, *, days: SeriesHours | None = None, shared: bool = False
+    ) -> LeaseTemplate:
+        """Keep a request under a name, as :meth:`Client.keep_template`."""
+        made = LeaseTemplateRequest(name=name, request=wish, days=days, shared=shared)
+        return await self.ask(self._asks.keep_template(made))
+
+    async def remove_template(self, template: LeaseTemplate | str) -> LeaseTemplate:
+        """Have there be no such template any more, as :meth:`Client.remove_template`."""
+        return await self.ask(self._asks.remove_template(template))
+
+    async def announcements(self) -> list[Announcement]:
+        """The outages that are announced and not over, as :meth:`Client.announcements`."""
+        return (await self.ask(self._asks.announcements())).items
+
+    async def announce(self, text: str, end: datetime, start: datetime | None = None) -> Announcement:
+        """Tell everybody of an outage, as :meth:`Client.announce`."""
+        return await self.ask(self._asks.announce(AnnouncementRequest(text=text, end=end, start=start)))
+
+    async def announce_no_more(self, announcement: Announcement | str) -> Announcement:
+        """Have it be announced no more, as :meth:`Client.announce_no_more`."""
+        return await self.ask(self._asks.announce_no_more(announcement))
 
     async def keep_alive(self, lease: Lease | str) -> None:
         """Say that the holder of a lease is there."""

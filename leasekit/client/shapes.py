@@ -219,10 +219,13 @@ class LeaseHanding(RequestBody):
 
 
 class LeaseTemplateRequest(RequestBody):
-    """A request for any time, under a ``name``; ``shared``: all of the project see it."""
+    """A request for any time, under a ``name``, and the ``days`` of one that recurs; ``shared``: all of the project see
+    it.
+    """
 
     name: Annotated[str, Meta(min_length=1, max_length=128)]
     request: LeaseRequest
+    days: SeriesHours | None = None
     shared: bool = False
 
 
@@ -235,6 +238,13 @@ class LeaseTemplate(Struct, kw_only=True):
     name: str
     shared: bool
     request: LeaseRequest
+    days: SeriesHours | None = None
+
+
+class TemplateList(Struct, kw_only=True):
+    """Templates that somebody may see, by name."""
+
+    items: list[LeaseTemplate]
 
 
 class SayAlive(RequestBody):
@@ -498,6 +508,12 @@ class Approval(Struct, kw_only=True):
     series: SeriesAnswer | None = None
 
 
+class ApprovalList(Struct, kw_only=True):
+    """Approvals, oldest first."""
+
+    items: list[Approval]
+
+
 class ActorState(Struct, kw_only=True):
     """A daemon of the deployment: ``running``, or ``away`` and why."""
 
@@ -558,6 +574,12 @@ class Announcement(Struct, kw_only=True):
     end: At
     caller: str
     created: At
+
+
+class AnnouncementList(Struct, kw_only=True):
+    """Announcements of what is to come or goes on, in order of their start."""
+
+    items: list[Announcement]
 
 
 class Delivery(Struct, kw_only=True):

@@ -7,9 +7,8 @@ from http import HTTPStatus
 from typing import Final
 
 import msgspec
-from msgspec import Struct
 
-from leasekit.client.shapes import Announcement, AnnouncementRequest
+from leasekit.client.shapes import Announcement, AnnouncementList, AnnouncementRequest
 from leasekit.core.schema import Change
 from leasekit.gateway.callers import OPERATOR
 from leasekit.gateway.deployment import need_office
@@ -22,12 +21,6 @@ from leasekit.gateway.routing import Call, route, unprocessable
 
 ANNOUNCEMENTS_MAX: Final = 100
 """How many announcements there are at once; the oldest that are over make room."""
-
-
-class AnnouncementList(Struct, kw_only=True):
-    """Announcements of what is to come or goes on, in order of their start."""
-
-    items: list[Announcement]
 
 
 @route("GET", "/announcements")

@@ -11,7 +11,7 @@ import attrs
 import msgspec
 from msgspec import Struct
 
-from leasekit.client.shapes import Approval, ApprovalDecision, ApprovalRequest, LeasePolicy, ProjectPolicy
+from leasekit.client.shapes import Approval, ApprovalDecision, ApprovalList, ApprovalRequest, LeasePolicy, ProjectPolicy
 from leasekit.core.schema import Change
 from leasekit.core.time import Instant, parse_duration
 from leasekit.gateway.actors import ActorConnection
@@ -40,12 +40,6 @@ class WhichApprovals(OfProject, kw_only=True):
     """Those of a project, in a state; not said: all that one may see."""
 
     state: str = ""
-
-
-class ApprovalList(Struct, kw_only=True):
-    """Approvals, oldest first."""
-
-    items: list[Approval]
 
 
 @route("GET", "/policies")

@@ -8,16 +8,17 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import httpx
 import pytest
 from cli_daemons import running, site_and_broker
 from gateway_world import INVENTORY, GatewayUnderTest
+from msgspec import structs
 
 from leasekit.client import ApiError, AsyncClient, Client, LeaseFailed
-from leasekit.client.shapes import SlotSearch
+from leasekit.client.shapes import LeaseRequest, SeriesHours, SeriesRequest, SlotSearch
 from leasekit.config.load import load
 
 
@@ -90,6 +91,56 @@ async def test_the_same_without_blocking(gateway: GatewayUnderTest) -> None:
         assert (await api.dry_run("vm", hours=1)).status == "granted"
         with pytest.raises(ApiError):
             await api.request("vm", hours=1, start=datetime(2000, 1, 1, tzinfo=UTC))
+
+
+def test_what_is_approved_and_announced(gateway: GatewayUnderTest) -> None:
+    """Asked for, seen, approved, refused and withdrawn; told to all, and no more."""
+    hours, until = SeriesHours(every="mon", begin="9:00", finish="10:00"), date(2031, 1, 13)
+    wish = LeaseRequest(type="vm", units=2, start=datetime(2031, 1, 5, tzinfo=UTC))
+    with (
+        client(gateway, gateway.token("carla", alpha="user")) as api,
+        client(gateway, gateway.token("olga", "operator")) as boss,
+    ):
+        ids = [api.ask_approval("a demo", request=LeaseRequest(type="vm", length="1h")).id for _ in range(3)]
+        many = api.ask_approval(series=SeriesRequest(request=wish, until=until, **structs.asdict(hours)))
+        assert [one.id for one in api.approvals("pending")] == [*ids, many.id]
+        assert boss.approve(ids[0], "fine").state == "approved"
+        assert (boss.refuse(ids[1], "no").reason, api.withdraw(ids[2]).state) == ("no", "withdrawn")
+        series = boss.approve(many).series
+        assert series is not None
+        assert [day.status for day in series.days] == ["granted", "granted"]
+        assert api.approval(many.id).series == series
+        for lease in (api.approval(ids[0]).lease, *(day.lease for day in series.days)):
+            api.close(lease)
+        end = datetime(2031, 1, 1, tzinfo=UTC)
+        outage = boss.announce("no power", end)
+        assert [(one.text, one.end) for one in api.announcements()] == [("no power", end)]
+        with pytest.raises(ApiError, match="is no operator"):
+            api.announce_no_more(outage)
+        assert boss.announce_no_more(outage) == outage
+        assert api.announcements() == []
+
+
+async def test_the_same_of_what_a_gateway_keeps(gateway: GatewayUnderTest) -> None:
+    """Without blocking."""
+    way = httpx.AsyncHTTPTransport(uds=str(gateway.folder / "web.http"))
+    wish = LeaseRequest(type="vm", length="1h")
+    async with AsyncClient("http://gateway", gateway.token("otto", "operator"), project="alpha", transport=way) as api:
+        made = await api.keep_template("plain", wish, shared=True)
+        assert await api.templates() == [await api.template("plain")] == [made]
+        lease = await api.ask_for(made, units=2)
+        assert (await api.close(lease)).units == 2
+        assert await api.remove_template(made) == made
+        asked = [await api.ask_approval(request=wish) for _ in range(3)]
+        assert (await api.approve(asked[0])).state == "approved"
+        assert (await api.refuse(asked[1])).state == "refused"
+        assert (await api.withdraw(asked[2])).state == "withdrawn"
+        done = await api.approval(asked[0])
+        assert done in await api.approvals("approved")
+        await api.close(done.lease)
+        outage = await api.announce("no power", datetime(2031, 1, 1, tzinfo=UTC))
+        assert await api.announcements() == [outage]
+        assert await api.announce_no_more(outage) == outage
 
 
 SCRIPT = """

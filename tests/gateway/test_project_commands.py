@@ -18,6 +18,16 @@ from leasekit.cli import main
 from leasekit.config.load import load
 from leasekit.runtime.client import ControlClient, RequestError
 
+HOSTS = """
+[[actor.site.inventory]]
+type = "node"
+units = 1
+capacity = { cpu = 2, memory = "8GiB" }
+[[actor.site.delegation]]
+broker = "broker"
+type = "node"
+"""
+
 
 class CommandLine:
     """Commands at a gateway, as somebody, or as the operator who has its control socket."""
@@ -48,7 +58,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GatewayU
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
     file = tmp_path_factory.mktemp("commands") / "leasekit.toml"
-    file.write_text(site_and_broker(INVENTORY.replace("unix:web.http", url), "alpha", "beta"))
+    file.write_text(site_and_broker(INVENTORY.replace("unix:web.http", url) + HOSTS, "alpha", "beta"))
     with running(file, os.environ):
         yield GatewayUnderTest(file, load(file).state), url
 
@@ -221,3 +231,63 @@ def test_what_is_taken_is_waited_for(run: CommandLine) -> None:
     assert (free["state"], free["slot"]["site"]) == ("free", "site")
     assert "site" in run("wait list", token=ursula)
     run(f"wait remove {free['id']}", token=ursula)
+
+
+def test_what_machines_need_is_waited_for(run: CommandLine) -> None:
+    """As a request says it."""
+    ursula = run.world.token("ursula", alpha="user")
+    refused = run("wait add node 1 --for 1h --needs cpu=many", token=ursula, status=2)
+    assert "cpu: found 'many', expected cores, such as 0.5 (as in cpu=2,memory=4GiB)" in refused
+    for machines, state in ((2, "free"), (3, "waiting")):
+        made = run.json(f"wait add node {machines} --for 1h --needs cpu=0.5,memory=4GiB", ursula)
+        assert (made["asked"]["needs"], made["state"]) == ({"cpu": "0.5", "memory": "4GiB"}, state)
+        run(f"wait remove {made['id']}", token=ursula)
+
+
+def test_a_template_is_saved_and_asked_for(run: CommandLine) -> None:
+    """What the command line says takes the place of what it has; its maker removes it."""
+    ursula, other = run.world.token("ursula", alpha="user"), run.world.token("vera", alpha="user")
+    words = (
+        "--for 90m --filter type==vm --property a=b --config image=x --timeout 20s --elastic 1 --bid 0 --preemptible"
+    )
+    id_ = run(f"template save lab vm 2 {words} --shared", token=ursula).partition(":")[0]
+    kept = run.json("template show lab", other)
+    request = {
+        "type": "vm", "units": 2, "length": "1h30m", "filter": "type==vm", "properties": {"a": "b"}, "elastic": 1,
+        "configuration": {"image": "x"}, "timeout": "20s", "bid": 0, "preemptible": True,
+    }  # fmt: skip
+    assert (kept["id"], kept["request"], kept["days"], kept["shared"]) == (id_, request, None, True)
+    assert "lab" in run("template list", token=other)
+    lease = run.json("lease request --template lab --name own --start +1d --for 2h --wait-for granted", other)
+    assert (lease["name"], lease["requested"]["units"]) == ("own", 2)
+    assert lease["approved"]["term"][1] - lease["approved"]["term"][0] == 2 * 3_600_000
+    assert (
+        lease["requested"]["properties"] | {"a": "b", "min_units": "1", "bid": "0"} == lease["requested"]["properties"]
+    )
+    more = run.json("lease request vm 3 --template lab --start +2d --dry-run", other)
+    assert (more["status"], more["units"]) == ("granted", 3)
+    run("lease close own", token=other)
+    assert "template lab is ursula's" in run("template remove lab", token=other, status=1)
+    assert run("template remove lab", token=ursula) == "lab: removed\n"
+    gone = run("lease request --template lab", token=ursula, status=1)
+    assert "template: found 'lab'" in gone
+
+
+def test_a_template_of_what_recurs(run: CommandLine) -> None:
+    """It has the days and hours on the clocks of a zone, and wants the last day; an operator's is used by the file."""
+    hours = "--every mon,wed --from 9:00 --to 17:00"
+    run(f"template save course vm 2 {hours} --zone America/New_York --project alpha --shared")
+    days = {"every": "mon,wed", "begin": "09:00", "finish": "17:00", "zone": "America/New_York"}
+    assert run.json("template show course --project alpha")["days"] == days
+    use = "lease request --template course --actor alpha --start 2031-01-05"
+    assert "--until: found none, the template recurs" in run(use, status=2)
+    told = run.json(f"{use} --until 2031-01-08 --dry-run")
+    assert [day["term"][0] for day in told["days"]] == [1_925_474_400_000, 1_925_647_200_000]
+    assert len(run.json(f"{use} --until 2031-01-08 --every wed --dry-run")["days"]) == 1
+    assert "--for goes without --every" in run(f"{use} --until 2031-01-08 --for 1h", status=2)
+    wrong = run("template save x vm 2 --every mon --from 9:00 --project alpha", status=2)
+    assert "--every, --from and --to go together" in wrong
+    assert "request.length: goes without every" in run(
+        f"template save x vm 2 --for 1h {hours} --project alpha", status=1
+    )
+    run("template remove course --project alpha")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from gateway_world import GatewayUnderTest
+from msgspec import structs
+from test_client import client
 
+from leasekit.client.shapes import LeaseRequest, SeriesHours
 from leasekit.gateway.templates import TEMPLATES_MAX
 
 WISH = {"type": "vm", "units": 2, "length": "2h", "filter": "rack == b", "configuration": {"image": "x"}}
+DAYS = {"every": "mon-fri", "begin": "9:00", "finish": "17:00", "zone": "Europe/Berlin", "each": True}
 
 
 def kept(client: httpx.Client, name: str, **more: Any) -> dict[str, Any]:
@@ -36,8 +42,9 @@ def test_who_sees_and_removes_which(
         assert stranger.get("/templates?project=alpha").status_code == 404
         assert names(stranger, "beta") == []
         assert viewer.post("/templates", json={"name": "x", "request": WISH}).status_code == 403
-        for client, one in ((manager, mine), (viewer, ours), (stranger, ours)):
-            assert client.post(f"/templates/{one['id']}/remove").status_code == 404
+        for client, one, status in ((manager, mine, 404), (viewer, ours, 403), (stranger, ours, 404)):
+            assert client.post(f"/templates/{one['id']}/remove").status_code == status
+            assert client.get(f"/templates/{one['id']}").status_code == (200 if status == 403 else 404)
         assert manager.post(f"/templates/{ours['id']}/remove").json() == ours
     assert user.post(f"/templates/{mine['id']}/remove").json() == mine
     assert names(user) == []
@@ -50,8 +57,14 @@ def test_a_template_takes_the_place_of_ones_own(gateway: GatewayUnderTest, user:
         kept(user, "same")
         mine = kept(user, "same", shared=True)
         assert {one["id"] for one in user.get("/templates").json()["items"]} == {theirs["id"], mine["id"]}
+        assert user.get("/templates/same").json() == mine
+        with gateway.client(gateway.token("vera", alpha="viewer")) as third:
+            several = third.get("/templates/same")
+            assert (several.status_code, "of which there are several" in several.json()["detail"]) == (422, True)
+            assert third.get(f"/templates/{mine['id']}").json() == mine
         for client, one in ((other, theirs), (user, mine)):
-            client.post(f"/templates/{one['id']}/remove")
+            assert client.post("/templates/same/remove").json() == one
+        assert user.get("/templates/same").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -61,6 +74,10 @@ def test_a_template_takes_the_place_of_ones_own(gateway: GatewayUnderTest, user:
         ({"name": "x", "request": {**WISH, "start": "2031-01-01T00:00:00Z"}}, "request.start: found an instant"),
         ({"name": "x", "request": {**WISH, "elastic": 3}}, "elastic: found 3"),
         ({"name": "x", "request": {**WISH, "needs": {"cpu": "much"}}}, "needs: "),
+        ({"name": "x", "request": WISH, "days": DAYS}, "request.length: goes without every"),
+        ({"name": "x", "request": {"type": "vm"}, "days": {**DAYS, "every": "mun"}}, "every: found mun"),
+        ({"name": "x", "request": {"type": "vm"}, "days": {**DAYS, "finish": "9:00"}}, "finish: found 9:00"),
+        ({"name": "x", "request": {"type": "vm"}, "days": {**DAYS, "zone": "Mars"}}, "zone: found Mars"),
     ],
 )
 def test_what_is_wrong_with_it_is_told(user: httpx.Client, body: dict[str, Any], detail: str) -> None:
@@ -69,6 +86,26 @@ def test_what_is_wrong_with_it_is_told(user: httpx.Client, body: dict[str, Any],
     assert answer.status_code == 422
     assert answer.json()["detail"].startswith(detail)
     assert names(user) == []
+
+
+def test_a_template_keeps_the_days_of_what_recurs(gateway: GatewayUnderTest, user: httpx.Client) -> None:
+    """A client keeps it, sees it, asks for what it says and removes it."""
+    hours = msgspec.convert({**DAYS, "every": "mon", "finish": "9:30"}, SeriesHours)
+    with client(gateway, gateway.token("ursula", alpha="user")) as api:
+        plain = api.keep_template("once", LeaseRequest(type="vm", units=2, length="2h"))
+        lab = api.keep_template("lab", LeaseRequest(type="vm", name="lab"), days=hours, shared=True)
+        assert api.templates() == [lab, plain]
+        assert api.template("lab").days == hours
+        assert user.get("/templates/lab").json()["days"] == {**DAYS, "every": "mon", "finish": "9:30"}
+        start = datetime(2031, 1, 5, tzinfo=UTC)
+        lease = api.ask_for(api.template("once"), start=start, units=1)
+        assert (lease.units, lease.start, lease.end - lease.start) == (1, start, timedelta(hours=2))
+        days = api.recur(structs.replace(lab.request, start=start), lab.days, until=date(2031, 1, 13)).days
+        assert [(day.name, day.start.hour) for day in days] == [("lab.2031-01-06", 8), ("lab.2031-01-13", 8)]
+        for one in list(api.leases()):
+            api.close(one)
+        assert [api.remove_template(one) for one in ("once", lab)] == [plain, lab]
+        assert api.templates() == []
 
 
 def test_a_project_has_so_many(user: httpx.Client) -> None:

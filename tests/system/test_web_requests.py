@@ -101,3 +101,31 @@ def test_a_template_is_shared_with_the_project(person: Callable[..., Person], ad
     expect(page.get_by_label("Templates")).to_have_count(0)
     assert ada.get("/templates").json() == {"items": []}
     assert "hit" not in page.title() + seen.title()
+
+
+def test_a_template_keeps_the_days_of_what_recurs(person: Callable[..., Person], ada: httpx.Client) -> None:
+    """One that a program has made, with other words for the same, fills the form as well; the last day is asked for."""
+    who = person("ada")
+    page = who.open(f"{SERIES}&zone=Europe/Berlin&each=yes")
+    page.get_by_role("button", name="Save as template…").press("Enter")
+    page.get_by_role("dialog").get_by_role("textbox", name="Name").fill("lectures")
+    page.get_by_role("dialog").get_by_role("button", name="Save", exact=True).press("Enter")
+    expect(page.locator("#notes")).to_contain_text("Saved as lectures.")
+    (kept,) = ada.get("/templates").json()["items"]
+    days = {"every": "mon,wed", "begin": "09:00", "finish": "17:00", "zone": "Europe/Berlin", "each": True}
+    assert kept["days"] == days
+    ada.post(
+        "/templates",
+        json={"name": "lectures", "request": {"type": "vm"}, "days": {**days, "every": "fri-mon,wed", "begin": "9:00"}},
+    )
+    who.open("/request")
+    page.get_by_label("Templates").select_option("lectures")
+    for day, chosen in (("Mon", True), ("Tue", False), ("Wed", True), ("Thu", False), ("Fri", True), ("Sun", True)):
+        expect(page.get_by_label(day, exact=True)).to_be_checked(checked=chosen)
+    expect(page.get_by_label("At", exact=True)).to_have_value("09:00")
+    expect(page.get_by_label("Zone of the hours")).to_have_value("Europe/Berlin")
+    expect(page.get_by_role("checkbox", name="Those that can be had")).to_be_checked()
+    page.get_by_role("button", name="Try").press("Enter")
+    expect(page.get_by_label("Last day")).to_be_focused()
+    who.check()
+    ada.post("/templates/lectures/remove")

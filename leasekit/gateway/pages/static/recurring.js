@@ -10,14 +10,27 @@ const KINDS = { possible: "granted" };
 /** What a request that recurs can't say: its days say when, and they are a group of their own. */
 export const NOT_OF_SERIES = ["length", "end", "deferrable_until", "after", "join_after", "proceed", "group", "group_size", "keepalive"];
 
+/** The days that words such as `mon-fri`, `mon,thu` or `day` name. */
+function weekdays(text) {
+  const names = DAYS.map(([name]) => name);
+  return text.toLowerCase().split(",").flatMap((part) => {
+    const [first, last = first] = part.trim().split("-").map((one) => names.indexOf(one.trim().slice(0, 3)));
+    if (part.trim() === "day") return names;
+    return first < 0 || last < 0 ? [] : names.filter((_, number) => (number - first + 7) % 7 <= (last - first + 7) % 7);
+  });
+}
+
+/** A time of day, such as `9:00`, as an input has it. */
+const clock = (text) => text?.padStart(5, "0");
+
 /** The days and hours of a request; `shown` are the words of the address. */
 export class Recurring {
   constructor(shown) {
-    const here_ = Intl.DateTimeFormat().resolvedOptions().timeZone, chosen = (shown.every ?? "").split(",");
+    const here_ = Intl.DateTimeFormat().resolvedOptions().timeZone, chosen = weekdays(shown.every ?? "");
     this.boxes = DAYS.map(([value]) => h("input", { type: "checkbox", value, checked: chosen.includes(value) }));
-    const input = (name, type, value) => h("input", { name, type, value: shown[name] ?? value });
+    const input = (name, type, value) => h("input", { name, type, value });
     this.inputs = {
-      begin: input("begin", "time", "09:00"), finish: input("finish", "time", "17:00"), until: input("until", "date", ""),
+      begin: input("begin", "time", clock(shown.begin) ?? "09:00"), finish: input("finish", "time", clock(shown.finish) ?? "17:00"), until: input("until", "date", shown.until ?? ""),
       zone: choice([...new Set(["UTC", here_, shown.zone].filter(Boolean))], shown.zone ?? (time.isLocal() ? here_ : "UTC"), null, { name: "zone" }),
       each: h("input", { type: "checkbox", name: "each", checked: shown.each === "yes" }),
     };
@@ -43,8 +56,13 @@ export class Recurring {
 
   /** The body of `POST /leases/series`. */
   body(request) {
-    const { begin, finish, until, zone, each } = this.inputs;
-    return { request, every: this.#days(), begin: begin.value, finish: finish.value, until: until.value, zone: zone.value, each: each.checked };
+    return { request, ...this.hours(), until: this.inputs.until.value };
+  }
+
+  /** Its days and hours, for any time. */
+  hours() {
+    const { begin, finish, zone, each } = this.inputs;
+    return { every: this.#days(), begin: begin.value, finish: finish.value, zone: zone.value, each: each.checked };
   }
 
   #days() {

@@ -41,7 +41,7 @@ await page(async (place) => {
   const schema = document_.components.schemas.LeaseRequest.properties;
   const answer = h("div", { class: "answer", role: "status" }, h("p", { class: "dim" }, "Say what you want: the answer comes as you type."));
   const offers = new Offers(), trying = new Trying(answer, told), inputs = new Map(), recurring = new Recurring(shown);
-  const templates = new Templates(project, () => body(), (name) => inputs.get(name).value);
+  const templates = new Templates(project, () => body(), () => (recurring.on ? recurring.hours() : null), (name) => inputs.get(name).value);
 
   for (const [name, kind] of Object.entries(schema)) inputs.set(name, made(name, kind, shown[name], types));
   const of = (name) => field(LABELS[name] ?? words(name), inputs.get(name), HELP[name]);

@@ -12,14 +12,14 @@ function written(value) {
   return typeof value === "object" && value !== null ? Object.entries(value).map(([key, each]) => `${key}=${each}`).join("\n") : value;
 }
 
-/** The choice among the templates of a project, and the way to one more of what `body` says. */
+/** The choice among the templates of a project, and the way to one more of what `body` says, and `days`, if it recurs. */
 export class Templates {
   place = h("span", { class: "buttons" });
   #dialog = new Dialog();
   dialog = this.#dialog.place;
 
-  constructor(project, body, named) {
-    Object.assign(this, { project, body, named });
+  constructor(project, body, days, named) {
+    Object.assign(this, { project, body, days, named });
   }
 
   async load() {
@@ -31,7 +31,7 @@ export class Templates {
 
   #use(template) {
     if (!template) return;
-    const words = Object.fromEntries(Object.entries(template.request).map(([name, value]) => [name, written(value)]));
+    const words = Object.fromEntries(Object.entries({ ...template.request, ...(template.days && { zone: "UTC", ...template.days }) }).map(([name, value]) => [name, written(value)]));
     location.href = path("request", { project: this.project, ...words });
   }
 
@@ -42,13 +42,13 @@ export class Templates {
     const save = async (event) => {
       event.preventDefault();
       const request = Object.fromEntries(Object.entries(this.body()).filter(([key]) => !OF_TIME.includes(key)));
-      if (await did(`Saved as ${name.value}.`, () => post("/templates", { name: name.value, shared: shared.checked, request }, { project: this.project }))) await this.#done();
+      if (await did(`Saved as ${name.value}.`, () => post("/templates", { name: name.value, shared: shared.checked, request, days: this.days() }, { project: this.project }))) await this.#done();
     };
     const remove = (one) => button("Remove", async () => {
       if (await did(`There is no template ${one.name} any more.`, () => post(`/templates/${encodeURIComponent(one.id)}/remove`))) await this.#done();
     }, { "aria-label": `Remove ${one.name}`, class: "danger" });
     this.#dialog.open(h("form", { on: { submit: save } },
-      h("h2", {}, "Save as template"), field("Name", name, "One of yours with this name is replaced. Times are left out."),
+      h("h2", {}, "Save as template"), field("Name", name, "One of yours with this name is replaced. Dates are left out; the days and hours of Recur are kept."),
       h("label", { class: "check" }, shared, "All of the project see it"),
       theirs.length > 0 && h("details", {}, h("summary", {}, "Yours"), h("ul", {}, theirs.map((one) => h("li", {}, one.name, " ", remove(one))))),
       h("div", { class: "buttons" }, h("button", { class: "do", type: "submit" }, "Save"), button("Cancel", () => this.#dialog.close()))));
