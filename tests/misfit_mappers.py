@@ -147,6 +147,27 @@ class Dies(_Fcfs):
         return []
 
 
+class TiresOfMany(_Fcfs):
+    """Does what it must as long as few ask."""
+
+    def allocate(self, cycle: BrokerCycle) -> list[Any]:
+        """Raises where many wait at once."""
+        if len(cycle.requests) > 300:
+            raise OverflowError("too many wait")
+        return self.usual(cycle)
+
+
+class GivesWhatIsNot(_Fcfs):
+    """Grants from a site that it remembers, where it is shown none."""
+
+    def allocate(self, cycle: BrokerCycle) -> Iterator[Any]:
+        """As always, and what is nowhere."""
+        yield from self.usual(cycle)
+        for request in cycle.requests:
+            if request.lease == "l-0" and not cycle.sources(request.type):
+                yield Grant(request.lease, "site0/vm", request.units, request.term)
+
+
 class Loops(_Fcfs):
     """Never ends a turn, and won't be told."""
 

@@ -141,7 +141,7 @@ def check(
         limit=limit,
     )  # fmt: skip
     if recorded is not None:
-        return _replayed(kit.replay(subject, recorded.case))
+        return _replayed(kit.replay(subject, recorded.played))
     with progress_bars() as report:
         checked = kit.check(subject, report)
     files = [kit.write_case(out, subject, found) for found in checked.faults if found.case is not None]

@@ -26,8 +26,6 @@ from leasekit.core.time import DAY, HOUR, MINUTE, Term
 from leasekit.core.timetable import Timetable
 from leasekit.drivers.commands import BLAMES, EXIT_TEMPORARY
 from leasekit.drivers.script import ScriptSettings
-from leasekit.emulation.conformance.kit import Subject, check
-from leasekit.emulation.conformance.loads import SIZES
 from leasekit.policies.registry import make_mapper
 from leasekit.runtime.client import ControlClient
 
@@ -173,7 +171,7 @@ def test_leases_in_ci(folder: Path) -> None:
 def test_researcher(folder: Path) -> None:
     """README: a mapper in a file takes the place of a built-in one in an emulation, here of three days, not a month."""
     _files("README.md", folder)
-    made, emulated = _typed("README.md", "Research")
+    _, made, emulated = _typed("README.md", "Research")
     printed = _type([made, """sed -i 's/^horizon = "30d"/horizon = "3d"/' polite.toml""", emulated], folder)
     assert "web" in printed
     assert list((folder / "polite").glob("*.png"))
@@ -207,15 +205,11 @@ def test_mapper_of_ones_own(folder: Path) -> None:
 
 
 def test_mappers_with_an_order_of_their_own(folder: Path) -> None:
-    """docs/mappers.md: the lottery and the auction pass the check and are compared. More tickets, or a higher offer, is
-    first; before the next round nobody is.
+    """docs/mappers.md: the lottery and the auction are compared. More tickets, or a higher offer, is first; before the
+    next round nobody is.
     """
     _files("docs/mappers.md", folder)
-    *checks, workload, compared = _typed("docs/mappers.md", "An order of your own")
-    for line in checks:  # without what a turn costs, which takes most of the command's time
-        _, _, _, target, _, cases = line.split()
-        checked = check(Subject(target=str(folder / target), role="broker", cases=int(cases), sizes=SIZES[:1]))
-        assert checked.faults == (), line
+    *_, workload, compared = _typed("docs/mappers.md", "An order of your own")
     printed = _type([workload, compared], folder)
     assert {"fcfs", "lottery.py", "auction.py"} <= {line.split()[0] for line in printed.splitlines() if line.split()}
 

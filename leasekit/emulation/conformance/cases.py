@@ -3,6 +3,8 @@
 A case names its sites with their units, and events in order: requests of every kind, extends, modifies and closes by
 two guests. An event that makes no sense any more (its lease was never granted, say) is passed over when it is played,
 so that any part of a case is a case.
+
+Beside them there are single turns whose cycle is made by hand, of any size (:class:`MadeTurn`).
 """
 
 from __future__ import annotations
@@ -56,6 +58,27 @@ class Case:
     def size(self) -> int:
         """How much there is to look at."""
         return len(self.events) + sum(len(types) for types in self.sites.values())
+
+
+@attrs.frozen(kw_only=True)
+class MadeTurn:
+    """One turn whose cycle is made by hand: so many requests, demands or leases (``size``) of these types; ``there``:
+    with something to give.
+    """
+
+    size: int = attrs.field(validator=attrs.validators.ge(0))
+    types: Sequence[str] = attrs.field(validator=attrs.validators.min_len(1))
+    there: bool = True
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is about what many cost."""
+        return self.there and self.size > 0
+
+    def __str__(self) -> str:
+        if not self.size:
+            return "nothing there at all"
+        return f"{self.size:,} at once" if self.there else "nothing to give"
 
 
 # -- drawing -----------------------------------------------------------------------------------------------------------
@@ -253,7 +276,7 @@ def _plainer_event(event: Event) -> Iterator[Event]:
 
 @attrs.frozen(kw_only=True)
 class Recorded:
-    """A case as a file has it: with the mapper it was played with, and what was wrong."""
+    """A case, or a single turn, as a file has it: with the mapper it was played with, and what was wrong."""
 
     format: int = attrs.field(validator=attrs.validators.in_((FORMAT,)))
     role: str
@@ -261,7 +284,15 @@ class Recorded:
     settings: Mapping[str, Any]
     check: str
     fault: str
-    case: Case
+    case: Case | None = None
+    turn: MadeTurn | None = None
+
+    @property
+    def played(self) -> Case | MadeTurn:
+        """What is played again."""
+        played = self.turn if self.case is None else self.case
+        assert played is not None, "whoever reads or writes a file sees to it"
+        return played
 
 
 def to_json(recorded: Recorded) -> dict[str, Any]:
@@ -273,20 +304,26 @@ def to_json(recorded: Recorded) -> dict[str, Any]:
         "settings": dict(recorded.settings),
         "check": recorded.check,
         "fault": recorded.fault,
-        "case": case_to_json(recorded.case),
+        **played_to_json(recorded.played),
     }
 
 
-def case_to_json(case: Case) -> dict[str, Any]:
-    """A case as plain data."""
+def played_to_json(played: Case | MadeTurn) -> dict[str, Any]:
+    """What is played, under its kind (``case`` or ``turn``), as plain data."""
+    return {"case": _case_to_json(played)} if isinstance(played, Case) else {"turn": attrs.asdict(played)}
+
+
+def played_from_json(data: Mapping[str, Any]) -> Case | MadeTurn:
+    """What :func:`played_to_json` made. Raises ``SettingsError``."""
+    if "turn" in data:
+        return structure(MadeTurn, data["turn"], "turn")
+    return structure(Case, data["case"], "case")
+
+
+def _case_to_json(case: Case) -> dict[str, Any]:
     events = [{k: v for k, v in attrs.asdict(event).items() if v not in ("", {})} for event in case.events]
     sites = {site: dict(types) for site, types in case.sites.items()}
     return {"seed": case.seed, "sites": sites, "failing": case.failing, "events": events}
-
-
-def case_from_json(data: Mapping[str, Any]) -> Case:
-    """The case of plain data. Raises ``SettingsError``."""
-    return structure(Case, data, "case")
 
 
 def read_case(path: Path) -> Recorded:
@@ -298,6 +335,9 @@ def read_case(path: Path) -> Recorded:
     if not isinstance(data, dict):
         raise LeasekitError(f"{path}: not a case of mapper check: found {type(data).__name__}, expected an object")
     settings = data.pop("settings", {})
+    if ("case" in data) == ("turn" in data):
+        found = "both" if "case" in data else "neither"
+        raise LeasekitError(f"{path}: found {found} of case and turn, expected one of them")
     try:
         recorded = structure(Recorded, {**data, "settings": {}}, str(path))
     except SettingsError as error:

@@ -1,8 +1,8 @@
 """The process in which a mapper is checked: takes one job on standard input, says what it finds line by line.
 
 Each line on standard output is a JSON object: ``{"case": N}`` before a case is played, so that who listens knows what
-it was if nothing more is heard, ``{"beat": true}`` while a long one goes on; ``{"fault": ...}`` with a shrunk case; at
-last ``{"done": ...}``. What the mapper prints goes to standard error.
+it was if nothing more is heard, ``{"turn": ...}`` before a single turn, ``{"beat": true}`` while a long one goes on;
+``{"fault": ...}`` with a shrunk case or turn; at last ``{"done": ...}``. What the mapper prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.mappers import GuestCycle, GuestDecision
 from leasekit.core.signals import SignalSoFar
 from leasekit.core.time import DAY, Instant
-from leasekit.emulation.conformance.cases import Case, case_from_json, case_to_json, draw, shrink
-from leasekit.emulation.conformance.loads import SIZES, costs, survives_nothing
+from leasekit.emulation.conformance.cases import Case, MadeTurn, draw, played_from_json, played_to_json, shrink
+from leasekit.emulation.conformance.loads import SIZES, cost, cycle_of, play_turn
 from leasekit.emulation.conformance.stage import play
-from leasekit.emulation.conformance.watched import TIME, Fault, FaultFound
+from leasekit.emulation.conformance.watched import TIME, Fault, FaultFound, TurnRecord, shown
 from leasekit.policies.registry import find_mapper, make_mapper
 
 BUG: Final = 70
@@ -37,6 +37,8 @@ MEMORY_MAX: Final = 4 << 30
 """Address space in bytes: a mapper that hoards gets a ``MemoryError``, not the machine."""
 TURN_MAX: Final = 30.0
 """Seconds that a shell gives a turn if nothing else is set (``shell.mapper_timeout``)."""
+SHOWN_MAX: Final = 100
+"""How many lines are shown of what a single turn was shown, and of what it decided."""
 SHRINK_SLOW: Final = 12
 """How many cases are tried to shrink one whose turn takes too long: each costs the limit."""
 
@@ -57,16 +59,20 @@ class Subject:
     turn_max: float = TURN_MAX
     sizes: Sequence[int] = SIZES
 
+    def limit_of(self, turn: MadeTurn) -> float:
+        """How many seconds a single turn may take."""
+        return self.turn_max if turn.is_large else self.limit
+
 
 @attrs.frozen(kw_only=True)
 class ChildJob:
-    """What a child is to do with its subject: ``replay`` one case, or draw all of them; with ``digests_only`` only to
-    see what is decided, faults and costs are then somebody else's.
+    """What a child is to do with its subject: ``replay`` one case or turn, or draw all of them; with ``digests_only``
+    only to see what is decided, faults and costs are then somebody else's.
     """
 
     subject: Subject
     digests_only: bool = False
-    replay: Case | None = None
+    replay: Case | MadeTurn | None = None
 
 
 def maker(subject: Subject) -> Callable[[], Any]:
@@ -117,7 +123,7 @@ class _MapperChild:
         if job.replay is not None:
             self._replay(job.replay)
             return
-        digests, wrong = [], False
+        digests: list[str] = []
         for number in range(subject.cases):
             case = draw(subject.seed, number, subject.types)
             self._say(case=number)
@@ -125,38 +131,67 @@ class _MapperChild:
             self._turns += played.turns
             digests.append("" if played.fault is not None else played.digest)
             if played.fault is not None:
-                wrong = True
                 if not job.digests_only:
                     self._tell(case, played.fault)
                 break
-        found = [] if job.digests_only else self._by_hand(costly=not wrong)
+        is_right = len(digests) == subject.cases and all(digests)
+        found = self._by_hand() if is_right and not job.digests_only else []
         self._say(done={"digests": digests, "turns": self._turns, "costs": found})
 
-    def _by_hand(self, *, costly: bool) -> list[dict[str, Any]]:
+    def _by_hand(self) -> list[dict[str, Any]]:
         """Turns of cycles that are made by hand: empty ones, and large ones."""
-        subject = self._subject
-        try:
-            self._say(case="nothing")
-            survives_nothing(subject.role, self._make, subject.types, subject.limit)
-            if not costly:
+        subject, found = self._subject, list[dict[str, Any]]()
+        empty = MadeTurn(size=0, types=subject.types)
+        large = (attrs.evolve(empty, size=size) for size in subject.sizes)
+        for turn in (empty, attrs.evolve(empty, size=3, there=False), *large):
+            try:
+                if turn.is_large:
+                    self._say(**played_to_json(turn))
+                    found.append(attrs.asdict(cost(subject.role, self._make, turn, subject.turn_max)))
+                else:
+                    self._turn(turn)
+            except FaultFound as fault:
+                self._tell_turn(turn, fault.fault)
                 return []
-            self._say(case="large")
-            found = costs(subject.role, self._make, subject.types, subject.turn_max, subject.sizes)
-            return [attrs.asdict(cost) for cost in found]
-        except FaultFound as fault:
-            self._say(fault={"check": fault.fault.check, "text": fault.fault.text, "case": None})
-            return []
+        return found
 
-    def _replay(self, case: Case) -> None:
+    def _turn(self, turn: MadeTurn) -> TurnRecord:
+        """Play a single turn. Raises :class:`FaultFound`."""
         subject = self._subject
-        self._say(case="replay")
-        played = play(case, subject.role, self._make, subject.limit, journal=True, beat=self._beat)
-        if played.fault is not None:
-            self._say(
-                fault={"check": played.fault.check, "text": played.fault.text, "case": case_to_json(case)},
-            )
-        journal = [[record.now, list(record.shown), list(record.decided)] for record in played.journal[:200]]
-        self._say(done={"digests": [played.digest], "turns": played.turns, "costs": [], "journal": journal})
+        self._say(**played_to_json(turn))
+        cycle = cycle_of(subject.role, turn)
+        _, decided = play_turn(subject.role, self._make(), turn, cycle, subject.limit_of(turn))
+        return TurnRecord(cycle.now, _first(shown(cycle_of(subject.role, turn))), _first(tuple(map(repr, decided))))
+
+    def _tell_turn(self, turn: MadeTurn, fault: Fault) -> None:
+        """The fault, with half as much in the turn as long as the same goes wrong."""
+        while turn.is_large and turn.size > 1:
+            half = attrs.evolve(turn, size=turn.size // 2)
+            try:
+                self._turn(half)
+                break
+            except FaultFound as found:
+                if found.fault.check != fault.check:
+                    break
+                turn, fault = half, found.fault
+        self._say(fault={**fault._asdict(), **played_to_json(turn)})
+
+    def _replay(self, case: Case | MadeTurn) -> None:
+        subject, fault = self._subject, None
+        if isinstance(case, Case):
+            self._say(case="replay")
+            played = play(case, subject.role, self._make, subject.limit, journal=True, beat=self._beat)
+            fault, records, digest, turns = played.fault, played.journal[:200], played.digest, played.turns
+        else:
+            try:
+                records = [self._turn(case)]
+            except FaultFound as found:
+                cycle, fault = cycle_of(subject.role, case), found.fault
+                records = [TurnRecord(cycle.now, _first(shown(cycle)), ())]
+            digest, turns = repr(records), 1
+        if fault is not None:
+            self._say(fault={**fault._asdict(), **played_to_json(case)})
+        self._say(done={"digests": [digest], "turns": turns, "costs": [], "journal": records})
 
     def _tell(self, case: Case, fault: Fault) -> None:
         """The fault with the smallest case that can be found for the same check."""
@@ -176,7 +211,7 @@ class _MapperChild:
             return same
 
         smallest = shrink(case, fails, tries)
-        self._say(fault={"check": last.check, "text": last.text, "case": case_to_json(smallest)})
+        self._say(fault={**last._asdict(), **played_to_json(smallest)})
 
     def _beat(self) -> None:
         self._say(beat=True)
@@ -186,6 +221,12 @@ class _MapperChild:
         self._out.flush()
 
 
+def _first(lines: Sequence[str]) -> tuple[str, ...]:
+    """As many lines of a large turn as a person reads."""
+    more = len(lines) - SHOWN_MAX
+    return (*lines[:SHOWN_MAX], f"and {more:,} more lines") if more > 0 else tuple(lines)
+
+
 def main() -> int:
     """Do the job on standard input."""
     data = json.loads(sys.stdin.read())
@@ -193,7 +234,7 @@ def main() -> int:
     os.dup2(2, 1)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    replay = None if data["replay"] is None else case_from_json(data["replay"])
+    replay = None if data["replay"] is None else played_from_json(data["replay"])
     job = ChildJob(subject=Subject(**data["subject"]), digests_only=data["digests_only"], replay=replay)
     try:
         _MapperChild(job, out).run()

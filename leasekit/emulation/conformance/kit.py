@@ -27,10 +27,11 @@ from leasekit.emulation.conformance import watched
 from leasekit.emulation.conformance.cases import (
     FORMAT,
     Case,
+    MadeTurn,
     Recorded,
-    case_from_json,
-    case_to_json,
     draw,
+    played_from_json,
+    played_to_json,
     read_case,
     to_json,
 )
@@ -68,11 +69,13 @@ Progress = Callable[[str, float], None]
 
 @attrs.frozen(kw_only=True)
 class KitFinding:
-    """A fault: the check, in words, and the smallest case that shows it, if it takes a case."""
+    """A fault: the check, in words, and the smallest case, or single turn, that shows it; none is known where a process
+    ended while a case was made smaller.
+    """
 
     check: str
     text: str
-    case: Case | None = None
+    case: Case | MadeTurn | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -131,8 +134,8 @@ def check(subject: Subject, progress: Progress | None = None) -> Checked:
     )
 
 
-def replay(subject: Subject, case: Case, progress: Progress | None = None) -> Checked:
-    """Play one case, twice. Raises ``LeasekitError`` if the mapper can't be made at all."""
+def replay(subject: Subject, case: Case | MadeTurn, progress: Progress | None = None) -> Checked:
+    """Play one case or turn, twice. Raises ``LeasekitError`` if the mapper can't be made at all."""
     with _Children(subject, case) as (first, second):
         _listen([first, second], subject, progress)
     faults = list(first.faults)
@@ -149,9 +152,11 @@ def replay(subject: Subject, case: Case, progress: Progress | None = None) -> Ch
 def write_case(folder: Path, subject: Subject, found: KitFinding) -> Path:
     """The failing case as a file in ``folder``, which is made, named after the mapper and the check."""
     assert found.case is not None, "only what takes a case is written"
+    case = found.case if isinstance(found.case, Case) else None
+    turn = found.case if isinstance(found.case, MadeTurn) else None
     recorded = Recorded(
         format=FORMAT, role=subject.role, target=subject.target, settings=subject.settings, check=found.check,
-        fault=found.text, case=found.case,
+        fault=found.text, case=case, turn=turn,
     )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"\W+", "-", f"{Path(subject.target).name} {found.check}").strip("-").lower()
@@ -166,7 +171,7 @@ def write_case(folder: Path, subject: Subject, found: KitFinding) -> Path:
 class _KitChild:
     """One child, and what it has said so far."""
 
-    def __init__(self, subject: Subject, case: Case | None, hash_seed: int) -> None:
+    def __init__(self, subject: Subject, case: Case | MadeTurn | None, hash_seed: int) -> None:
         self.subject = subject
         self.replay = case
         self.faults: list[KitFinding] = []
@@ -182,7 +187,7 @@ class _KitChild:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
         job = {
             "subject": attrs.asdict(subject), "digests_only": hash_seed > 1,
-            "replay": None if case is None else case_to_json(case),
+            "replay": None if case is None else played_to_json(case),
         }  # fmt: skip
         self.process = subprocess.Popen(
             [sys.executable, "-m", "leasekit.emulation.conformance.child"],
@@ -210,10 +215,11 @@ class _KitChild:
     def _hear(self, words: dict[str, Any]) -> None:
         if "case" in words:
             self.at = words["case"]
+        elif "turn" in words:
+            self.at = played_from_json(words)
         elif "fault" in words:
             fault = words["fault"]
-            case = None if fault["case"] is None else case_from_json(fault["case"])
-            self.faults.append(KitFinding(check=fault["check"], text=fault["text"], case=case))
+            self.faults.append(KitFinding(check=fault["check"], text=fault["text"], case=played_from_json(fault)))
         elif "error" in words:
             self.error = words["error"]
         elif "done" in words:
@@ -242,9 +248,11 @@ class _KitChild:
         self.faults.append(KitFinding(check=watched.TIME, text=text, case=self._case()))
         self.over = True
 
-    def _case(self) -> Case | None:
+    def _case(self) -> Case | MadeTurn | None:
         if self.at == "replay":
             return self.replay
+        if isinstance(self.at, MadeTurn):
+            return self.at
         return draw(self.subject.seed, self.at, self.subject.types) if isinstance(self.at, int) else None
 
     def close(self) -> None:
@@ -258,7 +266,7 @@ class _KitChild:
 class _Children:
     """The two children, which are ended whatever happens."""
 
-    def __init__(self, subject: Subject, case: Case | None) -> None:
+    def __init__(self, subject: Subject, case: Case | MadeTurn | None) -> None:
         self._made = [_KitChild(subject, case, hash_seed) for hash_seed in (1, 2)]
 
     def __enter__(self) -> Sequence[_KitChild]:
@@ -295,8 +303,7 @@ def _registered(selector: selectors.BaseSelector) -> Iterator[Any]:
 
 def _patience(child: _KitChild, subject: Subject) -> float:
     """A child ends a turn by itself at its limit, of processor time, or at four times that; then it is given up."""
-    slow = child.at == "large"
-    return 5 * max(subject.limit, subject.turn_max if slow else 0.0) + 10
+    return 5 * (subject.limit_of(child.at) if isinstance(child.at, MadeTurn) else subject.limit) + 10
 
 
 def _left(child: _KitChild, subject: Subject) -> float:

@@ -25,6 +25,7 @@ from leasekit.core.mappers import (
 from leasekit.core.properties import EMPTY
 from leasekit.core.time import DAY, HOUR, MINUTE, Term
 from leasekit.core.timetable import Timetable
+from leasekit.emulation.conformance.cases import MadeTurn
 from leasekit.emulation.conformance.watched import SURVIVES, Fault, FaultFound, call
 from leasekit.policies.registry import METHODS
 
@@ -44,44 +45,36 @@ class Cost:
     each_us: float
 
 
-def costs(
-    role: str, make: Callable[[], Any], types: Sequence[str], limit: float, sizes: Iterable[int] = SIZES
-) -> list[Cost]:
-    """The cost of one turn at each of ``sizes``, with a mapper that has seen nothing before: the best of a few where
-    that takes no time. Raises :class:`FaultFound` where a turn takes longer than ``limit`` seconds.
+def cost(role: str, make: Callable[[], Any], made: MadeTurn, limit: float) -> Cost:
+    """The cost of one turn, with a mapper that has seen nothing before: the best of a few where that takes no time.
+    Raises :class:`FaultFound`.
     """
-    found = []
-    for size in sizes:
-        seconds = min(_turn(role, make(), CYCLES[role](size, types), size, limit) for _ in range(TRIES[size]))
-        found.append(Cost(size=size, seconds=seconds, each_us=1e6 * seconds / size))
-    return found
+    seconds = min(play_turn(role, make(), made, cycle_of(role, made), limit)[0] for _ in range(TRIES[made.size]))
+    return Cost(size=made.size, seconds=seconds, each_us=1e6 * seconds / made.size)
 
 
-def _turn(role: str, mapper: Any, cycle: Any, size: int, limit: float) -> float:
-    """One turn, in seconds."""
+def play_turn(role: str, mapper: Any, made: MadeTurn, cycle: Any, limit: float) -> tuple[float, list[Any]]:
+    """One turn: how many seconds it took, and what was decided. Raises :class:`FaultFound` if the mapper raises, takes
+    longer than ``limit`` seconds, decides without end, or gives what isn't there.
+    """
     begin = time.perf_counter()
-    call(lambda: getattr(mapper, METHODS[role])(cycle), limit, 1000 + 20 * size, f"{size} at once")
-    return time.perf_counter() - begin
+    decided = call(lambda: getattr(mapper, METHODS[role])(cycle), limit, 1000 + 20 * made.size, str(made))
+    seconds = time.perf_counter() - begin
+    given = [d for d in decided if type(d).__name__ in ("Grant", "GrantGroup", "Assign")]
+    if given and not made.is_large:
+        raise FaultFound(Fault(SURVIVES, f"gave {given[0]!r:.120}, although there is nothing to give"))
+    return seconds, decided
 
 
-def survives_nothing(role: str, make: Callable[[], Any], types: Sequence[str], limit: float) -> None:
-    """A turn with nothing in it, and one where what is asked for is nowhere. Raises :class:`FaultFound` if the mapper
-    raises, or gives what isn't there.
-    """
-    for where, cycle in (("nothing there at all", CYCLES[role](0, types)), ("nothing to give", _nowhere(role, types))):
-        mapper = make()
-        decisions = call(lambda: getattr(mapper, METHODS[role])(cycle), limit, 2000, where)  # noqa: B023
-        given = [d for d in decisions if type(d).__name__ in ("Grant", "GrantGroup", "Assign")]
-        if given:
-            raise FaultFound(Fault(SURVIVES, f"gave {given[0]!r:.120}, although there is nothing to give"))
-
-
-def _nowhere(role: str, types: Sequence[str]) -> Any:
+def cycle_of(role: str, made: MadeTurn) -> Any:
+    """The cycle of such a turn."""
+    if made.there:
+        return CYCLES[role](made.size, made.types)
     if role == "broker":
-        return _broker(3, types)._replace(sources=lambda type_: ())
+        return _broker(made.size, made.types)._replace(sources=lambda type_: ())
     if role == "authority":
-        return _authority(3, types)._replace(free=lambda type_, filter_="": iter(()))
-    return _guest(0, types)._replace(now=DAY)
+        return _authority(made.size, made.types)._replace(free=lambda type_, filter_="": iter(()))
+    return _guest(0, made.types)._replace(now=DAY)
 
 
 def _broker(size: int, types: Sequence[str]) -> BrokerCycle:

@@ -89,6 +89,8 @@ def test_shrinking_ends() -> None:
         ("[]", "found list, expected an object"),
         ('{"format": 2, "role": "broker", "target": "x", "check": "", "fault": "", "case": {}}', "format"),
         ('{"format": 1, "role": "broker", "target": "x", "check": "", "fault": "", "case": {"seed": "x"}}', "seed"),
+        ('{"format": 1, "role": "broker", "target": "x", "check": "", "fault": ""}', "found neither of case and turn"),
+        ('{"format": 1, "role": "broker", "target": "x", "check": "", "fault": "", "turn": {"size": -1}}', "size"),
     ],
 )
 def test_files_that_are_no_case(text: str, told: str, tmp_path: Path) -> None:
