@@ -48,6 +48,8 @@ class LeaseUnit(Struct, kw_only=True):
 class Lease(Struct, kw_only=True):
     """A lease of a project. ``members`` are its units, where one lease is asked for; ``start`` and ``end`` are those of
     what was granted, else of what was asked for. ``reason`` says why it is as it is, ``code`` the same for programs.
+    ``planned``, before its term, are the units that its site means to give it, of hosts that are divided the hosts:
+    what is planned may change, and is not told where the site is away or of another deployment.
     """
 
     id: str
@@ -68,6 +70,7 @@ class Lease(Struct, kw_only=True):
     broker: str = ""
     keepalive: str = ""
     members: list[LeaseUnit] = []
+    planned: list[str] = []
     configuration: dict[str, str] = {}
     properties: dict[str, str] = {}
 

@@ -775,7 +775,9 @@ class ChangeDetails(Answer, frozen=True):
 
 
 class SiteLeaseDetails(Answer, frozen=True):
-    """A lease at its site: ``end`` is when it ends by all that was accepted."""
+    """A lease at its site: ``end`` is when it ends by all that was accepted. Before its term ``planned`` are the units,
+    of a divided type the hosts, that it is to get as things are; that may change.
+    """
 
     id: str
     holder: str
@@ -790,6 +792,7 @@ class SiteLeaseDetails(Answer, frozen=True):
     next: ChangeDetails | None
     reason: str
     because: Reason | None
+    planned: list[str] = []
 
 
 class ServiceOfUnit(Answer, frozen=True):

@@ -455,7 +455,8 @@ class Demand(NamedTuple):
 
     Of a divided type, ``sizes`` is what one unit of each of these classes takes, ``needs`` what was asked for a machine
     (:data:`~leasekit.core.vectors.WHOLE`: for whole hosts), and ``places`` the hosts on which the units that are
-    missing have their places; when it shrinks, those of the units that it keeps.
+    missing have their places; when it shrinks, those of the units that it keeps. Of other types ``places`` are units
+    that were planned for a new lease, and can be had: a mapper that gives these says so by ``plans = True``.
     """
 
     lease: str

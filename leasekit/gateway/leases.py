@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
+import trio
 from msgspec import UNSET, Meta, Struct
 
 from leasekit.actors.settings import GuestSettings
@@ -25,11 +27,13 @@ from leasekit.client.shapes import (
 )
 from leasekit.config.instants import dated
 from leasekit.core.commands import PAST_PAGE
+from leasekit.core.leases import service_manager as sm
 from leasekit.core.requests import WantedLease, keepalive_of
 from leasekit.core.time import format_duration
 from leasekit.core.vectors import read_amount
-from leasekit.gateway.actors import ActorConnection, RefusedError
+from leasekit.gateway.actors import ActorAwayError, ActorConnection, RefusedError
 from leasekit.gateway.callers import USER, VIEWER
+from leasekit.gateway.door import SITE
 from leasekit.gateway.events import transition
 from leasekit.gateway.instants import instant, moment, span, values_of
 from leasekit.gateway.policies import admit
@@ -39,6 +43,8 @@ from leasekit.gateway.routing import Call, route, unprocessable
 PAGE: Final = 100
 PAGE_MAX: Final = 1_000
 ANSWER_WITHIN: Final = GuestSettings().request_timeout
+PLANNED_WITHIN: Final = 2.0
+"""How long a site is waited for that is to say what it plans for a lease, in seconds."""
 Page = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
 
 
@@ -75,7 +81,20 @@ class HistoryPage(OfProject, kw_only=True):
 async def show_lease(call: Call, lease: str, params: OfProject) -> Lease:
     """Show one lease, by its id, or its name in the project."""
     actor = await holder(call, params.project, lease, VIEWER)
-    return _lease(actor.name, await actor.query("lease", lease=lease))
+    shown = await actor.query("lease", lease=lease)
+    found = _lease(actor.name, shown)
+    found.planned = await _planned(call, shown)
+    return found
+
+
+async def _planned(call: Call, shown: Mapping[str, Any]) -> list[str]:
+    """What its site plans for a lease that it knows, and whose term is to come."""
+    site = call.door.actors.get(shown["site"])
+    if site is None or site.role != SITE or (shown["state"], shown["pending"]) != (sm.TICKETED, sm.REDEEMING):
+        return []
+    with suppress(ActorAwayError, RefusedError), trio.move_on_after(PLANNED_WITHIN):  # away, or has not heard of it yet
+        return list((await site.query("lease", lease=shown["id"]))["planned"])
+    return []
 
 
 @route("GET", "/leases")

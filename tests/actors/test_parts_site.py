@@ -35,6 +35,7 @@ from leasekit.actors.site.leases import (
     demand_of,
 )
 from leasekit.actors.site.maintenance import Maintenance
+from leasekit.actors.site.plans import UnitPlans
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
@@ -73,6 +74,7 @@ from leasekit.core.protocol.messages import (
 from leasekit.core.reasons import Code, said
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import HOUR, Term
+from leasekit.policies.authority.first_fit import FirstFit
 
 TERM = Term(HOUR, 2 * HOUR)
 GROUP = UnitGroup(type="vm", names=("a", "b"), properties={"cores": "4"}, own={"rack": "1"})
@@ -186,7 +188,8 @@ class Site:
         admission = TicketAdmission(kernel, claims, calendars, accounts, told)
         history = (claims.check_unused, self.incidents.check_issuers, limits.check_reclaimed)
         checks = TicketChecks(kernel, keyring, inventory, settings, history)
-        self.leases = leases = SiteLeases(kernel, updates, units, calendars, demands)
+        plans = UnitPlans(kernel, units, known, calendars.is_out, FirstFit())
+        self.leases = leases = SiteLeases(kernel, updates, plans, calendars, demands)
         self.ends = ends = LeaseEnds(kernel, leases, units, saved)
         LeaseTimes(kernel, self.served, demands, leases, ends)
         self.outages = SiteOutages("site", kernel, demands, units, updates)

@@ -19,7 +19,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayUnderTe
     """The deployment, once for the tests of a module."""
     folder = tmp_path_factory.mktemp("gateway")
     file = folder / "leasekit.toml"
-    file.write_text(site_and_broker(INVENTORY, "alpha", "beta"))
+    file.write_text(site_and_broker(INVENTORY, "alpha", "beta") + 'settings.redeem_lead = "30d"\n')  # beta's
     with running(file, os.environ):
         yield GatewayUnderTest(file, load(file).state)
 

@@ -77,6 +77,40 @@ def test_a_lease_that_runs_is_on_its_units(user: httpx.Client, stranger: httpx.C
     assert user.get("/calendar", params={"unit": "no-such-unit"}).json()["rows"] == []
 
 
+def test_a_lease_to_come_is_planned_on_units(
+    user: httpx.Client, stranger: httpx.Client, operator: httpx.Client
+) -> None:
+    """Those of a project that redeems long before are seen by all; which they are may change, and events say that."""
+    start = (datetime.now(UTC) + timedelta(hours=5)).replace(microsecond=0)
+    wish = {"type": "vm", "units": 2, "start": start.isoformat(), "length": "1h"}
+    with operator.stream("GET", "/events", params={"all": True}) as answer:
+        lines = answer.iter_lines()
+        next(line for line in lines if line.startswith(": connected"))
+        id_ = stranger.post("/leases", json=wish).json()["id"]
+
+        def hear(event: str) -> dict[str, Any]:
+            told = (json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {"))
+            return next(one for one in told if (one.get("event"), one["actor"], one["lease"]) == (event, "site", id_))
+
+        hear("redeem")
+        lease = stranger.get(f"/leases/{id_}").json()
+        assert (lease["planned"], lease["members"], lease["units"]) == (["vm-5", "vm-4"], [], 2)
+        assert _units_of(user, start) == [["vm-5", "vm-4"]]
+        assert operator.post("/sites/units/vm-5/disable", json={"reason": "fan"}).status_code == 200
+        assert hear("place")["reason"] == "vm-3, not vm-5"
+    operator.post("/sites/units/vm-5/enable")
+    assert stranger.get(f"/leases/{id_}").json()["planned"] == ["vm-4", "vm-3"]
+    assert stranger.get("/leases").json()["items"][0]["planned"] == [], "lists ask no site"
+    stranger.post(f"/leases/{id_}/close", json={})
+
+
+def _units_of(client: httpx.Client, since: datetime) -> list[list[str]]:
+    """The units of each lease of an hour, as the calendar has them."""
+    term = {"since": since.isoformat(), "until": (since + timedelta(hours=1)).isoformat()}
+    seen = client.get("/calendar", params=term).json()
+    return [[seen["rows"][bar["row"]]["units"][place]["name"] for place in bar["on"]] for bar in seen["bars"]]
+
+
 def test_maintenance_is_seen_by_all_and_failures_with_their_reasons_by_operators(
     user: httpx.Client, stranger: httpx.Client, operator: httpx.Client
 ) -> None:

@@ -40,6 +40,7 @@ from leasekit.actors.site.leases import (
 )
 from leasekit.actors.site.maintenance import Maintenance
 from leasekit.actors.site.pieces import Pieces
+from leasekit.actors.site.plans import UnitPlans
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
@@ -109,7 +110,8 @@ class Authority(Server[SiteLease]):
         checks = TicketChecks(kernel, keyring, inventory, settings, history)
 
         # Leases, and their units.
-        leases = SiteLeases(kernel, updates, units, calendars, demands)
+        plans = UnitPlans(kernel, units, self.leases, calendars.is_out, mapper)
+        leases = SiteLeases(kernel, updates, plans, calendars, demands)
         ends = LeaseEnds(kernel, leases, units, saved)
         self._times = LeaseTimes(kernel, served, demands, leases, ends)
         self.outages = outages = SiteOutages(name, kernel, demands, units, updates)
@@ -138,7 +140,7 @@ class Authority(Server[SiteLease]):
             Relinquishments(kernel, keyring, claims, voids),
         ):  # fmt: skip
             self.dispatch.add(part)
-        units.moved += (outages.unit_moved, saved.unit_moved, calendars.unit_moved)
+        units.moved += (outages.unit_moved, saved.unit_moved, calendars.unit_moved, plans.unit_moved)
         leases.settled.append(outages.lease_settled)
         issued.taken.append(maintenance.offer_taken)
         loose = claims.loose if _flag(mapper, "makes_room") else frozenset[bytes]
@@ -214,4 +216,5 @@ def _flag(mapper: AuthorityMapper, name: str) -> bool:
 
 def _describe(lease: SiteLease) -> SiteLeaseDetails:
     following = lease.next and ChangeDetails.of(lease.next)
-    return SiteLeaseDetails.of(lease, end=lease.ends_at, next=following, **view(lease.reason))
+    planned = lease.places if lease.awaits_mapper else ()
+    return SiteLeaseDetails.of(lease, end=lease.ends_at, next=following, planned=list(planned), **view(lease.reason))

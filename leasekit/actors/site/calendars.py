@@ -51,7 +51,7 @@ class Calendars:
 
     def __attrs_post_init__(self) -> None:
         self._kernel.register(Window, due_at=_due_at, on_due=self._due)
-        self.places = Places(self._kernel, self.units, self._is_out)
+        self.places = Places(self._kernel, self.units, self.is_out)
         self.reset()
 
     def reset(self) -> None:
@@ -71,7 +71,7 @@ class Calendars:
     def _weigh(self, type_: str, units: Counter[bytes]) -> Counter[bytes]:
         return self.units.inventory.weigh(type_, units)
 
-    def _is_out(self, unit: SiteUnit, term: Term) -> bool:
+    def is_out(self, unit: SiteUnit, term: Term) -> bool:
         """Whether a unit is out of service for a maintenance window at some time of a term."""
         return any(
             unit.id in window.units and Term(window.start, window.end).overlaps(term)

@@ -245,6 +245,7 @@ class Assignment:
             lease.reason = lease.reason or Reason(Code.FEWER_FREE, units=len(units))
         if op == NEW:
             self._kernel.fire(lease, "assign", said(counted(len(units))))
+            lease.places = lease.places if lease.sizes else ()
         for unit, class_ in zip(units, given_as, strict=True):
             lease.units.append(unit.id)
             lease.waiting += 1

@@ -20,6 +20,7 @@ from leasekit.actors.kernel import Kernel, earliest, keeps
 from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.inventory import SiteSaved
+from leasekit.actors.site.plans import UnitPlans
 from leasekit.actors.site.units import Units, UnitsSnapshot, host_changes, host_views
 from leasekit.core.claims.signed import CONTRACT, Signer, Statement, state
 from leasekit.core.drivers import UNIT_HOST
@@ -151,7 +152,11 @@ def host_of(unit: SiteUnit) -> str:
 
 
 def missing_places(lease: SiteLease, units: Units) -> tuple[str, ...]:
-    """The hosts on which a lease has a place, and no unit yet."""
+    """The hosts on which a lease has a place, and no unit yet; of a type that is not divided the units that are planned
+    for it, and can be had now.
+    """
+    if not lease.sizes:
+        return tuple(name for name in lease.places if units.is_available(units[name]))
     left = list(lease.places)
     for name in lease.units:
         _taken(left, host_of(units[name]))
@@ -358,11 +363,15 @@ class SiteLeases:
 
     _kernel: Kernel
     _updates: LeaseUpdates
-    _units: Units
+    _plans: UnitPlans
     _calendars: Calendars
     _demands: DemandQueue
+    _units: Units = attrs.field(init=False)
     settled: list[Callable[[SiteLease], None]] = attrs.field(factory=list, init=False)
     """Who is told, in order, of a lease that is ready, or over, or that it was looked at whether it is ready."""
+
+    def __attrs_post_init__(self) -> None:
+        self._units = self._calendars.units
 
     @property
     def by_id(self) -> Mapping[str, SiteLease]:
@@ -404,6 +413,14 @@ class SiteLeases:
                     self.tell(lease, Reason(Code.UNIT, host).because(self._units[host].retire))
                 elif to not in (None, host):
                     self.change_place(lease, host, to)
+        self._plans.check(hosts)
+
+    def plan(self, lease: SiteLease) -> None:
+        """Plan which units a lease to come gets, and others for those who were to get those that it goes on with."""
+        if lease.awaits_mapper:
+            self._plans.plan(lease)
+        else:
+            self._plans.check(lease.units)
 
     def start(self, lease: SiteLease) -> None:
         """Its term has started: it needs units."""
@@ -602,6 +619,7 @@ class SiteLeases:
     def resume(self, lease: SiteLease) -> None:
         """Take up a lease that is not over, as a store kept it."""
         self._calendars.restore(lease)
+        self._plans.restore(lease)
         lease.waiting = sum(_is_unsettled(lease, self._units[name]) for name in lease.units)
         if lease.is_priming and len(lease.units) != lease.wanted:
             self._demand(lease)

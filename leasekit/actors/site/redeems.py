@@ -365,6 +365,7 @@ class AcceptedTerms:
     def _take(self, lease: SiteLease, later: Later, why: str) -> None:
         self._kernel.fire(lease, later.op, said(why))
         lease.number, lease.next, lease.after = later.number, later, lease.next
+        self._leases.plan(lease)
 
     def _end_with(self, lease: SiteLease, leaf: Claim, until: Instant) -> None:
         if until < leaf.term.end:
@@ -481,6 +482,7 @@ class Redemptions:
         lease, leaf, until = self._tickets.new(peer, message)
         self._served.leases[lease.id] = lease
         self._terms.begin(lease, leaf, until)
+        self._leases.plan(lease)
         return lease
 
     def _continue(self, lease: SiteLease, peer: str, message: Redeem) -> None:

@@ -772,8 +772,8 @@ class SiteLease(SentRecord):
     comes from, ``terminates_at`` when it is ended before its term (-1: it isn't). ``key`` is that of the holder when it
     redeemed. ``saves``: its units are saved when it ends by that notice. ``replaced`` is how many of its units were
     replaced in this term. Of a divided type, ``sizes`` is what a unit of each class takes of its host, ``needs`` what
-    was asked for each, and ``places`` are the hosts of its units, as many times as they have one. ``early`` is what its
-    claim says of its end for others.
+    was asked for each, and ``places`` are the hosts of its units, as many times as they have one; of other types,
+    before its term, the units that are planned for it. ``early`` is what its claim says of its end for others.
     """
 
     id: str

@@ -43,12 +43,14 @@ class FirstFit:
     A lease that is to get more units than there are gets what there is; the authority says in the lease's reason how
     many are missing. A unit that the ticket names goes to that lease before any other gets to choose. A lease whose
     configuration property ``filter`` is set gets only units whose properties (with ``unit``, the name, and ``type``)
-    it accepts. A lease that shrinks without having named all its victims gives up the units that it got last.
+    it accepts. Units that were planned for a lease go to it. A lease that shrinks without having named all its victims
+    gives up the units that it got last.
     """
 
     Settings: ClassVar[type[FirstFitSettings]] = FirstFitSettings
     inline: ClassVar[bool] = True
     filtered_by: ClassVar[str] = FILTER
+    plans: ClassVar[bool] = True
 
     def __init__(self, settings: FirstFitSettings | None = None) -> None:
         self.settings = settings or FirstFitSettings()
@@ -89,8 +91,13 @@ class FirstFitTurn:
         self._able: dict[str, set[str]] = {}
         self._gone: set[str] = set()
         self._beside: Counter[str] = Counter()
-        # Named units are kept from everybody else, whoever comes first.
-        self._named = {unit for demand in cycle.demands if demand.units > 0 for unit in demand.wanted}
+        # Units that are named, or planned, are kept from everybody else, whoever comes first.
+        self._named = {
+            unit
+            for demand in cycle.demands
+            if demand.units > 0
+            for unit in (*demand.wanted, *(() if demand.sizes else demand.places))
+        }
 
     def shrink(self, demand: Demand) -> Release:
         """The last ones go: of each class as many as are too many."""
@@ -151,7 +158,7 @@ class FirstFitTurn:
 
     def fill(self, demand: Demand) -> Assign | Place | Refuse:
         """Named units where the demand names them, then whatever is next, and will do, for those that it doesn't."""
-        if demand.places:
+        if demand.places and demand.sizes:
             return self.place(demand)
         filter_ = demand.properties.get(FILTER, "")
         named = [unit for unit in demand.wanted if unit not in demand.held]
@@ -174,8 +181,14 @@ class FirstFitTurn:
         """
         chosen: list[str] = []
         left = demand.units - len(set(named))
+        planned = [unit for unit in demand.places if unit not in self._gone]
         for class_, count in demand.classes:
-            chosen += self._next(demand.type, min(left - len(chosen), count), filter_, class_)
+            count = min(left - len(chosen), count)
+            mine = [unit for unit in planned if class_ in self._cycle.unit(unit).classes][:count]
+            self._gone.update(mine)
+            planned = [unit for unit in planned if unit not in mine]
+            chosen += mine
+            chosen += self._next(demand.type, count - len(mine), filter_, class_)
         if len(chosen) < left and (demand.op == "replace" or not demand.classes):
             chosen += self._next(demand.type, left - len(chosen), filter_, None)
         return chosen
