@@ -85,7 +85,7 @@ CLAIMS: Final = listing(
     ("claim", lambda claim: claim["claim"][:16]), ("parent", lambda claim: claim["parent"][:16]),
     ("issuer", key_column("issuer")), ("holder", key_column("holder")), "type", "units",
     ("classes", classes_of), *TERM, "state", "lease",
-    empty="no ticket was redeemed yet", right=("units",),
+    empty="nothing was delegated yet", right=("units",),
 )  # fmt: skip
 
 

@@ -917,7 +917,7 @@ class RemovedFromWindows(Answer, frozen=True):
 
 
 class ClaimDetails(Answer, frozen=True):
-    """A claim that a site has seen."""
+    """A claim that a site has given, or seen."""
 
     claim: str
     lease: str

@@ -127,10 +127,11 @@ def test_what_is_reserved_can_be_had(tmp_path: Path, mapper: str) -> None:
 
 def test_operators_see_classes(tmp_path: Path) -> None:
     """What is free, and what is taken over time, is told by class, of leases and of what is delegated on; so is what
-    each claim counts.
+    each claim counts, also of what was given and of which no ticket came yet.
     """
     world = world_of(tmp_path, text=RACKS + LOWER)
     start = world.now + HOUR
+    assert [(one["state"], one["holder_name"]) for one in world.query("site", "claims")] == [("given", "upper")]
     ask(world, 2, start, start + HOUR, "rack == a")
     (source,) = world.query("upper", "sources")
     (calendar,) = calendars(
@@ -141,7 +142,9 @@ def test_operators_see_classes(tmp_path: Path) -> None:
         mine = 2 if one["properties"]["rack"] == "a" else 0
         assert [step["taken"] for step in one["steps"]] == [mine + lower[bytes.fromhex(one["class"])]]
     world.run_until(start + MINUTE)
-    for claim in world.query("site", "claims"):
+    claims = world.query("site", "claims")
+    assert {one["state"] for one in claims} == {"seen", "redeemed"}
+    for claim in claims:
         assert sum(one["units"] for one in claim["classes"]) == claim["units"]
 
 

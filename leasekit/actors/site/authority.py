@@ -132,7 +132,7 @@ class Authority(Server[SiteLease]):
         self.unit_changes = unit_changes = UnitChanges(kernel, leases, calendars, self.delegations, settings.serves)
         unit_changes.told += [self.calendars.keep_out, maintenance.tell_of_gone]
         for part in (
-            saved, claims, self.incidents, outages, failures, calendars, self.closes, early_ends,
+            saved, claims, self.delegations, self.incidents, outages, failures, calendars, self.closes, early_ends,
             UnitMoves(leases, units, calendars, replacements, assignment),
             UnitCommands(leases, units, calendars, demands, saved.context),
             maintenance, unit_changes, SiteCalendar(name, kernel, leases, units),

@@ -340,24 +340,24 @@ class SiteClaims:
             if digest not in self.tree and record.until >= 0:
                 self.tree.end_early(digest, record.until)
 
-    @query("claims")
-    def _query_claims(self) -> list[ClaimDetails]:
-        names = self._keyring.names()
-        return [
-            ClaimDetails.of(
-                record, claim=record.id, **describe_key("issuer", record.issuer, names),
-                **describe_key("holder", record.holder, names),
-                classes=describe_counts(decode_claim(record.body, record.signature).classes),
-                term=Term(record.term.start, record.until if record.until >= 0 else record.term.end),
-            )
-            for record in self.by_digest.values()
-        ]  # fmt: skip
-
 
 def describe_key(field: str, key: str, names: Mapping[bytes, str]) -> dict[str, str]:
     """What is shown of a key in hex: itself, its short form, and whose it is, where that is known."""
     data = bytes.fromhex(key)
     return {field: key, f"{field}_fingerprint": fingerprint(data), f"{field}_name": names.get(data, "")}
+
+
+def _until(term: Term, end: Instant) -> Term:
+    """A term that ends early, where it does (-1: it does not)."""
+    return Term(term.start, end) if end >= 0 else term
+
+
+def _details(claim: Claim, names: Mapping[bytes, str], **known: object) -> ClaimDetails:
+    return ClaimDetails.of(
+        claim, claim=claim.id, parent=claim.parent.hex(), classes=describe_counts(claim.classes),
+        **describe_key("issuer", claim.issuer.hex(), names), **describe_key("holder", claim.holder.hex(), names),
+        **known,
+    )  # fmt: skip
 
 
 @keeps(rows="evidence", derived="_guilty")
@@ -569,6 +569,20 @@ class SiteDelegations(Issuer):
         live = {class_ for one in there for class_, _ in decode_ticket(one.ticket).leaf.classes}
         live.update(class_ for lease in self._claims.going_on() for class_, _ in lease.classes)
         self._units.keep_classes(live)
+
+    @query("claims")
+    def _query_claims(self) -> list[ClaimDetails]:
+        """What was given is there before a ticket below it is redeemed, which is when other claims are first seen."""
+        names, seen = self._keyring.names(), self._claims.by_digest
+        given = [(decode_ticket(one.ticket).leaf, one) for one in self.issued if not one.is_over]
+        return [
+            _details(claim, names, term=_until(claim.term, one.taken_back.at), lease="", state="given", honoured=True)
+            for claim, one in given if claim.digest not in seen
+        ] + [
+            _details(decode_claim(record.body, record.signature), names, term=_until(record.term, record.until),
+                     lease=record.lease, state=record.state, honoured=record.honoured)
+            for record in seen.values()
+        ]  # fmt: skip
 
     def delegation_specs(self) -> Sequence[DelegationSpec]:
         """What the settings say is to be given."""
