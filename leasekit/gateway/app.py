@@ -48,6 +48,7 @@ from leasekit.gateway.feeds import PATH, answer_feed
 from leasekit.gateway.incoming import JSON, SAFE, caller_of, read_body
 from leasekit.gateway.matching import change_if_matched, made_response
 from leasekit.gateway.openapi import document
+from leasekit.gateway.pages.frames import PageFrames
 from leasekit.gateway.pages.routes import page_routes
 from leasekit.gateway.problems import ProblemError, of_error
 from leasekit.gateway.routing import BASE, KEY, ROUTES, Call, Route, unprocessable
@@ -91,7 +92,8 @@ def make_app(door: GatewayDoor, base: str) -> Starlette:
     made.append(StarletteRoute(f"{base}{BASE}/control/{{actor}}", control, methods=["POST"]))
     made += blazar_routes(door, f"{base}/blazar") if door.blazar is not None else []
     made += page_routes(door, base)
-    return Starlette(routes=made, exception_handlers={HTTPException: _unrouted, Exception: _bug})
+    unrouted = partial(_unrouted, PageFrames(base, f"{base}{BASE}"))
+    return Starlette(routes=made, exception_handlers={HTTPException: unrouted, Exception: _bug})
 
 
 def _told(
@@ -186,10 +188,13 @@ def told(problem: ProblemDetails, headers: dict[str, str] | None = None) -> Resp
     return Response(_encode(problem), status_code=problem.status, media_type=PROBLEM, headers=all_headers)
 
 
-async def _unrouted(request: Request, error: Exception) -> Response:
+async def _unrouted(frames: PageFrames, request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "it is registered for these"
-    status = HTTPStatus(error.status_code)
-    detail, headers = f"{request.method} {request.url.path:.200}: {status.phrase.lower()}", {}
+    status, path = HTTPStatus(error.status_code), request.url.path[:200]
+    in_browser = request.method == "GET" and "text/html" in request.headers.get("accept", "")
+    if status == HTTPStatus.NOT_FOUND and in_browser and not path.startswith(frames.api):
+        return frames.made("absent.html", request, status, path=path)
+    detail, headers = f"{request.method} {path}: {status.phrase.lower()}", {}
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         # Starlette names the methods of the first route of a path alone.
         scope = {**request.scope, "method": ""}

@@ -59,6 +59,17 @@ def test_who_has_no_session_is_sent_to_the_login_and_comes_back(browser: httpx.C
     assert "ada" in page.text
 
 
+def test_a_page_that_is_not_there_is_one_for_people(browser: httpx.Client) -> None:
+    """What was asked for is text in it; programs are told as by the API."""
+    html = {"accept": "text/html,application/xhtml+xml"}
+    absent = browser.get("/templates/<script>", headers=html)
+    assert (absent.status_code, absent.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "There is no page <code>/templates/&lt;script&gt;</code>." in absent.text
+    for path, headers in (("/templates", {}), ("/api/v1/nothing", html)):
+        assert browser.get(path, headers=headers).json()["code"] == "not_found"
+    assert browser.post("/templates", headers=html).json()["code"] == "not_found"
+
+
 @pytest.mark.parametrize("to", ["//evil.example/", "/\\evil.example/", "https://evil.example/", "javascript:alert(1)"])
 def test_a_login_leads_to_no_other_site(browser: httpx.Client, ada: str, to: str) -> None:
     """What is no path of the gateway counts for nothing."""
