@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -69,6 +70,21 @@ def test_a_lease_is_extended_changed_and_closed(
     page.get_by_role("button", name="Close now").click()
     expect(page.locator("#page .chip").first).to_have_text("closed")
     expect(page.get_by_role("button", name="Extend…")).to_have_count(0)
+
+
+def test_a_line_leads_to_its_lease(person: Callable[..., Person], lease: Callable[..., str]) -> None:
+    """Wherever it is pressed, but on what else it has."""
+    id_ = lease(name="line")
+    page = person("ada").open("/leases")
+    row = page.get_by_role("row").filter(has_text="line")
+    row.get_by_label("Choose line").check()
+    row.get_by_role("button", name="Extend").click()
+    page.get_by_role("button", name="Cancel").click()
+    cells = row.get_by_role("cell")
+    for number in (2, 3, 4, 6, 7):
+        cells.nth(number).click(force=True)  # what is pressed is the link, which lies above
+        expect(page).to_have_url(re.compile(f"/leases/{id_}"))
+        page.go_back()
 
 
 def test_a_lease_is_handed_to_a_colleague(person: Callable[..., Person], lease: Callable[..., str]) -> None:

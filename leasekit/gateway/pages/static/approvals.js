@@ -113,7 +113,7 @@ await page(async (place) => {
 });
 
 function leaseLink(one) {
-  return h("a", { href: path(`leases/${encodeURIComponent(one.lease)}`, { project: one.project }) }, one.lease);
+  return h("a", { class: "whole", href: path(`leases/${encodeURIComponent(one.lease)}`, { project: one.project }) }, one.lease);
 }
 
 /** What is asked for, in a few words. */

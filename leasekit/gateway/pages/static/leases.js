@@ -85,7 +85,7 @@ function row(lease) {
   const box = goesOn(lease) ? h("input", { type: "checkbox", id: `mark-${lease.id}`, "aria-label": `Choose ${title(lease)}`, checked: chosen.has(lease.id), on: { change: () => { chosen[box.checked ? "add" : "delete"](lease.id); marks(); } } }) : "";
   return h("tr", { data: { lease: lease.id } },
     h("td", {}, box),
-    h("td", {}, h("a", { href: link }, title(lease)), lease.slice !== "default" && lease.slice !== lease.name && h("div", { class: "dim" }, lease.slice)),
+    h("td", {}, h("a", { class: "whole", href: link }, title(lease)), lease.slice !== "default" && lease.slice !== lease.name && h("div", { class: "dim" }, lease.slice)),
     h("td", {}, chip(lease.state), lease.pending && [" ", h("span", { class: "dim" }, lease.pending)], lease.reason && h("div", { class: "dim why" }, time.dated(lease.reason))),
     h("td", { class: "number" }, String(lease.units)),
     h("td", {}, lease.type), h("td", {}, lease.site || h("span", { class: "dim" }, "–")),

@@ -91,5 +91,5 @@ export function daysOf({ days, skipped, past = [] }, project) {
     table("Days", [`When (${time.zone()})`, "Answer", "Site", "Why", "Lease"], days.map((day) => [
       time.term(Date.parse(day.start), Date.parse(day.end)), chip(day.status, KINDS[day.status] ?? day.status), day.site ?? "",
       day.status === "refused" ? h("span", { class: "why" }, time.dated(day.reason ?? "")) : "",
-      day.status === "granted" ? h("a", { href: path(`leases/${encodeURIComponent(day.lease)}`, { project }) }, day.name || day.lease) : ""]))];
+      day.status === "granted" ? h("a", { class: "whole", href: path(`leases/${encodeURIComponent(day.lease)}`, { project }) }, day.name || day.lease) : ""]))];
 }

@@ -150,7 +150,7 @@ await page(async (place) => {
 
   function row(one) {
     const close = () => did("It closes.", () => post(`/topologies/${encodeURIComponent(one.topology)}/close`, {}, { project })).then(load);
-    return [h("a", { href: path("leases", { project, find: one.slice }) }, one.topology), chip(one.state, KINDS[one.state] ?? one.state), one.term ? time.term(...one.term.map((at) => Date.parse(at))) : "",
+    return [h("a", { class: "whole", href: path("leases", { project, find: one.slice }) }, one.topology), chip(one.state, KINDS[one.state] ?? one.state), one.term ? time.term(...one.term.map((at) => Date.parse(at))) : "",
       h("span", { class: "why" }, time.dated(one.reason)), OVER.includes(one.state) ? "" : button("Close", close, { class: "danger", "aria-label": `Close ${one.topology}` })];
   }
 
