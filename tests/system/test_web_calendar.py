@@ -37,8 +37,10 @@ class ChartUnderTest:
 
     def x(self, at: datetime) -> float:
         """Where an instant is."""
-        found = self.scroll.evaluate("one => ({...one.dataset, ...one.getBoundingClientRect().toJSON()})")
+        of = "one => ({...one.dataset, ...one.getBoundingClientRect().toJSON(), larger: one.currentCSSZoom})"
+        found = self.scroll.evaluate(of)
         begin, end, labels = (float(found[name]) for name in ("from", "to", "labels"))
+        labels *= found["larger"]
         share = (at.timestamp() * 1000 - begin) / (end - begin)
         return float(found["x"]) + labels + share * (float(found["width"]) - labels)
 
@@ -81,15 +83,23 @@ def calendar(who: Person, path: str = "/calendar") -> ChartUnderTest:
     return ChartUnderTest(page)
 
 
-def test_reserving_by_dragging(person: Callable[..., Person], ada: httpx.Client) -> None:
-    """While it is dragged it is said what would be answered; then a button asks for it, and the lease shows."""
-    who = person("ada")
+@pytest.mark.parametrize(("width", "larger"), [(1280, 1), (3840, 2)], ids=["desk", "wall"])
+def test_reserving_by_dragging(person: Callable[..., Person], ada: httpx.Client, width: int, larger: float) -> None:
+    """While it is dragged it is said what would be answered; then a button asks for it, and the lease shows. What is on
+    a wall screen is larger, and drawn as finely as the screen can.
+    """
+    who = person("ada", viewport={"width": width, "height": width * 9 // 16})
     chart, start = calendar(who), full_hour(2)
     page, mouse, y = chart.page, chart.page.mouse, chart.y("vm")
+    drawn = page.locator(".chart-canvas").evaluate("one => one.width / one.clientWidth")
+    assert drawn == pytest.approx(larger, abs=0.01)
     mouse.move(chart.x(start), y)
     mouse.down()
     mouse.move(chart.x(start + 3 * HOUR), y, steps=6)
     expect(page.locator(".tip")).to_contain_text("granted")
+    box = page.locator(".tip").bounding_box()
+    assert box is not None
+    assert 0 < box["y"] - y < 30 * larger
     mouse.up()
     expect(page.locator(".side .answer")).to_contain_text("1 unit at site")
     page.get_by_role("spinbutton", name="Units").fill("2")

@@ -15,7 +15,7 @@ function show() {
   const shown = items.filter((one) => Date.parse(one.end) > now && !away.includes(one.id));
   place.hidden = !shown.length;
   fill(place, shown.map((one) => h("p", { class: "note" },
-    h("strong", {}, `Outage ${time.term(Date.parse(one.start), Date.parse(one.end))} (${time.zone()})`), one.text,
+    h("span", {}, h("strong", {}, `Outage ${time.term(Date.parse(one.start), Date.parse(one.end))} (${time.zone()})`), " ", one.text),
     h("button", { class: "quiet", type: "button", "aria-label": `Put away: ${one.text}`, on: { click: () => hide(one) } }, "×"))));
   clearTimeout(timer);
   if (shown.length) timer = setTimeout(show, Math.min(LATEST, Math.min(...shown.map((one) => Date.parse(one.end))) - now));

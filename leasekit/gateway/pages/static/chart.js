@@ -184,10 +184,18 @@ export class Chart {
     return this.#rows[low];
   }
 
+  /** By how much the page is larger than its pixels say, as on a wall screen; a browser that does not tell draws as it is. */
+  get #larger() { return this.canvas.currentCSSZoom ?? 1; }
+
+  /** Where on an element an event is, in its own pixels. */
+  #on(element, event) {
+    const box = element.getBoundingClientRect();
+    return [(event.clientX - box.left) / this.#larger, (event.clientY - box.top) / this.#larger];
+  }
+
   /** What is at a place of the canvas: {row, bar, edge, at}. */
   #hit(event) {
-    const box = this.canvas.getBoundingClientRect();
-    const x = event.clientX - box.left, y = event.clientY - box.top + this.scroll.scrollTop;
+    const [x, down] = this.#on(this.canvas, event), y = down + this.scroll.scrollTop;
     const row = this.#rowAt(y);
     if (!row || x < this.#labels) return null;
     const at = this.#at(x), height = row.kind === "unit" ? UNIT : LANE;
@@ -206,10 +214,9 @@ export class Chart {
   }
 
   #resize(paper = matchMedia("print").matches) {
-    const box = this.scroll.getBoundingClientRect();
-    const ratio = window.devicePixelRatio || 1;
+    const ratio = (window.devicePixelRatio || 1) * this.#larger;
     const before = this.#plot, wide = this.scroll.clientWidth;
-    this.#labels = box.width < NARROW ? 96 : 216;
+    this.#labels = wide < NARROW ? 96 : 216;
     if (!wide) return;
     // A minute stays as wide as it was: what one points at does not move when something opens beside the chart.
     // But on paper there is the time that one sees.
@@ -576,7 +583,7 @@ export class Chart {
     });
     this.axis.addEventListener("pointermove", (event) => {
       if (!held) return;
-      const by = ((held.x - event.clientX) / this.#plot) * (held.to - held.from);
+      const by = ((held.x - event.clientX) / this.#larger / this.#plot) * (held.to - held.from);
       this.show(held.from + by, held.to + by);
     });
     for (const end of ["pointerup", "pointercancel"]) this.axis.addEventListener(end, () => { held = null; });
@@ -585,8 +592,8 @@ export class Chart {
   #wheel(event) {
     if (event.ctrlKey || event.metaKey) {
       event.preventDefault();
-      const box = this.canvas.getBoundingClientRect();
-      this.zoom(Math.exp(Math.max(-60, Math.min(60, event.deltaY)) / 120), this.#at(Math.max(this.#labels, event.clientX - box.left)));
+      const [x] = this.#on(this.canvas, event);
+      this.zoom(Math.exp(Math.max(-60, Math.min(60, event.deltaY)) / 120), this.#at(Math.max(this.#labels, x)));
     } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
       event.preventDefault();
       this.pan((event.deltaX || event.deltaY) / this.#plot);
@@ -621,7 +628,7 @@ export class Chart {
     if (!drag) return this.#hovered(this.#hit(event), event);
     if (!drag.moved && Math.abs(event.clientX - drag.clientX) < DRAG_PX) return undefined;
     drag.moved = true;
-    const by = ((event.clientX - drag.clientX) / this.#plot) * (drag.to - drag.from);
+    const by = ((event.clientX - drag.clientX) / this.#larger / this.#plot) * (drag.to - drag.from);
     if (drag.touch) return this.show(drag.from - by, drag.to - by);
     const before = drag.shown;
     drag.shown = this.#dragged(drag, by);
@@ -687,11 +694,10 @@ export class Chart {
   }
 
   #tipAt(event) {
-    const box = this.tip.parentElement.getBoundingClientRect();
-    const x = event.clientX - box.left, right = x > box.width - 260;
+    const [x, y] = this.#on(this.tip.parentElement, event), right = x > this.tip.parentElement.clientWidth - 260;
     this.tip.style.left = `${right ? x - 12 : x + 14}px`;
     this.tip.style.translate = right ? "-100% 0" : "";
-    this.tip.style.top = `${event.clientY - box.top + 16}px`;
+    this.tip.style.top = `${y + 16}px`;
   }
 
   #said(row, at) {

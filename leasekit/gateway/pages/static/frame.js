@@ -19,6 +19,9 @@ look.addEventListener("click", () => {
   window.dispatchEvent(new Event("look"));
 });
 
+// On a phone the menu is one line, which scrolls.
+document.querySelector("nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
+
 const zoned = document.getElementById("zone");
 zoned.textContent = zone();
 zoned.addEventListener("click", () => {
