@@ -22,7 +22,7 @@ from leasekit.core.timetable import ClassedTimetable, Timetable
 from leasekit.core.topology import TopologyRequest
 from leasekit.core.vectors import WHOLE, Sizes, Vector
 
-VERSION: Final = 2
+VERSION: Final = 3
 EMPTY_CLASSES: Final[Mapping[bytes, Properties]] = MappingProxyType({})
 
 
@@ -417,16 +417,27 @@ class HostView(NamedTuple):
     properties: Properties
 
 
+class MachineChange(NamedTuple):
+    """What has become of a machine on a host: it came, or it or its lease is otherwise (``view``), or it left
+    (None).
+    """
+
+    host: str
+    id: str
+    view: MachineView | None
+
+
 class HostChanges(NamedTuple):
-    """What has become of the hosts of a type since a ``mark``: ``hosts`` that are new, or have changed with what is on
-    them, and those that are ``gone``, or out of service; with ``anew`` these hosts are all that there are. ``mark`` is
-    what to ask with the next time.
+    """What has become of the hosts of a type since a ``mark``: ``hosts`` that are new, or otherwise, with all that is
+    on them, and those that are ``gone``, or out of service; with ``anew`` these hosts are all that there are.
+    ``machines`` is what has become of machines on other hosts than these. ``mark`` is what to ask with the next time.
     """
 
     mark: int
     hosts: tuple[HostView, ...] = ()
     gone: tuple[str, ...] = ()
     anew: bool = False
+    machines: tuple[MachineChange, ...] = ()
 
 
 class TenantView(NamedTuple):
@@ -513,11 +524,11 @@ class AuthorityCycle(NamedTuple):
     among them, where ``demands`` are those of shrinking leases alone, the demands of the next turn.
     Such a mapper is called at once, and whenever it asked for that by :class:`Wake`, also when no lease needs anything.
 
-    ``hosts(type)`` are the hosts of a divided type, ``changes(type, mark)`` those that have changed since the mark of
-    an earlier answer (0: all), for mappers that keep an index. ``room(host, size, term)`` is how many more units of a
-    size have a place on a host throughout a term (also: beside all but some leases), ``tenant(lease)`` what the ticket
-    of a lease says of its end for others. A mapper with ``makes_room = True`` is shown normal leases that have a place
-    only if preemptible ones leave: others are refused when they are redeemed.
+    ``hosts(type)`` are the hosts of a divided type, ``changes(type, mark)`` what has become of them since the mark of
+    an earlier answer (0: all of them), for mappers that keep an index. ``room(host, size, term)`` is how many more
+    units of a size have a place on a host throughout a term (also: beside all but some leases), ``tenant(lease)`` what
+    the ticket of a lease says of its end for others. A mapper with ``makes_room = True`` is shown normal leases that
+    have a place only if preemptible ones leave: others are refused when they are redeemed.
     """
 
     now: Instant

@@ -114,7 +114,11 @@ class Profile:
 
     def min(self, lo: Instant, hi: Instant) -> int:
         """The least value over ``[lo, hi)``, which must not be empty."""
-        return _min(self._root, lo, hi)
+        root = self._root
+        if type(root) is _Leaf:
+            keys = root.keys
+            return min(root.vals[bisect_right(keys, lo) - 1 : bisect_left(keys, hi)])
+        return _min(root, lo, hi)
 
     def first_at_least(self, lo: Instant, level: int) -> Instant:
         """The first instant from ``lo`` on where the value is ``level`` or more; :data:`FOREVER` if there is none."""

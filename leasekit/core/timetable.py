@@ -312,7 +312,9 @@ class Timetable:
 
     def available(self, term: Term) -> int:
         """The units free throughout ``term``: negative where it is overcommitted."""
-        start, end = _checked(term)
+        start, end = term
+        if end <= start:
+            _checked(term)
         return self._free.min(start, end)
 
     def free_at(self, instant: Instant) -> int:

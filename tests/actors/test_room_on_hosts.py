@@ -9,9 +9,10 @@ import pytest
 from deployed_world import DeployedWorld
 from test_suspension import SavingWorld
 
+from leasekit.actors.site.units import host_changes
 from leasekit.core.drivers import NOT_SAVED, RESUME, SAVE
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.mappers import AuthorityCycle, Place
+from leasekit.core.mappers import AuthorityCycle, HostChanges, Place
 from leasekit.core.reasons import Code
 from leasekit.core.time import HOUR, MINUTE, SECOND
 from leasekit.emulation.world import Outcome
@@ -113,6 +114,31 @@ def test_a_normal_lease_has_the_cheapest_leave_its_host(tmp_path: Path, name: st
     assert state(world, left[-1]) != sm.ACTIVE and state(world, wanted) == sm.ACTIVE
     assert any(wanted in there for there in on(world).values())
     assert state(world, ask(world, 1)) == sm.ACTIVE and leaving(world) == {left[-1]}
+
+
+def test_what_has_become_of_machines_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since a mark: machines that came, left or have changed, and hosts that are otherwise; all hosts where what has
+    become of them is not known any more.
+    """
+    world = world_of(tmp_path)
+    spot, units = ask(world, 1, spot=True), world.site().units
+    first = host_changes(units, "node", 0)
+    assert first.anew and sorted(one.lease for host in first.hosts for one in host.machines) == [spot]
+    mine = ask(world, 1)
+    assert not world.command("web", "lease.close", lease=spot).error
+    world.pass_time(MINUTE)
+    second = host_changes(units, "node", first.mark)
+    assert (second.anew, second.hosts, second.gone) == (False, (), ())
+    assert {one.view.lease if one.view is not None else None for one in second.machines} == {mine, None}
+    assert host_changes(units, "node", second.mark) == HostChanges(second.mark)
+    assert not world.command("site", "unit.set", unit="node-0", capacity={"cpu": "8", "memory": "8GiB"}).error
+    third = host_changes(units, "node", second.mark)
+    assert [(host.id, dict(host.capacity)["cpu"]) for host in third.hosts] == [("node-0", 8000)] and not third.anew
+    monkeypatch.setattr("leasekit.actors.site.inventory.NEWS_MAX", 4)
+    for _ in range(3):
+        ask(world, 1)
+    fourth = host_changes(units, "node", third.mark)
+    assert fourth.anew and len([one for host in fourth.hosts for one in host.machines]) == 4
 
 
 def test_room_beats_killing(tmp_path: Path) -> None:

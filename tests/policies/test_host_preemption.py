@@ -11,7 +11,17 @@ from random import Random
 import attrs
 import pytest
 
-from leasekit.core.mappers import AuthorityCycle, Demand, HostChanges, HostView, MachineView, Place, Refuse, TenantView
+from leasekit.core.mappers import (
+    AuthorityCycle,
+    Demand,
+    HostChanges,
+    HostView,
+    MachineChange,
+    MachineView,
+    Place,
+    Refuse,
+    TenantView,
+)
 from leasekit.core.time import HOUR, MINUTE, Instant, Term
 from leasekit.core.vectors import Vector
 from leasekit.policies.authority.preemption import HostPreemptionMapper, HostPreemptionSettings, RetryMapper
@@ -34,8 +44,9 @@ class Farm:
     sizes: dict[str, Vector]
     tenants: dict[str, TenantView]
     now: Instant = HOUR
-    mark: int = 0
-    changed: dict[str, int] = attrs.field(factory=dict)
+    whole: bool = True
+    """Whether hosts are shown whole that have changed, not what has become of machines on them."""
+    changed: list[tuple[str, str]] = attrs.field(factory=list)
 
     def free(self, host: str, without: Collection[str] = ()) -> Vector:
         """What is free on a host beside some leases."""
@@ -49,35 +60,40 @@ class Farm:
         """1 where one machine has room."""
         return int(all(dict(self.free(host, leaving))[name] >= much for name, much in size))
 
-    def touch(self, host: str) -> None:
-        """What is on a host is otherwise."""
-        self.mark += 1
-        self.changed[host] = self.mark
-
     def changes(self, type_: str, mark: int) -> HostChanges:
-        """The hosts that have changed."""
-        news = [host for host, at in self.changed.items() if at > mark]
-        return HostChanges(self.mark, tuple(map(self.view, news)), (), anew=mark == 0)
+        """The hosts, or what is on them, that have changed."""
+        news, end = dict.fromkeys(self.changed[mark:]), len(self.changed)
+        if mark == 0:
+            return HostChanges(end, tuple(map(self.view, self.hosts)), anew=True)
+        if self.whole:
+            return HostChanges(end, tuple(map(self.view, {host for host, _ in news})))
+        machines = (
+            MachineChange(host, f"{host}.{one}", self.machine(host, one) if one in self.hosts[host] else None)
+            for host, one in news
+        )
+        return HostChanges(end, machines=tuple(machines))
+
+    def machine(self, host: str, lease: str) -> MachineView:
+        """A lease's machine on a host."""
+        size = self.sizes[lease]
+        return MachineView(f"{host}.{lease}", lease, "active", CLASS, size, size, -1, -1, {})
 
     def view(self, host: str) -> HostView:
         """A host with its machines."""
-        there = tuple(
-            MachineView(f"{host}.{one}", one, "active", CLASS, self.sizes[one], self.sizes[one], -1, -1, {})
-            for one in self.hosts[host]
-        )
+        there = tuple(self.machine(host, one) for one in self.hosts[host])
         return HostView(host, TYPE, (CLASS,), "free", CAPACITY, 0, 1000, there, frozenset(), {})
 
     def put(self, lease: str, host: str, size: Vector, tenant: TenantView) -> None:
         """A lease has a machine on a host."""
         self.hosts[host].append(lease)
         self.sizes[lease], self.tenants[lease] = size, tenant
-        self.touch(host)
+        self.changed.append((host, lease))
 
     def end(self, lease: str) -> None:
         """A lease is over."""
         host = next(name for name, there in self.hosts.items() if lease in there)
         self.hosts[host].remove(lease)
-        self.touch(host)
+        self.changed.append((host, lease))
 
     def ask(self, mapper: HostPreemptionMapper, lease: str, size: Vector) -> Place | Refuse:
         """What a mapper decides for a lease of one machine."""
@@ -123,8 +139,6 @@ def made(rng: Random) -> Farm:
             size, name = rng.choice(SIZES), f"{host}-{number}"
             if farm.room(host, size, Term(0, 1)):
                 farm.put(name, host, size, tenant(rng, name, rng.randrange(HOUR), preemptible=rng.random() < 0.8))
-    for host in farm.hosts:
-        farm.touch(host)
     return farm
 
 
@@ -142,6 +156,7 @@ def test_it_decides_as_trying_everything_does(kind: type[HostPreemptionMapper], 
     rng, decided = Random(f"{budget}"), Counter[str]()
     for _ in range(60):
         farm = made(rng)
+        farm.whole = rng.random() < 0.3
         mapper = HostPreemptionMapper(HostPreemptionSettings(budget=budget)) if kind is HostPreemptionMapper else kind()
         for number in range(8):
             lease, size = f"new{number}", rng.choice((*SIZES, (("cpu", 8000), ("memory", 16_000))))

@@ -73,7 +73,7 @@ class Calendars:
 
     def is_out(self, unit: SiteUnit, term: Term) -> bool:
         """Whether a unit is out of service for a maintenance window at some time of a term."""
-        return any(
+        return bool(self.windows) and any(
             unit.id in window.units and Term(window.start, window.end).overlaps(term)
             for window in self.windows.values()
         )

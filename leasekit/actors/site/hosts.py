@@ -10,9 +10,9 @@ moves it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from heapq import merge
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import attrs
 
@@ -31,6 +31,9 @@ from leasekit.core.vectors import Sizes, Vector, amount, most_of
 PLANNED, FRAGMENTED = "planned", "fragmented"
 
 
+_Key: TypeAlias = tuple[bytes, int]
+
+
 class _Booking(NamedTuple):
     """The place of one unit: on which host, how much of it, and under which key; and of which class its claim counts
     it, with which size.
@@ -38,7 +41,7 @@ class _Booking(NamedTuple):
 
     host: str
     size: Vector
-    key: tuple[bytes, int]
+    key: _Key
     class_: bytes
     counted: Vector
 
@@ -84,38 +87,33 @@ class Places:
         unit = self._units[host]
         if unit.retire or self._is_out(unit, term):
             return 0
-        sized = self._sized(host, size)
-        return self._without(host, size, term, leaving) if leaving else sized.available(term)
+        return _without(self._takes_of(host, size), term, self._keys(host, leaving) if leaving else ())
 
-    def _without(self, host: str, size: Vector, term: Term, leaving: Container[bytes]) -> int:
-        """How many units of a size would have their place on a host without some claims."""
-        keys = dict.fromkeys(key for name, _ in size for key in self._tables[host][name])
-        gone = [key for key in keys if isinstance(key, tuple) and key[0] in leaving]
-        found = []
-        for name, much in size:
-            table = self._tables[host][name]
-            held = [one for key in gone if (one := table.get(key)) is not None and one[1].overlaps(term)]
-            if all(over.start <= term.start and over.end >= term.end for _, over in held):
-                found.append((table.available(term) + sum([units for units, _ in held])) // much)
-                continue
-            table = table.overlay()  # what leaves is there for a part of the term only
-            for key in gone:
-                if key in table:
-                    table.release(key)
-            found.append(table.available(term) // much)
-        return min(found)
+    def _keys(self, host: str, claims: Container[bytes]) -> Collection[_Key]:
+        """Under which keys units of some claims are booked on a host."""
+        if isinstance(claims, Set):  # else it is not known which they are
+            return [one.key for claim in claims for one in self._booked.get(claim, ()) if one.host == host]
+        keys = dict.fromkeys(key for table in self._tables.get(host, {}).values() for key in table)
+        return [key for key in keys if isinstance(key, tuple) and key[0] in claims]
 
     def _sized(self, host: str, size: Vector) -> SizedTimetable:
         """A host's calendar, in units of a size."""
+        return SizedTimetable(self._takes_of(host, size))
+
+    def _takes_of(self, host: str, size: Vector) -> list[tuple[Timetable, int]]:
+        """The calendars of what a unit of a size takes of a host, and how much of each."""
         tables = self._tables.get(host)
         if tables is None:
             unit = self._units[host]
             has = self._units.inventory.capacity(unit.type, unit.classes[0])
             tables = self._tables[host] = {name: Timetable(much) for name, much in has}
-        for name, _ in size:
-            if name not in tables:
-                tables[name] = Timetable()
-        return SizedTimetable([(tables[name], much) for name, much in size])
+        takes = []
+        for name, much in size:
+            table = tables.get(name)
+            if table is None:
+                table = tables[name] = Timetable()
+            takes.append((table, much))
+        return takes
 
     # -- planning ----------------------------------------------------------------------------------------------
 
@@ -344,7 +342,7 @@ class Places:
         for tell in self.changed:
             tell()
 
-    def _reservations(self, claim: bytes) -> Iterator[tuple[tuple[bytes, int], Timetable]]:
+    def _reservations(self, claim: bytes) -> Iterator[tuple[_Key, Timetable]]:
         for one in self._booked.get(claim, ()):
             self._vacancies.changed.add(one.host)
             for name, _ in one.size:
@@ -386,3 +384,24 @@ class Places:
                 table.forget_before(now)
         for claim in [one for one in self._booked if not any(self._reservations(one))]:
             del self._booked[claim]
+
+
+def _without(takes: Iterable[tuple[Timetable, int]], term: Term, gone: Collection[_Key]) -> int:
+    """How many units, each of which takes so much of these calendars, would have their place without what is booked
+    under some keys.
+    """
+    found = []
+    for table, much in takes:
+        more, without = 0, table
+        for key in gone:
+            held = table.get(key)
+            if held is None:
+                continue
+            units, over = held
+            if over.start <= term.start and over.end >= term.end:
+                more += units
+            elif over.overlaps(term):  # what leaves is there for a part of the term only
+                without = table.overlay() if without is table else without
+                without.release(key)
+        found.append((without.available(term) + more) // much)
+    return min(found)

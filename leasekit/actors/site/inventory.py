@@ -1,6 +1,6 @@
 """What a site's settings say of its units: which there are, of which classes, what hosts have; and which of them the
-filters of guests accept, asked once for units that are alike; what drivers are told to do with units, and what is kept
-of those of suspended leases (:mod:`leasekit.core.leases.saved`).
+filters of guests accept, asked once for units that are alike; which hosts have changed; what drivers are told to do
+with units, and what is kept of those of suspended leases (:mod:`leasekit.core.leases.saved`).
 
 A broker says that a lease is suspended when it ends it early, or beforehand by its claim. The last of the lease's time
 is for saving. What can't be saved is torn down as ever, and the lease says so; what is saved is kept for a while, and
@@ -42,6 +42,8 @@ ASKING: Final = 16
 """What it costs to ask a filter anything, in comparisons."""
 KEPT: Final = 64
 """Beyond so many filters those go that nobody waits with."""
+NEWS_MAX: Final = 20_000
+"""How many changes of hosts and machines are known at most."""
 
 
 @attrs.define(eq=False)
@@ -63,6 +65,35 @@ class _Answers:
     accepted: set[UnitKind | str] = attrs.field(factory=set)
     seen: int = -1
     pending: Iterator[tuple[UnitKind | str, int]] = attrs.field(factory=lambda: iter(()))
+
+
+class HostNews:
+    """The last changes of hosts, and of machines on them, by number."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        """That of the last change."""
+        self._changes: list[tuple[str, str]] = []
+
+    def changed(self, unit: SiteUnit) -> None:
+        """A host, or a machine on it, is otherwise than mappers have seen."""
+        self.at(unit.host or unit.id, unit.id)
+        if unit.leaves:
+            self.at(unit.leaves, unit.id)
+
+    def at(self, host: str, name: str) -> None:
+        """On a host, or with it if it is of that ``name``, something is otherwise."""
+        self.number += 1
+        self._changes.append((host, name))
+        if len(self._changes) > NEWS_MAX:
+            del self._changes[: NEWS_MAX // 2]
+
+    def since(self, mark: int) -> dict[tuple[str, str], None] | None:
+        """What has changed since a number was the last one: hosts, each with the machine on it, or with itself. None
+        where that is not known any more.
+        """
+        known, count = self._changes, self.number - mark
+        return dict.fromkeys(known[len(known) - count :]) if count <= len(known) else None
 
 
 @keeps(derived="_of _known _came _number _answers asked slices largest")

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from itertools import count, takewhile
+from itertools import count
 from typing import Final
 
 import attrs
 from sortedcontainers import SortedList
 
 from leasekit.actors.kernel import Kernel, keeps
-from leasekit.actors.site.inventory import Inventory, Kinds
+from leasekit.actors.site.inventory import HostNews, Inventory, Kinds
 from leasekit.core.answers import UnitDetails
 from leasekit.core.drivers import SITE, UNIT, Blame
 from leasekit.core.errors import CommandError
@@ -28,7 +28,7 @@ from leasekit.core.leases import authority as au
 from leasekit.core.leases import power as pw
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteUnit
-from leasekit.core.mappers import HostChanges, HostView, MachineView, UnitView
+from leasekit.core.mappers import HostChanges, HostView, MachineChange, MachineView, UnitView
 from leasekit.core.properties import CAPS, EMPTY, MIGRATES
 from leasekit.core.reasons import Code, Reason, clip, view, words
 from leasekit.core.schema import Row
@@ -52,25 +52,6 @@ Act = Callable[[SiteUnit, str, int], None]
 """Have ``op`` done to a unit under a number; 0 means a new number."""
 Moved = Callable[[SiteUnit, str, str, Reason | None, ActionDone | None], None]
 """What is told of a unit: its event (empty: only its record changed), its state before, why, and which action ended."""
-
-
-class HostNews:
-    """The number of the last change of each host, or of what is on it."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._last: dict[str, int] = {}
-
-    def changed(self, unit: SiteUnit) -> None:
-        """A host, or a machine on it, is otherwise than mappers have seen."""
-        self.number += 1
-        for host in filter(None, (unit.host or unit.id, unit.leaves)):
-            self._last.pop(host, None)  # the last one comes last
-            self._last[host] = self.number
-
-    def since(self, mark: int) -> list[str]:
-        """The hosts that have changed since a number was the last one."""
-        return list(takewhile(lambda host: self._last[host] > mark, reversed(self._last)))
 
 
 @keeps(rows="_units", volatile="_free _tearing holding", derived="_ending _machines news")
@@ -200,6 +181,11 @@ class Units:
     def machines_on(self, host: str) -> list[SiteUnit]:
         """The machines on a host, those that leave it among them."""
         return list(self._machines.get(host, {}).values())
+
+    def machine_on(self, host: str, name: str) -> SiteUnit | None:
+        """A machine, if it is on a host."""
+        there = self._machines.get(host)
+        return there.get(name) if there is not None else None
 
     def in_service(self, type_: str) -> Counter[bytes]:
         """How many units of the type aren't out of service, by class: one counts as each that it may be given as."""
@@ -569,7 +555,7 @@ class Units:
             self._machines.setdefault(name, {})[unit.id] = unit
 
     def _take_off(self, unit: SiteUnit, host: str) -> None:
-        self.news.changed(self._units.get(host, unit))
+        self.news.at(host, unit.id)
         there = self._machines.get(host, {})
         there.pop(unit.id, None)
         if not there:
@@ -725,11 +711,19 @@ class UnitsSnapshot:
         return list(_fitting((view for view in self._views.values() if view.type == type_ and not view.host), filter))
 
 
+_ABLE: Final = {
+    (caps, migrates): frozenset(["cap"] * caps + ["migrate"] * migrates)
+    for caps in (False, True)
+    for migrates in (False, True)
+}
+"""What hosts are ``able`` to do to machines, by what their driver says."""
+
+
 def host_views(units: Units, type_: str, among: Iterable[SiteUnit] | None = None) -> list[HostView]:
     """What a mapper sees of the hosts of a divided type that are in service, ``among`` all units or some."""
     classes = units.inventory.hosts(type_)
     there = units.inventory.properties(type_) if classes else {}
-    able = frozenset(name for name, key in (("cap", CAPS), ("migrate", MIGRATES)) if there.get(key) == "true")
+    able = _ABLE[there.get(CAPS) == "true", there.get(MIGRATES) == "true"]
     return [
         HostView(
             unit.id, type_, unit.classes, unit.state if not unit.promised else au.SETUP, one.capacity, one.core,
@@ -743,13 +737,24 @@ def host_views(units: Units, type_: str, among: Iterable[SiteUnit] | None = None
 
 
 def host_changes(units: Units, type_: str, mark: int) -> HostChanges:
-    """The hosts of a divided type that have changed since the mark of an earlier answer; all of them for 0."""
+    """What has become of the hosts of a divided type since the mark of an earlier answer; all of them for 0."""
     number = units.news.number
-    if not 0 < mark <= number:
+    news = units.news.since(mark) if 0 < mark <= number else None
+    if news is None:
         return HostChanges(number, tuple(host_views(units, type_)), anew=True)
-    news = units.news.since(mark)
-    there = {host.id: host for host in host_views(units, type_, [units[name] for name in news if name in units])}
-    return HostChanges(number, tuple(there.values()), tuple(host for host in news if host not in there))
+    hosts, machines = [], []
+    for host, name in news:
+        if host == name:
+            hosts.append(host)
+        elif host in units and units[host].type == type_:
+            unit = units.machine_on(host, name)
+            machines.append(MachineChange(host, name, _machine_view(unit) if unit is not None else None))
+    if not hosts:
+        return HostChanges(number, machines=tuple(machines))
+    there = host_views(units, type_, [units[name] for name in hosts if name in units])
+    shown = {host.id for host in there}
+    gone = tuple([host for host in hosts if host not in shown])
+    return HostChanges(number, tuple(there), gone, False, tuple([one for one in machines if one.host not in hosts]))
 
 
 def measure(unit: SiteUnit, cpu: int) -> bool:

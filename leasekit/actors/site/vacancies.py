@@ -16,7 +16,8 @@ import attrs
 from sortedcontainers import SortedList
 
 from leasekit.actors.kernel import Kernel, keeps
-from leasekit.actors.site.units import HostNews, Units
+from leasekit.actors.site.inventory import HostNews
+from leasekit.actors.site.units import Units
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Ends, Timetable
@@ -69,7 +70,8 @@ class Vacancies:
         now, units = self._kernel.now, self._units
         if self._news is not units.news:  # other units: after a start
             self._seen, self._alike, self._ends, self._news, self._mark = {}, {}, Ends(()), units.news, 0
-        self.changed.update(units.news.since(self._mark))
+        news = units.news.since(self._mark)
+        self.changed.update([host for host, _ in news] if news is not None else [unit.id for unit in units])
         self._mark = units.news.number
         self.changed.update(map(str, self._ends.pop_until(now, self._until)))
         names, self.changed = self.changed, set()

@@ -850,7 +850,7 @@ class SiteLease(SentRecord):
     @property
     def accepted(self) -> tuple[AcceptedChange, ...]:
         """What was accepted for later, in its order."""
-        return tuple(one for one in (self.next, self.after) if one is not None)
+        return tuple([one for one in (self.next, self.after) if one is not None])
 
     @property
     def extension(self) -> AcceptedChange | None:

@@ -90,7 +90,7 @@ class FirstFitTurn:
         self._offers: dict[tuple[str, str], _Offer] = {}
         self._able: dict[str, set[str]] = {}
         self._gone: set[str] = set()
-        self._beside: Counter[str] = Counter()
+        self._beside: defaultdict[str, int] = defaultdict(int)
         # Units that are named, or planned, are kept from everybody else, whoever comes first.
         self._named = {
             unit

@@ -10,7 +10,7 @@ asked to, and what they leave is for the lease that they make room for.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from operator import add
 from typing import ClassVar, Final
@@ -18,7 +18,18 @@ from typing import ClassVar, Final
 import attrs
 
 from leasekit.core.filters import FilterError
-from leasekit.core.mappers import AuthorityCycle, AuthorityDecision, Demand, HostView, Place, Refuse, TenantView, Wake
+from leasekit.core.mappers import (
+    AuthorityCycle,
+    AuthorityDecision,
+    Demand,
+    HostView,
+    MachineChange,
+    MachineView,
+    Place,
+    Refuse,
+    TenantView,
+    Wake,
+)
 from leasekit.core.reasons import Coded
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, Instant, Term
@@ -121,6 +132,32 @@ class RetryMapper(HostPreemptionMapper):
         return best
 
 
+class _Known:
+    """A host, and what is on it, by what its site has said."""
+
+    __slots__ = ("attributes", "capacity", "holds", "leases", "machines", "stirring", "view")
+
+    def __init__(self, view: HostView, capacity: tuple[int, ...]) -> None:
+        self.view, self.capacity = view, capacity
+        self.attributes = {**view.properties, "unit": view.id, "type": view.type}
+        self.holds: dict[str, str] = {}
+        """The lease of each machine, by its own id if it has none."""
+        self.machines: dict[str, dict[str, MachineView]] = {}
+        """The machines of each lease."""
+        self.leases: dict[str, HostedLease] = {}
+        """One for all the machines that a lease has there."""
+        self.stirring: set[str] = set()
+        """Leases that come, or leave: until they have nobody else there is asked to leave."""
+
+    def loaded(self) -> LoadedHost:
+        """The host with its leases."""
+        leases: Iterable[HostedLease] = self.leases.values()
+        if self.stirring:
+            leases = [one._replace(preemptible=False) for one in leases]
+        attributes = self.attributes
+        return LoadedHost(id=self.view.id, capacity=self.capacity, leases=tuple(leases), attributes=attributes)
+
+
 class _Farm:
     """The hosts of a type, by class, as they are now."""
 
@@ -128,17 +165,20 @@ class _Farm:
         self._type, self._rules = type_, rules
         self._cycle: AuthorityCycle | None = None
         self._mark = 0
-        self._guessed: set[str] = set()
-        """Hosts of which this turn has decided something, which the site may not do."""
+        self._stale: set[str] = set()
+        """Hosts that have changed, or of which a turn has decided something, which the site may not do."""
+        self._told: set[str] = set()
+        """Leases that are to leave by what this turn has decided."""
         self._clear([])
 
     def _clear(self, views: Iterable[HostView]) -> None:
         self.names = tuple(sorted({name for view in views for name, _ in view.capacity}))
         self._vectors: dict[Vector, tuple[int, ...]] = {}
-        self.views: dict[str, HostView] = {}
+        self.known: dict[str, _Known] = {}
         self.indexes: dict[bytes, HostIndex] = {}
         self.on: dict[str, set[str]] = {}
         """The hosts of each lease."""
+        self.tenants: dict[str, TenantView] = {}
         self.leaving: dict[str, str] = {}
         """Leases on their way out, and whose they are."""
 
@@ -147,6 +187,9 @@ class _Farm:
         if self._cycle is cycle:
             return
         self._cycle = cycle
+        for lease in self._told:
+            self.leaving.pop(lease, None)
+        self._told.clear()
         news = cycle.changes(self._type, self._mark)
         changed = news.hosts
         if news.anew or any(name not in self.names for view in changed for name, _ in view.capacity):
@@ -156,87 +199,109 @@ class _Farm:
             self._drop(name)
         for view in changed:
             self._drop(view.id)
-            self._take(view, cycle)
-        for name in sorted(self._guessed - {view.id for view in changed} & self.views.keys()):
-            view = self.views[name]
-            self._drop(name)
-            self._take(view, cycle)
-        self._guessed.clear()
+            if view.state == FREE:
+                self.known[view.id] = _Known(view, self._vector(view.capacity))
+                self._take([MachineChange(view.id, machine.id, machine) for machine in view.machines], cycle)
+                self._stale.add(view.id)
+        self._take(news.machines, cycle)
+        for name in sorted(self._stale):
+            if name in self.known:
+                self.put(self.known[name].loaded())
+        self._stale.clear()
         self._mark = news.mark
 
     def _drop(self, name: str) -> None:
-        view = self.views.pop(name, None)
-        if view is None:
+        known = self.known.pop(name, None)
+        if known is None:
             return
-        for class_ in view.classes:
-            if name in self.indexes[class_].hosts:
-                self.indexes[class_].remove(name)
-        for lease in {one.lease or one.id for one in view.machines}:
-            there = self.on.get(lease, set())
-            there.discard(name)
-            if not there:
-                self.on.pop(lease, None)
-                self.leaving.pop(lease, None)
+        for class_ in known.view.classes:
+            self.indexes[class_].discard(name)
+        for lease in known.leases:
+            self._leaves(lease, name)
 
-    def _take(self, view: HostView, cycle: AuthorityCycle) -> None:
-        if view.state != FREE:
+    def _leaves(self, lease: str, host: str) -> None:
+        there = self.on[lease]
+        there.discard(host)
+        if not there:
+            del self.on[lease], self.tenants[lease]
+            self.leaving.pop(lease, None)
+
+    def _take(self, machines: Iterable[MachineChange], cycle: AuthorityCycle) -> None:
+        """These machines are on hosts now, or not any more."""
+        for host, name, machine in machines:
+            known = self.known.get(host)
+            if known is None:
+                continue
+            self._stale.add(host)
+            before, lease = known.holds.pop(name, None), (machine.lease or name) if machine is not None else None
+            if before is not None:
+                del known.machines[before][name]
+                if before != lease:
+                    self._count(known, before, cycle)
+            if machine is not None and lease is not None:
+                known.holds[name] = lease
+                known.machines.setdefault(lease, {})[name] = machine
+                self._count(known, lease, cycle)
+
+    def _count(self, known: _Known, lease: str, cycle: AuthorityCycle) -> None:
+        """What a lease has of a host, by its machines there."""
+        known.stirring.discard(lease)
+        needs: tuple[int, ...] = ()
+        for machine in known.machines[lease].values():
+            size = self._vector(machine.size)
+            needs = tuple(map(add, needs, size)) if needs else size
+            if machine.state == FREE:
+                known.stirring.add(lease)
+        if not needs:
+            del known.machines[lease], known.leases[lease]
+            self._leaves(lease, known.view.id)
             return
-        self.views[view.id] = view
-        host, leaving = self._loaded(view, cycle)
-        for lease in host.leases:
-            self.on.setdefault(lease.id, set()).add(view.id)
-        self.leaving.update(leaving)
-        self.put(host)
+        one = self.tenants[lease] = cycle.tenant(lease) or NOBODY
+        known.leases[lease] = HostedLease(lease, needs, one.start, one.preemptible, one.priority, 1, one.min_run)
+        if lease in self.on:
+            self.on[lease].add(known.view.id)
+        else:
+            self.on[lease] = {known.view.id}
+        if one.is_leaving:
+            self.leaving[lease] = one.holder
+            known.stirring.add(lease)
 
     def put(self, host: LoadedHost) -> None:
         """A host as it is, or as it will be."""
-        for class_ in self.views[host.id].classes:
+        for class_ in self.known[host.id].view.classes:
             if class_ not in self.indexes:
                 self.indexes[class_] = HostIndex((), self._rules)
             self.indexes[class_].put(host)
 
     def guess(self, host: LoadedHost) -> None:
         """A host as it will be, if the site does what was decided."""
-        self._guessed.add(host.id)
+        self._stale.add(host.id)
         self.put(host)
 
-    def hold(self, lease: str) -> None:
+    def hold(self, lease: str, holder: str) -> None:
         """A lease leaves: nobody else comes to its hosts in this turn, and is asked to leave them until it has."""
+        self._told.add(lease)
+        self.leaving[lease] = holder
         for name in sorted(self.on[lease]):
-            self._guessed.add(name)
-            for class_ in self.views[name].classes:
-                if name in self.indexes[class_].hosts:
-                    self.indexes[class_].remove(name)
+            self._stale.add(name)
+            for class_ in self.known[name].view.classes:
+                self.indexes[class_].discard(name)
 
     def amounts(self, size: Vector) -> tuple[int, ...] | None:
         """What a machine takes, in the order of what hosts have; None where no host has it."""
-        if any(name not in self.names for name, _ in size):
-            return None
+        for name, _ in size:
+            if name not in self.names:
+                return None
         return self._vector(size)
 
-    def _loaded(self, view: HostView, cycle: AuthorityCycle) -> tuple[LoadedHost, Mapping[str, str]]:
-        """A host with its leases, one for all the machines that a lease has there; and those that leave."""
-        needs: dict[str, tuple[int, ...]] = {}
-        moves = False
-        for machine in view.machines:
-            name, size = machine.lease or machine.id, self._vector(machine.size)
-            needs[name] = tuple(map(add, needs[name], size)) if name in needs else size
-            moves = moves or machine.state == FREE
-        tenants = [cycle.tenant(name) or NOBODY for name in needs]
-        leaving = {one.id: one.holder for one in tenants if one.is_leaving}
-        moves = moves or bool(leaving)
-        host = LoadedHost(
-            id=view.id,
-            capacity=self._vector(view.capacity),
-            leases=tuple(
-                [
-                    HostedLease(name, much, one.start, one.preemptible and not moves, one.priority, 1, one.min_run)
-                    for (name, much), one in zip(needs.items(), tenants, strict=True)
-                ]
-            ),
-            attributes={**view.properties, "unit": view.id, "type": view.type},
-        )
-        return host, leaving
+    def of(self, leases: Iterable[HostedLease]) -> dict[str, TenantView]:
+        """What the tickets of leases on hosts say."""
+        return {one.id: self.tenants[one.id] for one in leases}
+
+    def is_of(self, name: str, class_: bytes) -> bool:
+        """Whether a host is there, of a class."""
+        known = self.known.get(name)
+        return known is not None and class_ in known.view.classes
 
     def _vector(self, of: Vector) -> tuple[int, ...]:
         """Amounts in the order of what hosts have."""
@@ -276,15 +341,22 @@ class _Search:
     """Hosts for the machines of one demand, one after the other: all of them, or nothing has changed."""
 
     def __init__(
-        self, cycle: AuthorityCycle, mapper: HostPreemptionMapper, farm: _Farm, demand: Demand, beside: Counter[str]
+        self,
+        cycle: AuthorityCycle,
+        mapper: HostPreemptionMapper,
+        farm: _Farm,
+        demand: Demand,
+        beside: defaultdict[str, int],
     ) -> None:
         self._cycle, self._mapper, self._farm, self._demand, self._beside = cycle, mapper, farm, demand, beside
         self._tenant = cycle.tenant(demand.lease) or NOBODY
-        self._planned = Counter(demand.places)
+        self._planned: dict[str, int] = {}
+        for host in demand.places:
+            self._planned[host] = self._planned.get(host, 0) + 1
         self._hosts: list[str] = []
         self._victims: dict[str, TenantView] = {}
         self._before: list[LoadedHost] = []
-        self._taken: Counter[str] = Counter()
+        self._taken: dict[str, int] = {}
         """How many machines go to hosts on which they have no place yet."""
 
     def place(self) -> Place | None:
@@ -293,22 +365,25 @@ class _Search:
         """
         found = False
         try:
-            found = all(
-                self._choose(class_, size)
-                for (class_, count), size in zip(self._demand.classes, self._demand.sizes, strict=True)
-                for _ in range(count)
-            )
+            found = self._choose_all()
         finally:
             if not found:
                 for host in reversed(self._before):
                     self._farm.put(host)
         if not found or len(self._hosts) != self._demand.units:
             return None
-        for lease in self._victims:
-            self._farm.hold(lease)
-            self._farm.leaving[lease] = self._victims[lease].holder
-        self._beside.update(self._taken)
+        for lease, one in self._victims.items():
+            self._farm.hold(lease, one.holder)
+        for name, count in self._taken.items():
+            self._beside[name] += count
         return Place(self._demand.lease, tuple(self._hosts), victims=tuple(self._victims))
+
+    def _choose_all(self) -> bool:
+        for (class_, count), size in zip(self._demand.classes, self._demand.sizes, strict=True):
+            for _ in range(count):
+                if not self._choose(class_, size):
+                    return False
+        return True
 
     def _choose(self, class_: bytes, size: Vector) -> bool:
         """A host for one machine."""
@@ -327,10 +402,11 @@ class _Search:
             self._before.append(index.hosts[name])
             machine = HostedLease(self._demand.lease, needs, self._cycle.now)
             self._farm.guess(index.hosts[name].exchanged(option.victims, machine))
-        for victim in option.victims:
-            self._victims[victim.id] = self._cycle.tenant(victim.id) or NOBODY
-        self._taken[name] += not self._planned[name]
-        self._planned[name] -= bool(self._planned[name])
+        self._victims.update(self._farm.of(option.victims))
+        if self._planned.get(name):
+            self._planned[name] -= 1
+        else:
+            self._taken[name] = self._taken.get(name, 0) + 1
         return True
 
     def waits_until(self) -> Instant | None:
@@ -351,18 +427,16 @@ class _Search:
         return first if first is not None and first < demand.term.end else None
 
     def _request(self, needs: tuple[int, ...]) -> HostRequest:
-        asked = request_of(self._demand, needs)
-        return asked._replace(preemptible=self._tenant.preemptible, priority=self._tenant.priority)
+        mine = self._tenant
+        return request_of(self._demand, needs, preemptible=mine.preemptible, priority=mine.priority)
 
     def _goes_where_planned(self, class_: bytes, size: Vector) -> bool:
         """Whether a machine has its place on a host that has, or will have, room for it: nobody needs to leave."""
-        return any(
-            left > 0
-            and name in self._farm.views
-            and class_ in self._farm.views[name].classes
-            and self._cycle.room(name, size, self._term(self._cycle.now)) >= 0
-            for name, left in self._planned.items()
-        )
+        term = self._term(self._cycle.now)
+        for name, left in self._planned.items():
+            if left > 0 and self._farm.is_of(name, class_) and self._cycle.room(name, size, term) >= 0:
+                return True
+        return False
 
     def _term(self, begin: Instant) -> Term:
         return Term(begin, max(self._demand.term.end, begin + 1))
@@ -376,17 +450,18 @@ class _Search:
         allowed = self._within_budget(option, request)
         if allowed is None:
             return None
-        name, there = allowed.host.id, self._farm.on
-        leave = dict(self._victims) | {one.id: self._cycle.tenant(one.id) or NOBODY for one in allowed.victims}
-        leaving = [lease for lease in leave if name in there.get(lease, ())]
-        now = self._cycle.now
-        begin = max([now, *(max(now + leave[one].notice, leave[one].start + leave[one].min_run) for one in leaving)])
+        name, there, now = allowed.host.id, self._farm.on, self._cycle.now
+        leave, leaving, begin = {**self._victims, **self._farm.of(allowed.victims)}, [], now
+        for lease, one in leave.items():
+            if name in there.get(lease, ()):
+                leaving.append(lease)
+                begin = max(begin, now + one.notice, one.start + one.min_run)
         if begin >= self._demand.term.end and leaving:
             return None
-        if self._planned[name] > 0:
+        if self._planned.get(name):
             return allowed
         room = self._cycle.room(name, size, self._term(begin), leaving)
-        return allowed if room > self._beside[name] + self._taken[name] else None
+        return allowed if room > self._beside[name] + self._taken.get(name, 0) else None
 
     def _within_budget(self, option: HostOption, request: HostRequest) -> HostOption | None:
         """The option, or that with the cheapest victims on its host of which no holder has too many on their way out;
@@ -422,7 +497,7 @@ class _Search:
         return {holder: budget - count for holder, count in away.items()}
 
     def _holder(self, lease: HostedLease) -> str:
-        return (self._cycle.tenant(lease.id) or NOBODY).holder
+        return self._farm.tenants[lease.id].holder
 
     def _holders(self, leases: Iterable[HostedLease]) -> Counter[str]:
         return Counter(map(self._holder, leases))

@@ -28,6 +28,7 @@ from leasekit.policies.preempting.selection import filter_and_weigh
 NEAR, APART = "near", "apart"
 """Configuration properties: ids of leases, separated by commas, of which one must be, or none may be, on the host."""
 FREE: Final = "free"
+NO_NAMES: Final = frozenset[str]()
 
 
 @attrs.frozen(kw_only=True)
@@ -154,14 +155,14 @@ def _amounts(size: Vector, view: HostView) -> tuple[int, ...]:
     return tuple(amount(size, name) for name, _ in view.capacity)
 
 
-def request_of(demand: Demand, needs: tuple[int, ...]) -> HostRequest:
+def request_of(
+    demand: Demand, needs: tuple[int, ...], *, preemptible: bool = False, priority: int | None = None
+) -> HostRequest:
     """What one of a lease's machines asks for."""
     said = demand.properties
-    return HostRequest(
-        needs, filter=said.get(FILTER, ""),
-        near=_names(said.get(NEAR, "")), apart=_names(said.get(APART, "")),
-    )  # fmt: skip
+    near, apart = _names(said.get(NEAR, "")), _names(said.get(APART, ""))
+    return HostRequest(needs, preemptible, priority, said.get(FILTER, ""), near, apart)
 
 
 def _names(text: str) -> frozenset[str]:
-    return frozenset(name.strip() for name in text.split(",") if name.strip())
+    return frozenset([name.strip() for name in text.split(",") if name.strip()]) if text else NO_NAMES

@@ -134,9 +134,12 @@ def trends_of(
     costs: list[Amount] = []
     rates: list[Amount] = []
     first = INSTANT_MAX
-    for cost, rate, until in _each(plugin, method, leases, now):
-        if not _is_cost(cost) or not _is_cost(rate) or until <= now:
-            lease = leases[len(costs)]
+    for lease in leases:
+        try:
+            cost, rate, until = method(lease, now)
+        except Exception as error:  # foreign code
+            raise _failed(plugin, lease, error) from error
+        if not (_is_cost(cost) and _is_cost(rate)) or until <= now:
             found = f"{cost!r}, rising by {rate!r} until {until!r}"
             raise CostError(_wrong(plugin, f"lease {lease.id}", found))
         costs.append(cost)
@@ -171,12 +174,15 @@ def _each(plugin: VictimCost, method: Callable[[A, Instant], T], arguments: Sequ
     try:
         for each in arguments:
             found.append(method(each, now))
-    except Exception as error:
-        # Foreign code: whatever it raises is told by its name.
-        failed = arguments[len(found)]
-        what = f"lease {failed.id}" if isinstance(failed, HostedLease) else "several leases"
-        raise CostError(_wrong(plugin, what, f"{type(error).__name__}: {error}")) from error
+    except Exception as error:  # foreign code
+        raise _failed(plugin, arguments[len(found)], error) from error
     return found
+
+
+def _failed(plugin: VictimCost, on: object, error: Exception) -> CostError:
+    """Whatever a plug-in raises is told by its name."""
+    what = f"lease {on.id}" if isinstance(on, HostedLease) else "several leases"
+    return CostError(_wrong(plugin, what, f"{type(error).__name__}: {error}"))
 
 
 def _wrong(plugin: VictimCost, what: str, found: str) -> str:

@@ -5,7 +5,7 @@ What is needed and what there is are vectors of whole numbers (millicores, MiB, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import attrs
@@ -46,10 +46,10 @@ class LoadedHost:
     leases: tuple[HostedLease, ...] = ()
     attributes: Mapping[str, str] = attrs.field(factory=dict)
     reserved_from: Instant | None = None
-    full: Vector = attrs.field(init=False)
-    normal: Vector = attrs.field(init=False)
     preemptible: tuple[HostedLease, ...] = attrs.field(init=False)
     """The preemptible leases, by id."""
+    normal: Vector = attrs.field(init=False)
+    full: Vector = attrs.field(init=False)
 
     @preemptible.default
     def _preemptible(self) -> tuple[HostedLease, ...]:
@@ -57,11 +57,11 @@ class LoadedHost:
 
     @normal.default
     def _normal(self) -> Vector:
-        return _left(self.capacity, [lease for lease in self.leases if not lease.preemptible])
+        return _left(self.capacity, [lease.needs for lease in self.leases if not lease.preemptible])
 
     @full.default
     def _full(self) -> Vector:
-        return _left(self.capacity, self.leases)
+        return _left(self.normal, [lease.needs for lease in self.preemptible])
 
     def exchanged(self, victims: Collection[HostedLease], lease: HostedLease) -> LoadedHost:
         """The host with ``lease`` in place of the victims."""
@@ -117,5 +117,5 @@ def may_leave(host: LoadedHost, request: HostRequest, now: Instant) -> tuple[lis
     return able, more
 
 
-def _left(capacity: Vector, leases: Iterable[HostedLease]) -> Vector:
-    return tuple([there - sum(held) for there, *held in zip(capacity, *[one.needs for one in leases], strict=True)])
+def _left(there: Vector, taken: Sequence[Vector]) -> Vector:
+    return tuple([much - sum(held) for much, *held in zip(there, *taken, strict=True)]) if taken else there

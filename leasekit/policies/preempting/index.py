@@ -19,7 +19,7 @@ from sortedcontainers import SortedSet
 
 from leasekit.core.time import INSTANT_MAX, Instant
 from leasekit.policies.preempting.costs import Amount, CostError, total, trends_of
-from leasekit.policies.preempting.hosts import HostedLease, HostRequest, LoadedHost, fits, may_leave, missing
+from leasekit.policies.preempting.hosts import HostedLease, HostRequest, LoadedHost, Vector, fits, may_leave, missing
 from leasekit.policies.preempting.rules import PlacingRules
 from leasekit.policies.preempting.selection import HostOption, weighed
 from leasekit.policies.preempting.victims import TABLE_MAX, choose_victims, minimal_sets
@@ -40,7 +40,7 @@ class HostIndex:
     def __init__(self, hosts: Iterable[LoadedHost], rules: PlacingRules) -> None:
         self._hosts = {host.id: host for host in hosts}
         self._rules = rules
-        self._kinds: OrderedDict[HostRequest, _Kind] = OrderedDict()
+        self._kinds: OrderedDict[tuple[Vector, bool, int | None], _Kind] = OrderedDict()
 
     @property
     def hosts(self) -> Mapping[str, LoadedHost]:
@@ -53,18 +53,18 @@ class HostIndex:
         for kind in self._kinds.values():
             kind.changed.add(host.id)
 
-    def remove(self, name: str) -> None:
-        """A host that is gone. Raises ``KeyError``."""
-        del self._hosts[name]
-        for kind in self._kinds.values():
-            kind.changed.add(name)
+    def discard(self, name: str) -> None:
+        """A host that is gone, if it was there."""
+        if self._hosts.pop(name, None) is not None:
+            for kind in self._kinds.values():
+                kind.changed.add(name)
 
     def select(self, request: HostRequest, now: Instant, accept: Accept | None = None) -> HostOption | None:
         """As :func:`.selection.select` over all hosts that are accepted; raises the same."""
-        key = HostRequest(request.needs, request.preemptible, request.priority)
+        key = request[:3]
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds[key] = _Kind(key, self._rules, self._hosts)
+            kind = self._kinds[key] = _Kind(HostRequest(*key), self._rules, self._hosts)
             if len(self._kinds) > KINDS_MAX:
                 self._kinds.popitem(last=False)
         self._kinds.move_to_end(key)
@@ -130,7 +130,7 @@ class _Kind:
         self._advance(hosts, now)
         rules = self._rules
         rooms: list[HostOption] = []
-        for name in self._room:
+        for name in self._room if self._room else ():
             if rules.passes(hosts[name], request) and (one := accept(HostOption(hosts[name]))) is not None:
                 rooms.append(one)
                 if not rules.weighers:
@@ -138,8 +138,10 @@ class _Kind:
         found = rooms or self._with_victims(hosts, request, now, accept)
         if not found:
             return None
-        best = weighed(found, request, rules)[0]
-        lower = min(self._unproven.values(), default=best.cost) if best.victims else best.cost
+        best = weighed(found, request, rules)[0] if len(found) > 1 else found[0]
+        if not best.victims or not self._unproven:
+            return best
+        lower = min(self._unproven.values())
         return best._replace(proven=False, bound=lower) if lower < best.cost else best
 
     def _with_victims(
@@ -162,8 +164,10 @@ class _Kind:
                     self._look_anew(host, now)
                     self.changed.discard(entry.host)
                     continue
-                seen.append(heappop(self._heaps[entry.rate]))
                 one = accept(HostOption(host, entry.victims, cost, True, cost)) if rules.passes(host, request) else None
+                if one is not None and one.victims is entry.victims and not (found or rules.weighers):
+                    return [one]  # it is the best: what comes next is no better
+                seen.append(heappop(self._heaps[entry.rate]))
                 if one is not None:
                     found.append(one)
                     dearer = dearer or one.victims != entry.victims
@@ -235,19 +239,20 @@ class _Kind:
         if not sets:
             return
         costs, rates, until = trends_of(self._rules.cost, leases, now)
-        even = len(set(rates)) == 1
         found: list[tuple[Amount, int, tuple[int, ...], Amount]] = []
         for which in sets:
-            cost = costs[which[0]] if len(which) == 1 else total([costs[each] for each in which])
-            rate = rates[0] * len(which) if even else total([rates[each] for each in which])
-            found.append((cost, len(which), which, rate))
-        best = min(found)
-        for other in found if best[1] > 1 or not even else ():
-            if other[3] < best[3]:
-                until = min(until, now + max(1, int(-((best[0] - other[0]) // (best[3] - other[3])))))
-        victims = tuple([leases[each] for each in best[2]])
-        entry = _Entry(best[0] - best[3] * now, best[1], host.id, self._number, best[3], -1, victims)
-        self._keep(entry, until)
+            if len(which) == 1:
+                found.append((costs[which[0]], 1, which, rates[which[0]]))
+            else:
+                rate = total([rates[each] for each in which])
+                found.append((total([costs[each] for each in which]), len(which), which, rate))
+        cost, size, which, rate = min(found)
+        if size > 1 or rate != min(rates):
+            for other in found:
+                if other[3] < rate:
+                    until = min(until, now + max(1, int(-((cost - other[0]) // (rate - other[3])))))
+        victims = tuple([leases[each] for each in which])
+        self._keep(_Entry(cost - rate * now, size, host.id, self._number, rate, -1, victims), until)
 
     def _search(self, host: LoadedHost, leases: Sequence[HostedLease], now: Instant) -> None:
         """The cheapest of many victims, now: while costs rise they don't become cheaper."""

@@ -98,7 +98,10 @@ class PlacingRules:
 
     def passes(self, host: LoadedHost, request: HostRequest) -> bool:
         """Whether all filters take the host."""
-        return all(each(host, request) for each in self.filters)
+        for each in self.filters:  # noqa: SIM110 - several times as fast as all()
+            if not each(host, request):
+                return False
+        return True
 
     def weights(self, hosts: Sequence[LoadedHost], request: HostRequest) -> list[float]:
         """What hosts weigh: the sum of multipliers times weights, each from 0 for the least among these hosts to 1 for
