@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 import msgspec
@@ -15,10 +15,11 @@ import trio
 
 from leasekit.client.shapes import Announcement, CalendarView, LeasePolicy, LeaseTemplate, Wait
 from leasekit.config.gateway import BlazarTable, MailTable
+from leasekit.core.errors import LeasekitError
 from leasekit.core.measures import Histogram
 from leasekit.core.schema import Change, Store
 from leasekit.core.time import Instant
-from leasekit.gateway.actors import ActorConnection, Recent
+from leasekit.gateway.actors import ActorAwayError, ActorConnection, Recent
 from leasekit.gateway.calendars import FEEDS, FeedRecord
 from leasekit.gateway.callers import TABLE, VIEWER, Caller, Tokens
 from leasekit.gateway.events import EventHub
@@ -38,6 +39,9 @@ SITE: Final = "authority"
 WAITS: Final = "waits"
 ANNOUNCEMENTS: Final = "announcements"
 TEMPLATES: Final = "templates"
+PATIENCE: Final = 2.0
+"""After how many seconds without an answer it is looked whether brokers and sites are there; they have as long."""
+T = TypeVar("T")
 
 
 @attrs.define(eq=False)
@@ -156,6 +160,43 @@ class GatewayDoor:
         if name not in known:
             raise not_found(what, name)
         return known[name]
+
+    async def unless_away(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What a project says that asks a broker, which may ask sites. As long as there is no answer it is looked again
+        and again whether these are there. Raises ``ActorAwayError`` for the first that is not, and what ``ask`` raises.
+        """
+        found: list[T] = []
+        failed: list[LeasekitError] = []
+
+        async def run() -> None:
+            try:
+                found.append(await ask())
+            except LeasekitError as error:
+                failed.append(error)
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            while True:
+                await trio.sleep(PATIENCE)
+                if (away := await self._away()) is not None:
+                    failed.append(away)
+                    nursery.cancel_scope.cancel()
+        if found:
+            return found[0]
+        raise failed[0]
+
+    async def _away(self) -> ActorAwayError | None:
+        """The first broker or site that is not there, or too busy to say so."""
+        for actor in (*self.of_role(BROKER), *self.of_role(SITE)):
+            try:
+                with trio.fail_after(PATIENCE):
+                    await actor.query("clock")
+            except ActorAwayError as error:
+                return error
+            except trio.TooSlowError:
+                return ActorAwayError(actor.name, f"it gave no answer within {PATIENCE:g} s")
+        return None
 
 
 def forbidden(text: str) -> ProblemError:

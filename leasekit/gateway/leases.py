@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -323,7 +324,7 @@ def _lease(project: str, shown: Mapping[str, Any]) -> Lease:
 
 async def _tried(call: Call, actor: ActorConnection, command: str, arguments: Mapping[str, Any]) -> DryRunResult:
     await admit(call, actor, command, arguments)
-    return _verdict(await actor.command(command, arguments))
+    return _verdict(await call.door.unless_away(partial(actor.command, command, arguments)))
 
 
 def _verdict(answer: Mapping[str, Any]) -> DryRunResult:

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from leasekit.config.recurrence import Recurrence, RecurrenceError, of_group, we
 from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import Code
 from leasekit.core.time import Instant, format_duration
-from leasekit.gateway.actors import ActorConnection, RefusedError
+from leasekit.gateway.actors import ActorAwayError, ActorConnection, RefusedError
 from leasekit.gateway.callers import USER
 from leasekit.gateway.instants import instant, moment
 from leasekit.gateway.leases import ANSWER_WITHIN, OfProject, told_reason, wanted_lease
@@ -67,22 +68,31 @@ async def lease_series(call: Call, series: WantedSeries) -> SeriesAnswer:
     """Ask for all days, as the caller, and wait until the broker has answered. Raises ``LeasekitError`` where nothing
     could be asked for.
     """
+    away = None
     async with series.guest.watching() as changes:
         asked = await _ask(call, series)
         shown = await _leases(series.guest, asked)
-        while any(one["state"] == "nascent" for one in shown.values()):
-            await anext(changes)
-            open_ = [id_ for id_, one in shown.items() if one["state"] == "nascent"]
-            shown |= await _leases(series.guest, open_)
+
+        async def answered() -> None:
+            while open_ := [id_ for id_, one in shown.items() if one["state"] == "nascent"]:
+                await anext(changes)
+                shown.update(await _leases(series.guest, open_))
+
+        try:
+            await call.door.unless_away(answered)
+        except ActorAwayError as error:
+            if error.actor == series.guest.name:
+                raise
+            away = error
     days = [
         SeriesDay(**_term(day), status="refused", reason=str(found))
         if isinstance(found, RefusedError)
-        else _became(day, shown[found])
+        else _became(day, shown[found], away)
         for day, found in zip(series.days, asked, strict=True)
     ]
-    kept = any(day.status == "granted" for day in days)
+    kept = any(day.status in ("granted", "waits") for day in days)
     if series.group and not kept:
-        days = await _told_apart(series, days)
+        days = await _told_apart(call, series, days)
     return series.answer(days, kept=kept)
 
 
@@ -92,7 +102,7 @@ async def try_series(call: Call, params: OfProject, body: SeriesRequest) -> Seri
     series = await wanted_series(call, params.project, body, USER)
     for day in series.days:
         await admit(call, series.guest, "lease.dry_run", day)
-    return series.answer(await _tried(series.guest, series.days), kept=False)
+    return series.answer(await _tried(call, series.guest, series.days), kept=False)
 
 
 async def wanted_series(
@@ -183,7 +193,10 @@ def _term(day: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": day["name"], "start": moment(day["term"][0]), "end": moment(day["term"][1])}
 
 
-def _became(day: Mapping[str, Any], lease: Mapping[str, Any]) -> SeriesDay:
+def _became(day: Mapping[str, Any], lease: Mapping[str, Any], away: ActorAwayError | None) -> SeriesDay:
+    if away is not None and lease["state"] == "nascent":
+        told: dict[str, Any] = {"reason": str(away), "code": "away", "values": {"actor": away.actor}}
+        return SeriesDay(**_term(day), status="waits", lease=lease["id"], **told)
     granted = lease["state"] not in ("closed", "failed")
     return SeriesDay(
         **_term(day), status="granted" if granted else "refused", lease=lease["id"],
@@ -191,24 +204,24 @@ def _became(day: Mapping[str, Any], lease: Mapping[str, Any]) -> SeriesDay:
     )  # fmt: skip
 
 
-async def _told_apart(series: WantedSeries, days: list[SeriesDay]) -> list[SeriesDay]:
+async def _told_apart(call: Call, series: WantedSeries, days: list[SeriesDay]) -> list[SeriesDay]:
     """The days of a group that was refused: of those that are refused for the others alone the broker says whether they
     could be had.
     """
     others = [number for number, day in enumerate(days) if day.code == Code.GROUP_REFUSED]
-    tried = await _tried(series.guest, [series.days[number] for number in others])
+    tried = await _tried(call, series.guest, [series.days[number] for number in others])
     told = dict(zip(others, tried, strict=True))
     return [told.get(number, day) for number, day in enumerate(days)]
 
 
-async def _tried(guest: ActorConnection, days: Sequence[Mapping[str, Any]]) -> list[SeriesDay]:
+async def _tried(call: Call, guest: ActorConnection, days: Sequence[Mapping[str, Any]]) -> list[SeriesDay]:
     """What the broker would answer for each day. Raises ``LeasekitError``."""
     found: dict[int, SeriesDay] = {}
     failed: list[LeasekitError] = []
 
     async def ask(number: int) -> None:
         try:
-            answer = await guest.command("lease.dry_run", days[number])
+            answer = await call.door.unless_away(partial(guest.command, "lease.dry_run", days[number]))
         except LeasekitError as error:
             failed.append(error)
             return

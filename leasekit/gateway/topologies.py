@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -35,7 +36,8 @@ async def plan_topology(call: Call, params: OfProject, body: WantedTopologyPlan)
     """Say what a broker would plan for a topology. Nothing is asked for."""
     actor = call.door.project(call.caller, params.project, USER)
     await admit(call, actor, TOPOLOGY_PLAN, arguments := _arguments(body))
-    shown: PlannedTopology = _told(await actor.command(TOPOLOGY_PLAN, arguments), PlannedTopology)
+    planned = await call.door.unless_away(partial(actor.command, TOPOLOGY_PLAN, arguments))
+    shown: PlannedTopology = _told(planned, PlannedTopology)
     return shown
 
 

@@ -44,10 +44,8 @@ NEEDS: Final = {
 AT_ONCE: Final = 10.0
 """Within how many seconds each answers: a request waits for an actor that is silent for longer than that."""
 STREAM: Final = "/events"
-WAITS_FOR_BROKER: Final = ("/leases/dry-run", "/leases/series", "/leases/series/dry-run", "/topologies/dry-run")
-"""A project waits for its broker's answer, which waits for its sites: they may come back meanwhile. It says so when its
-time is over.
-"""
+ASKS_BROKER: Final = {"/leases/dry-run", "/leases/series/dry-run", "/topologies/dry-run", "/slots", "/waits"}
+"""Where a project waits for its broker's answer, which may wait for its sites."""
 
 
 @pytest.mark.parametrize("away", NEEDS)
@@ -66,7 +64,8 @@ def test_every_route_says_who_is_away(away: str, tmp_path: Path) -> None:
                 for method, operation in methods.items()
                 if _names_away(client, away, method, path.removeprefix("/api/v1"), operation, document["components"])
             ]
-    assert {path for path in named if not path.startswith(NEEDS[away])} <= {"/slots", "/waits"}
+    assert {path for path in named if not path.startswith(NEEDS[away])} <= ASKS_BROKER
+    assert away != "broker" or set(named) >= ASKS_BROKER
     assert {f"/{path.split('/')[1]}" for path in named} >= set(NEEDS[away])
 
 
@@ -74,7 +73,7 @@ def _names_away(
     client: httpx.Client, away: str, method: str, path: str, operation: dict[str, Any], components: dict[str, Any]
 ) -> bool:
     """Whether an answer says who is away, and nothing else than that is wrong on this side."""
-    if path == STREAM or (away != "alpha" and path in WAITS_FOR_BROKER):
+    if path == STREAM:
         return False
     query = {
         one["name"]: "site"  # an actor
@@ -93,6 +92,9 @@ def _names_away(
         assert away in problem["detail"], told
         return True
     assert answer.status_code < HTTPStatus.INTERNAL_SERVER_ERROR, told
+    if away != "alpha" and (method, path) == ("post", "/leases/series"):
+        found = {(day["status"], day["code"], day["values"]["actor"]) for day in answer.json()["days"]}
+        assert found == {("waits", "away", away)}, told  # asked for, and answered when the actor is back
     assert not path.startswith(NEEDS[away]), told
     return False
 
