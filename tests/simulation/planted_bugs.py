@@ -91,6 +91,9 @@ BUGS: Final[dict[str, Bug]] = {
     "what an operator has said of a unit is not kept": Bug(
         UnitChanges, "_say", "self._kernel.touch(change)", NOTHING
     ),
+    "a unit that the inventory names anew is in service though a window has it": Bug(
+        Calendars, "keep_out", "if window.begun:", "if False:"
+    ),
     "a calendar does not count what a host has by now": Bug(
         UnitChanges, "_follow", "self._calendars.count(change.type)", NOTHING
     ),
