@@ -68,12 +68,19 @@ def test_the_address_has_what_recurs(person: Callable[..., Person], ada: httpx.C
     assert "hit" not in page.title()
 
 
-def test_what_machines_need_is_looked_for(person: Callable[..., Person]) -> None:
-    """In the windows that are offered, too."""
-    who = person("ada")
-    with who.page.expect_request("**/slots?*") as asked:
-        who.open("/request?type=vm&units=2&needs=cpu%3D2")
-    assert asked.value.post_data_json["needs"] == {"cpu": "2"}
+def test_windows_are_offered_where_one_may_be(person: Callable[..., Person]) -> None:
+    """What is refused at any time is answered once, without offers; what is only taken for now has them."""
+    page = person("ada").open("/request?type=vm&length=1h&units=7&needs=cpu%3D2")
+    answer, offers = page.locator(".answer"), page.locator(".offers")
+    expect(answer).to_contain_text("units: found 7 that need cpu=2 each, no site here has more than 6 of 'vm'")
+    page.get_by_role("textbox", name="Needs").fill("")
+    page.get_by_label("Units", exact=True).fill("1")
+    page.get_by_role("textbox", name="Filter").fill("rack === b")
+    expect(answer).to_contain_text("properties.filter: character 8: found '='")
+    expect(offers).to_be_empty()
+    page.get_by_role("textbox", name="Filter").fill("site == nowhere")
+    expect(offers).to_contain_text("It fits nowhere within 30 days.")
+    expect(offers.get_by_role("button", name="Tell me when it is free")).to_be_visible()
 
 
 def test_a_template_is_shared_with_the_project(person: Callable[..., Person], ada: httpx.Client) -> None:

@@ -6,7 +6,7 @@ import { button, choice, empty, field, fill, h } from "./dom.js";
 import { page, setView, view } from "./frame.js";
 import { Trying, verdict } from "./lease-actions.js";
 import { NOT_OF_SERIES, Recurring, showDays } from "./recurring.js";
-import { Offers } from "./reserve.js";
+import { mayFitLater, Offers } from "./reserve.js";
 import { inputOf, read, words } from "./schema-form.js";
 import { Templates } from "./templates.js";
 import * as time from "./time.js";
@@ -85,7 +85,7 @@ await page(async (place) => {
 
   function told(found) {
     send.disabled = found instanceof Problem || found.status === "refused";
-    if (found.status === "granted" || (found instanceof Problem && found.status !== 409)) return;
+    if (!mayFitLater(found)) return;
     const { type, units, site, filter, needs, length, start, end } = body();
     const span = length ? time.toSpan(length) : Date.parse(end) - (start ? Date.parse(start) : Date.now());
     offers.look({ type, units, site, filter, needs, ...(start && Date.parse(start) > Date.now() ? { start } : {}) }, span, project, (slot, from) => {

@@ -8,6 +8,13 @@ import { Trying } from "./lease-actions.js";
 import * as time from "./time.js";
 
 const OFFERED = 4;
+const HOPELESS = ["too_large", "mapper:bad_request"];
+
+/** Whether another time may do, by the answer to a dry run. */
+export function mayFitLater(found) {
+  if (found instanceof Problem) return found.status === 409;
+  return found.status !== "granted" && !HOPELESS.includes(found.code);
+}
 
 /** Where something would fit that does not as it was asked for: windows to click, and what stands in the way. */
 export class Offers {
@@ -131,7 +138,7 @@ export class Reserving {
     this.on.answered?.(granted);
     this.send.disabled = found instanceof Problem || found.status === "refused";
     this.send.textContent = found.status === "waits" ? "Ask anyway" : "Reserve";
-    if (granted || (found instanceof Problem && found.status !== 409)) return;
+    if (!mayFitLater(found)) return;
     const { type, site, filter, units, start, end, project } = this.wish;
     const asked = { type, units, site: site ?? "", filter: filter ?? "", ...(start > Date.now() ? { start: time.iso(start) } : {}) };
     this.offers.look(asked, end - start, project, (slot, from, to) => {
