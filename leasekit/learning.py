@@ -24,9 +24,10 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.fitting import allowed, fit, free_over, grant
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, PendingRequest, Reject, Source, Wake
 from leasekit.core.reasons import Coded
+from leasekit.core.settings import expect_one_of
 from leasekit.core.time import HOUR, SECOND, Instant, Term
 from leasekit.emulation.tidy import interval
-from leasekit.library import Changes, Config, Rows, SteppedWorld, emulate
+from leasekit.library import Changes, Config, Result, Rows, SteppedWorld, deployment_of, emulate
 
 Observation: TypeAlias = NDArray[np.float32]
 Policy: TypeAlias = Callable[[Observation], int]
@@ -146,6 +147,12 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         self, config: Config = LABORATORY, *, broker: str = "broker", queue: int = 12, changes: Changes | None = None
     ) -> None:
         """``broker`` is the actor whose mapper the agent takes the place of. Raises ``LeasekitError``."""
+        if queue < 1:
+            raise LeasekitError(f"queue: found {queue}, expected 1 or more")
+        actors = deployment_of(config, changes, None).actors
+        brokers = [name for name, actor in actors.items() if actor.role == "broker"]
+        if broker not in brokers:
+            raise LeasekitError(f"broker: found {broker!r}, {expect_one_of(broker, brokers)}")
         self._config, self._broker, self._queue = config, broker, queue
         self._changes = {**(changes or {}), f"actor.{broker}.mapper": {"name": f"{__name__}:{AgentsChoice.__name__}"}}
         self.action_space = gymnasium.spaces.Discrete(queue + 1)
@@ -175,7 +182,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         reward = self._go_on()
         if world.now < world.end:
             return self._seen(), reward, False, False, {}
-        (slowdown,) = {row["requests.mean_bounded_slowdown"] for row in world.result().guests}
+        slowdown = _mean_slowdown(world.result())
         return self._seen(), reward, True, False, {"slowdown": slowdown, "waiting": len(mapper.waiting)}
 
     def action_masks(self) -> NDArray[np.bool_]:
@@ -231,14 +238,14 @@ class LinearAgent:
 
 
 def slowdown_of(env: SchedulingEnv, policy: Policy, seed: int) -> float:
-    """The mean bounded slowdown of an episode. Raises ``LeasekitError`` if some job never began."""
+    """The mean bounded slowdown of an episode. Raises ``LeasekitError`` if some job never began, or there are none."""
     seen, _ = env.reset(seed=seed)
     done, info = False, dict[str, Any]()
     while not done:
         seen, _, done, _, info = env.step(policy(seen))
     if info["waiting"]:
         raise LeasekitError(f"seed {seed}: {info['waiting']} jobs never began, expected an emulation that ends later")
-    return float(info["slowdown"])
+    return _some(info["slowdown"], seed)
 
 
 def train(
@@ -259,14 +266,19 @@ def train(
 
 
 def held_out(
-    agents: Mapping[str, Policy], mappers: Sequence[str], seeds: Sequence[int], *, config: Config = LABORATORY
+    agents: Mapping[str, Policy],
+    mappers: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    config: Config = LABORATORY,
+    broker: str = "broker",
 ) -> Rows:
-    """Agents beside mappers of leasekit's broker, on the same episodes: a row for each ``scheduler`` with the ``mean``
-    of its mean bounded slowdowns, and ``low`` and ``high`` (95%, Student's t); and the same of how much it is below
-    that of the first mapper, episode by episode (``gain``, ``gain_low``, ``gain_high``).
+    """Agents beside mappers of a deployment's ``broker``, on the same episodes: a row for each ``scheduler`` with the
+    ``mean`` of its mean bounded slowdowns, and ``low`` and ``high`` (95%, Student's t); and the same of how much it is
+    below that of the first mapper, episode by episode (``gain``, ``gain_low``, ``gain_high``).
     """
-    env = SchedulingEnv(config)
-    found = {name: [_slowdown_by(config, name, seed) for seed in seeds] for name in mappers}
+    env = SchedulingEnv(config, broker=broker)
+    found = {name: [_slowdown_by(config, broker, name, seed) for seed in seeds] for name in mappers}
     found |= {name: [slowdown_of(env, policy, seed) for seed in seeds] for name, policy in agents.items()}
     base = found[mappers[0]]
     rows = []
@@ -277,7 +289,19 @@ def held_out(
     return Rows(rows)
 
 
-def _slowdown_by(config: Config, mapper: str, seed: int) -> float:
-    done = emulate(config, changes={"actor.broker.mapper": {"name": mapper}}, seed=seed)
-    (row,) = done.guests
-    return float(row["requests.mean_bounded_slowdown"])
+def _slowdown_by(config: Config, broker: str, mapper: str, seed: int) -> float:
+    done = emulate(config, changes={f"actor.{broker}.mapper": {"name": mapper}}, seed=seed)
+    return _some(_mean_slowdown(done), seed)
+
+
+def _mean_slowdown(done: Result) -> float | None:
+    """Over the jobs of all guests that began; none where there are none."""
+    rows = [row for row in done.guests if row["requests.leases"]]
+    jobs = sum(row["requests.leases"] for row in rows)
+    return sum(row["requests.mean_bounded_slowdown"] * row["requests.leases"] for row in rows) / jobs if jobs else None
+
+
+def _some(slowdown: float | None, seed: int) -> float:
+    if slowdown is None:
+        raise LeasekitError(f"seed {seed}: no job began, expected guests that ask for jobs, as `replay` does")
+    return slowdown

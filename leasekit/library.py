@@ -152,7 +152,7 @@ def emulate(
     wrong. Raises ``LeasekitError`` in words for a user.
     """
     summary, results = run_deployment(
-        _deployment(config, changes, seed), _path(out), data=_path(data), synthetic=synthetic, only=runs, tell=tell
+        deployment_of(config, changes, seed), _path(out), data=_path(data), synthetic=synthetic, only=runs, tell=tell
     )
     return Result(summary, results)
 
@@ -202,7 +202,7 @@ def sweep(
 
     Raises ``LeasekitError`` in words for a user.
     """
-    deployment = _deployment(config, changes, None)
+    deployment = deployment_of(config, changes, None)
     points = [
         _Point(deployment.file, deployment.document, dict(zip(over, values, strict=True)), seed, _path(data), synthetic)
         for values in product(*over.values())
@@ -250,7 +250,7 @@ class SteppedWorld:
         tell: Tell | None = None,
     ) -> None:
         """The actors at the start of the emulation, before anything has happened. Raises ``LeasekitError``."""
-        deployment = _deployment(config, changes, seed)
+        deployment = deployment_of(config, changes, seed)
         if deployment.emulation is None:
             raise LeasekitError(f"{deployment.file}: found no [emulation] table, expected one, with a horizon")
         self.transitions: list[LogEntry] = []
@@ -356,7 +356,8 @@ def _swept(point: _Point) -> dict[str, Any]:
     return run_deployment(point.deployment(), data=point.data, synthetic=point.synthetic)[0]
 
 
-def _deployment(config: Config, changes: Changes | None, seed: int | None) -> Deployment:
+def deployment_of(config: Config, changes: Changes | None, seed: int | None) -> Deployment:
+    """A deployment with changes made to it. Raises ``LeasekitError``."""
     if isinstance(config, Mapping):
         deployment = resolve_document(Path.cwd() / "config", None, config, {})
     else:

@@ -89,3 +89,45 @@ def test_jobs_that_never_began_are_told() -> None:
     document = copy.deepcopy(dict(LABORATORY))
     with pytest.raises(LeasekitError, match="the environment was not reset"):
         SchedulingEnv(document).step(0)
+
+
+def _of_two() -> dict[str, Any]:
+    """The laboratory with its jobs between two guests."""
+    config = copy.deepcopy(dict(LABORATORY))
+    config["actor"]["users"]["mapper"]["jobs"]["made"]["every"]["mean"] = "8m"
+    config["actor"]["others"] = copy.deepcopy(config["actor"]["users"])
+    config["actor"]["head"] = config["actor"].pop("broker")
+    config["actor"]["site"]["delegation"][0]["broker"] = "head"
+    return config
+
+
+def test_jobs_of_several_guests_count_alike() -> None:
+    """The slowdown is the mean over all jobs, whoever asks for them, of an agent's episode as of a mapper's."""
+    config = _of_two()
+    (row,) = held_out({}, ["fcfs"], [1], config=config, broker="head")
+    guests = list(leasekit.emulate(config, seed=1).guests)
+    slowdowns = [guest["requests.mean_bounded_slowdown"] for guest in guests]
+    jobs = [guest["requests.leases"] for guest in guests]
+    assert row["mean"] == pytest.approx(np.average(slowdowns, weights=jobs)) and len(set(slowdowns)) == 2
+    assert slowdown_of(SchedulingEnv(config, broker="head"), FIRST_COME, 1) > 1
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"broker": "hed"}, r"broker: found 'hed', expected one of: head"),
+        ({"broker": "users"}, r"broker: found 'users', expected one of: head"),
+        ({"broker": "head", "queue": 0}, r"queue: found 0, expected 1 or more"),
+    ],
+)
+def test_what_makes_no_environment_is_told(given: dict[str, Any], told: str) -> None:
+    """Before anything is run."""
+    with pytest.raises(LeasekitError, match=told):
+        SchedulingEnv(_of_two(), **given)
+
+
+def test_guests_without_jobs_are_told() -> None:
+    """An episode in which nobody asks for anything has no slowdown."""
+    env = SchedulingEnv(changes={"actor.users.mapper": {"name": "manual"}})
+    with pytest.raises(LeasekitError, match="no job began"):
+        slowdown_of(env, FIRST_COME, 1)
