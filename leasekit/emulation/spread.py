@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
+from threading import Thread
 from typing import Any, TypeVar
 
 from leasekit.core.errors import LeasekitError
@@ -33,7 +35,7 @@ def spread(job: Callable[[W], R], work: Sequence[W], *, jobs: int = 1, dask: str
 def _in_processes(job: Callable[[W], R], work: Sequence[W], jobs: int) -> Iterator[tuple[int, R]]:
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(work)) or 1, context, initializer=_leave_signals) as pool:
+    with ProcessPoolExecutor(min(jobs, len(work)) or 1, context, initializer=_begin) as pool:
         places = {pool.submit(_stoppable, job, one): place for place, one in enumerate(work)}
         try:
             for done in as_completed(places):
@@ -52,10 +54,20 @@ def _in_processes(job: Callable[[W], R], work: Sequence[W], jobs: int) -> Iterat
                 wait(left, timeout=0.5)
 
 
-def _leave_signals() -> None:
-    """A terminal's Ctrl-C reaches all processes: who started these stops what they do."""
+def _begin() -> None:
+    """A terminal's Ctrl-C reaches all processes: who started these stops what they do. They end with who started them,
+    were that killed: they hold both ends of the pipe by which they are given work, and would wait for ever.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    Thread(target=_end_with_starter, daemon=True).start()
+
+
+def _end_with_starter() -> None:
+    starter = multiprocessing.parent_process()
+    assert starter is not None, "this is a process of a pool"
+    starter.join()
+    os._exit(1)
 
 
 def _stoppable(job: Callable[[W], R], one: W) -> R:

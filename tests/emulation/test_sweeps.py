@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from polling import poll
+from polling import PATIENCE, poll
 
 from leasekit.cli import main
 from leasekit.core.errors import LeasekitError
@@ -68,15 +68,15 @@ def test_several_processes_write_what_one_does(tmp_path: Path, whole: Path) -> N
 
 
 async def test_a_sweep_goes_on_where_it_was_killed(tmp_path: Path, whole: Path) -> None:
-    """Killed with all its processes as soon as a run is over: what is over is not run again, and in the end all is as
-    if nothing had happened. A run that was changed since is run again.
+    """Killed as soon as a run is over, all its processes end with it: what is over is not run again, and in the end all
+    is as if nothing had happened. A run that was changed since is run again.
     """
     file, out = lab(tmp_path), tmp_path / "out"
     sweep = begin_sweep(file, out)
     first = out / "kept" / "nodes_2.json"
     await poll(lambda: first.exists() or sweep.poll() is not None)
-    os.killpg(sweep.pid, signal.SIGKILL)
-    sweep.communicate()
+    sweep.kill()
+    sweep.communicate(timeout=PATIENCE)  # its processes have the same pipe: it ends with the last of them
     assert first.exists(), "it was over before anything was killed, or never began"
     kept, told = first.stat().st_mtime_ns, list[str]()
     run_file(file, out, resume=True, tell=told.append)
