@@ -270,7 +270,8 @@ def reload(place: DeployPlace = DAEMONS) -> Shown:
     """Have daemons take what their deploy file says by now: all of a file, or those ACTORs of it. SIGHUP does the same.
 
     Each actor takes all that is new, or, if anything in the file is wrong, nothing. What is new is shown by key, as it
-    was and as it is; keys that need a restart are named, and stay as they were until then.
+    was and as it is; keys that need a restart are named, and stay as they were until then. Guests that the file did not
+    have before are run by the process that runs all of it, and gateways serve them.
 
     Exits with 1 if one of the daemons does not answer or takes nothing.
 

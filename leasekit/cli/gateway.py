@@ -29,13 +29,15 @@ def gateway_service(deployment: Deployment, spec: GatewaySpec) -> Service:
     from leasekit.stores.sqlite import SqliteStore
 
     open_store = MemoryStore if spec.store is None else partial(SqliteStore, spec.store)
-    server = GatewayServer(spec, deployment.actors.values(), open_store)
+    server = GatewayServer(spec, deployment, open_store)
 
     return Service(
         name=spec.name, role=spec.role, serve=server.serve, control=spec.control, state=deployment.state,
         describe=server.describe, log=spec.log, log_level=spec.log_level,
         metrics=spec.metrics, measure=server.measure,
-        commands={"api": lambda asked: server.answer(asked.arguments, asked.caller)},
+        commands={
+            "api": lambda asked: server.answer(asked.arguments, asked.caller), "reload": lambda _: server.reload(),
+        },
     )  # fmt: skip
 
 

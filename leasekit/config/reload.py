@@ -8,12 +8,12 @@ peers: of their tables counts where they are, and whose key they have.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
 
-from leasekit.config.deployment import Deployment
+from leasekit.config.deployment import ActorSpec, Deployment
 from leasekit.config.load import load, resolve_document
 
 FIXED: Final = frozenset({"role", "key", "listen", "control", "store", "log", "metrics", "shell", "transport"})
@@ -50,6 +50,25 @@ def reread(deployment: Deployment, name: str) -> tuple[Deployment, list[ChangedK
         *_changes(taken, now.document, name, restart=True),
     ]
     return resolve_document(deployment.file, deployment.state, taken, {}), changes
+
+
+def new_guests(
+    deployment: Deployment, gateway: str, known: Collection[str]
+) -> tuple[list[ActorSpec], list[ChangedKey]]:
+    """The guests that the file of ``deployment`` has by now beside those that are ``known`` to its running gateway; and
+    all that it says otherwise of guests and of the gateway. Raises :class:`~.errors.ConfigErrors`.
+    """
+    now, guest = load(deployment.file, deployment.state), {"role": "guest"}
+    there = {one.name: one for one in now.actors.values() if one.role == "guest"}
+    new = [one for name, one in there.items() if name not in known]
+    own, by_now = ({gateway: one.document["actor"].get(gateway, {})} for one in (deployment, now))
+    before = {**dict.fromkeys(known, guest), **own}
+    taken = {**before, **dict.fromkeys([one.name for one in new], guest)}
+    after = {**dict.fromkeys(there, guest), **by_now}
+    return new, [
+        *_changes({"actor": before}, {"actor": taken}, gateway, restart=False),
+        *_changes({"actor": taken}, {"actor": after}, gateway, restart=True),
+    ]
 
 
 def _taken(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> dict[str, Any]:

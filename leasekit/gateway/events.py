@@ -178,15 +178,18 @@ class EventHub:
 
     _feeds: dict[str, ActorFeed] = attrs.field(init=False, factory=dict)
     _listeners: dict[int, Listener] = attrs.field(init=False, factory=dict)
+    _beats: bool = attrs.field(init=False, default=False)
     _taken: trio.Event = attrs.field(init=False, factory=trio.Event)
     """Set when somebody who was far behind has taken something."""
 
     def follow(self, actors: Sequence[ActorConnection], nursery: trio.Nursery) -> None:
-        """Follow these actors from now on."""
+        """Follow these actors, too, from now on."""
         for actor in actors:
             feed = self._feeds[actor.name] = ActorFeed(actor, self._publish)
             nursery.start_soon(feed.run)
-        nursery.start_soon(self._beat)
+        if not self._beats:
+            self._beats = True
+            nursery.start_soon(self._beat)
 
     async def _beat(self) -> None:
         """One clock for all: a time limit of each listener's own would cost as much as to tell it something."""

@@ -41,14 +41,19 @@ class Notifier:
     _under_way: set[str] = attrs.field(init=False, factory=set)
     _nursery: trio.Nursery = attrs.field(init=False)
 
-    async def run(self) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             for guest in self._door.of_role(GUEST):
-                nursery.start_soon(self._follow, guest)
-                nursery.start_soon(self._look, guest)
+                self.follow(guest)
             nursery.start_soon(self._send_all, nursery)
+            task_status.started()
+
+    def follow(self, guest: ActorConnection) -> None:
+        """Tell what happens to the leases of a guest, too; once it runs."""
+        self._nursery.start_soon(self._follow, guest)
+        self._nursery.start_soon(self._look, guest)
 
     async def _follow(self, guest: ActorConnection) -> None:
         while True:

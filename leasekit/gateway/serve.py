@@ -16,8 +16,9 @@ from hypercorn.middleware import ProxyFixMiddleware
 from hypercorn.trio import serve as serve_http
 from msgspec import Struct
 
-from leasekit.config.deployment import ActorSpec
+from leasekit.config.deployment import ActorSpec, Deployment
 from leasekit.config.gateway import GatewaySpec
+from leasekit.config.reload import ChangedKey, new_guests
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.measures import Measuring
 from leasekit.core.schema import Store
@@ -60,21 +61,24 @@ class AskedByControl(Struct, forbid_unknown_fields=True, kw_only=True):
 
 @attrs.define(eq=False)
 class GatewayServer:
-    """The gateway of ``spec``, over the control sockets of ``actors``. It opens its store when it begins to serve."""
+    """The gateway of ``spec``, over the control sockets of the actors of its ``deployment``. It opens its store when it
+    begins to serve.
+    """
 
     spec: GatewaySpec
-    actors: Iterable[ActorSpec]
+    deployment: Deployment
     open_store: Callable[[], Store]
     door: GatewayDoor | None = attrs.field(init=False, default=None)
+    _notifier: Notifier = attrs.field(init=False)
+    _nursery: trio.Nursery = attrs.field(init=False)
 
     async def serve(self, stopping: trio.Event, *, task_status: trio.TaskStatus[str]) -> None:
         """Serve until ``stopping``. Raises ``LeasekitError`` where it can't listen."""
         store = await trio.to_thread.run_sync(self.open_store)
         try:
-            connections = {one.name: ActorConnection(one.name, one.role, one.control) for one in self.actors}
-            door = self.door = GatewayDoor(
+            door = GatewayDoor(
                 name=self.spec.name,
-                actors=connections,
+                actors={},
                 store=store,
                 without_login=self.spec.without_login,
                 blazar=self.spec.blazar,
@@ -85,19 +89,42 @@ class GatewayServer:
                 sources=Rates(SOURCE * self.spec.logins_per_minute),
                 calls=Rates(self.spec.calls_per_minute),
             )
+            self._notifier = Notifier(door, self.spec.webhook_networks, self.spec.mail)
             async with trio.open_nursery() as nursery:
-                for connection in connections.values():
-                    connection.nursery = nursery
-                door.hub.follow(list(connections.values()), nursery)
-                for guest in door.of_role(GUEST):
-                    nursery.start_soon(_say_present, guest)
+                self._nursery = nursery
+                self._add(door, self.deployment.actors.values())
                 nursery.start_soon(watch, door)
-                nursery.start_soon(Notifier(door, self.spec.webhook_networks, self.spec.mail).run)
+                await nursery.start(self._notifier.run)
+                self.door = door
                 await self._serve_http(door, stopping, task_status)
                 nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(store.close)
+
+    def _add(self, door: GatewayDoor, specs: Iterable[ActorSpec]) -> list[ActorConnection]:
+        """Know these actors, too."""
+        made = [ActorConnection(one.name, one.role, one.control, self._nursery) for one in specs]
+        door.actors = {**door.actors, **{one.name: one for one in made}}
+        door.hub.follow(made, self._nursery)
+        for one in made:
+            if one.role == GUEST:
+                self._nursery.start_soon(_say_present, one)
+        return made
+
+    async def reload(self) -> list[ChangedKey]:
+        """Serve the projects that the deploy file has beside those that there were; what else it says otherwise of the
+        gateway takes a restart. Raises ``LeasekitError`` with nothing changed.
+        """
+        if self.door is None:
+            raise CommandError("the gateway is starting")
+        known = [one.name for one in self.door.of_role(GUEST)]
+        new, changes = await trio.to_thread.run_sync(new_guests, self.deployment, self.spec.name, known)
+        for guest in self._add(self.door, new):
+            self._notifier.follow(guest)
+        for change in changes:
+            logger.info("reload: %s", change)
+        return changes
 
     async def _serve_http(self, door: GatewayDoor, stopping: trio.Event, task_status: trio.TaskStatus[str]) -> None:
         config = Config()

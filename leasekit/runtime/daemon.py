@@ -25,7 +25,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from getpass import getpass
@@ -42,6 +42,7 @@ from leasekit.config.build import BoundDriver, BuiltActor, build, make_drivers, 
 from leasekit.config.deployment import Deployment, out_of_reach
 from leasekit.config.identities import KeySource, prepare
 from leasekit.config.instants import dated
+from leasekit.config.load import load
 from leasekit.config.reload import ChangedKey, reread
 from leasekit.config.shell import ShellSettings, TransportSettings
 from leasekit.core.answers import DaemonStatus, Stopping
@@ -178,6 +179,8 @@ class Reloading:
     _shell: ActorShell
     _transport: Transport
     _tending: Tending
+    _grow: Callable[[], Awaitable[None]]
+    """Has guests that are new in the file run in this process, before others look for their keys."""
     _lock: trio.Lock = attrs.field(init=False, factory=trio.Lock)
     waiting: list[str] = attrs.field(init=False, factory=list)
     """The keys that its file gives other values, which need a restart."""
@@ -189,6 +192,7 @@ class Reloading:
         logs.ACTOR.set(self.job.name)
         async with self._lock:
             try:
+                await self._grow()
                 job, changes = await trio.to_thread.run_sync(self.job.reread)
                 await self._take(job, changes)
             except LeasekitError as error:
@@ -220,12 +224,16 @@ class Reloading:
 @attrs.define(eq=False)
 class Daemon:
     """Runs ``jobs`` in one process, and ``services`` once these are there. ``on_ready`` is called for each that
-    listens, with a line that says where.
+    listens, with a line that says where. ``more`` are the guests that the deploy file has by now beside those that run.
     """
 
     _jobs: Sequence[Job]
     _on_ready: Callable[[str], None]
     _services: Sequence[Service] = ()
+    _more: Callable[[Container[str]], Sequence[Job]] = lambda running: ()
+    _running: set[str] = attrs.field(init=False, factory=set)
+    _actors: trio.Nursery = attrs.field(init=False)
+    _growing: trio.Lock = attrs.field(init=False, factory=trio.Lock)
     _stops: list[Callable[[], None]] = attrs.field(init=False, factory=list)
     _reloadings: list[Reloading] = attrs.field(init=False, factory=list)
     _stopping: bool = attrs.field(init=False, default=False)
@@ -243,13 +251,24 @@ class Daemon:
         return self._failures
 
     async def _run_all(self) -> None:
-        async with trio.open_nursery() as actors:
+        async with trio.open_nursery() as self._actors:
             both: list[Job | Service] = [*self._jobs, *self._services]
             for job in both:
-                if not self._stopping:
-                    begun = trio.Event()
-                    actors.start_soon(self._guard, job, begun)
-                    await begun.wait()
+                await self._begin(job)
+
+    async def _begin(self, job: Job | Service) -> None:
+        if not self._stopping:
+            begun = trio.Event()
+            self._running.add(job.name)
+            self._actors.start_soon(self._guard, job, begun)
+            await begun.wait()
+
+    async def _grow(self) -> None:
+        """Run the guests that are new in the deploy file. Raises ``LeasekitError`` where one can't be made."""
+        async with self._growing:
+            for job in await trio.to_thread.run_sync(self._more, frozenset(self._running)):
+                logger.info("%s is new in the deploy file, and is run", job.name)
+                await self._begin(job)
 
     def stop(self) -> None:
         """Bring all actors to a graceful end."""
@@ -258,14 +277,20 @@ class Daemon:
             stop()
 
     async def _guard(self, job: Job | Service, begun: trio.Event) -> None:
-        """Run one actor or service; its failure ends the daemon, but not by tearing the others down."""
+        """Run one actor or service; its failure ends the daemon, but not by tearing the others down. One that comes
+        later and can't begin is told of, and no more.
+        """
         logs.ACTOR.set(job.name)
         try:
             with _own_folder(job):
                 await (self._run_actor(job, begun) if isinstance(job, Job) else self._run_service(job, begun))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other actors are stopped in good order
-            self._failures.append((job.name, only_leaf(error)))
-            self.stop()
+        except Exception as error:  # whatever it is, the other actors are stopped in good order
+            if job in (*self._jobs, *self._services) or begun.is_set():
+                self._failures.append((job.name, only_leaf(error)))
+                self.stop()
+            else:
+                self._running.discard(job.name)
+                logger.error("%s is not run", job.name, exc_info=error)
         finally:
             begun.set()
 
@@ -285,14 +310,19 @@ class Daemon:
                 self.stop()
 
     async def _reload_all(self) -> None:
-        for reloading in self._reloadings:
+        asked = ControlRequest(0, "command", "reload", {})
+        every: list[tuple[str, Callable[[], Awaitable[Any]]]] = [
+            *((one.job.name, partial(one.reload, {})) for one in self._reloadings),
+            *((one.name, partial(one.commands["reload"], asked)) for one in self._services if "reload" in one.commands),
+        ]
+        for name, reload in every:
             try:
-                await reloading.reload({})
+                await reload()
             except LeasekitError:
                 pass  # it is logged
             except Exception as error:
                 # A bug in what is made anew: the actor goes on as it was.
-                logger.critical("bug: nothing of %s is reloaded", reloading.job.name, exc_info=error)
+                logger.critical("bug: nothing of %s is reloaded", name, exc_info=error)
 
     async def _run_actor(self, job: Job, begun: trio.Event) -> None:
         store = await trio.to_thread.run_sync(job.open_store)
@@ -344,7 +374,7 @@ class Daemon:
         shell.send = transport.send
         shell.meet = partial(_meet, transport)
         tending = Tending(shell, _tended(job))
-        reloading = Reloading(job, shell, transport, tending)
+        reloading = Reloading(job, shell, transport, tending, self._grow)
         more = {**(tending.requests if job.role == "authority" else {}), "reload": reloading.reload}
         door = ActorDoor(
             shell, stop=self.stop, more=more,
@@ -508,9 +538,15 @@ def _lock(folder: Path, name: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def run_jobs(jobs: Sequence[Job], services: Sequence[Service] = (), *, ready_fd: int | None = None) -> int:
-    """Run ``jobs`` and ``services`` until they are stopped; returns the exit status. Errors go to standard error, in
-    one line each.
+def run_jobs(
+    jobs: Sequence[Job],
+    services: Sequence[Service] = (),
+    more: Callable[[Container[str]], Sequence[Job]] = lambda running: (),
+    *,
+    ready_fd: int | None = None,
+) -> int:
+    """Run ``jobs`` and ``services``, and ``more`` as :class:`Daemon` does, until they are stopped; returns the exit
+    status. Errors go to standard error, in one line each.
 
     When an actor listens, a line ``ready NAME control=PATH listen=ADDRESS...`` goes to standard output, and to the
     descriptor ``ready_fd``, which is closed after the last.
@@ -524,7 +560,7 @@ def run_jobs(jobs: Sequence[Job], services: Sequence[Service] = (), *, ready_fd:
         left -= 1
         with suppress(OSError):
             print(line, flush=True)
-        if ready_fd is not None:
+        if ready_fd is not None and left >= 0:  # those that come later have no place in it
             with suppress(OSError):
                 os.write(ready_fd, f"{line}\n".encode())
                 if not left:
@@ -534,7 +570,7 @@ def run_jobs(jobs: Sequence[Job], services: Sequence[Service] = (), *, ready_fd:
         both: list[Job | Service] = [*jobs, *services]
         for first in both[:1]:
             stack.callback(logs.log_to_stream(first.log, first.log_level, first.name))
-        failures = trio.run(Daemon(jobs, on_ready, services).run)
+        failures = trio.run(Daemon(jobs, on_ready, services, more).run)
     return max((_report(name, error) for name, error in failures), default=0)
 
 
@@ -583,7 +619,15 @@ def run(
         for line in str(error).splitlines():
             print(f"leasekit: {line}", file=sys.stderr)
         return EXIT_START
-    return run_jobs(jobs, beside, ready_fd=ready_fd)
+
+    def more(running: Container[str]) -> Sequence[Job]:
+        now = load(deployment.file, deployment.state)
+        guests = (one for one in now.actors.values() if one.role == "guest" and one.name not in running)
+        new = [one.name for one in guests if not one.control.exists()]  # else another process runs it
+        keys = prepare(now, new)
+        return [make_job(now, name, keys, data_dir=data_dir, synthetic=synthetic) for name in new]
+
+    return run_jobs(jobs, beside, *(() if names else (more,)), ready_fd=ready_fd)
 
 
 def make_job(

@@ -1,0 +1,84 @@
+"""Projects that a deploy file gets while its daemons run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cli_daemons import Cli, running, site_and_broker
+from gateway_world import INVENTORY, GatewayUnderTest, until
+from system.system_waits import wait_until
+
+from leasekit.config.load import load
+
+NEW = '[actor.lab]\nrole = "guest"\n'
+
+
+@pytest.mark.parametrize("by", ["reload", "signal", "process"])
+def test_a_project_is_added_without_a_restart(by: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its key is made, brokers and sites believe it, the gateway serves it, and others' leases go on: whether the
+    process of all is told to, or another one runs it.
+    """
+    file = tmp_path / "leasekit.toml"
+    file.write_text(site_and_broker(INVENTORY, "alpha"))
+    with running(file, os.environ) as process:
+        gateway, cli = GatewayUnderTest(file, load(file).state), Cli(file, capfd)
+        with gateway.client(gateway.token("olga", "operator")) as client:
+            before = until(client, _ask(client, "alpha")["id"], "active")
+            file.write_text(site_and_broker(INVENTORY, "alpha") + NEW)
+            if by == "process":
+                with running(file, os.environ, only=["lab"]):
+                    assert _added(cli) == {("web", "actor.lab.role"), *_of_others()}
+                    _check(client, before)
+                return
+            if by == "signal":
+                process.send_signal(signal.SIGHUP)
+            else:
+                assert _added(cli) == {("web", "actor.lab.role"), *_of_others()}
+                assert _added(cli) == set()
+            wait_until("lab is served", lambda: client.get("/projects").json()["items"] != ["alpha", "lab"])
+            _check(client, before)
+
+
+def _of_others() -> set[tuple[str, str]]:
+    return {(actor, "actor.lab.role") for actor in ("broker", "site", "alpha")}
+
+
+def _added(cli: Cli) -> set[tuple[str, str]]:
+    """What daemons have taken when they were asked to."""
+    rows = cli.json("reload")
+    assert not any(row["restart"] for row in rows)
+    return {(row["actor"], row["key"]) for row in rows}
+
+
+def _ask(client: httpx.Client, project: str) -> dict[str, Any]:
+    made = client.post("/leases", params={"project": project}, json={"type": "vm", "length": "1h"})
+    assert made.status_code == 201, made.text
+    return dict(made.json())
+
+
+def _check(client: httpx.Client, before: dict[str, Any]) -> None:
+    """The new project has a lease, and events of it; the lease of the other is as it was."""
+    assert until(client, _ask(client, "lab")["id"], "active")["project"] == "lab"
+    now = client.get(f"/leases/{before['id']}").json()
+    assert (now["state"], *(one["unit"] for one in now["members"])) == ("active", before["members"][0]["unit"])
+
+
+def test_a_project_that_can_t_be_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A file that is wrong changes nothing; one in which a guest is gone says that this takes a restart."""
+    file = tmp_path / "leasekit.toml"
+    text = site_and_broker(INVENTORY, "alpha", "beta")
+    file.write_text(text)
+    with running(file, os.environ):
+        gateway, cli = GatewayUnderTest(file, load(file).state), Cli(file, capfd)
+        file.write_text(text + NEW.replace("guest", "gust"))
+        assert "actor.lab.role: found 'gust'" in cli("reload", 1)[1]
+        file.write_text(site_and_broker(INVENTORY, "alpha"))
+        rows = [(row["key"], row["restart"]) for row in cli.json("reload") if row["actor"] == "web"]
+        assert rows == [("actor.beta.role", True)]
+        with gateway.client(gateway.token("olga", "operator")) as client:
+            assert client.get("/projects").json()["items"] == ["alpha", "beta"]
