@@ -79,6 +79,9 @@ def read_amount(resource: str, value: object) -> int:
     if not factor or not 0 < found <= LARGEST or found != int(found):
         allowed = {CPU: "cores, such as 0.5", CORE: "cores, such as 1"}.get(resource, "a whole number above 0")
         allowed = "MiB, or GiB or TiB behind it, such as 4GiB" if resource == MEMORY else allowed
+        if factor and found > LARGEST:
+            most = LARGEST / THOUSAND if resource in (CPU, CORE) else LARGEST
+            allowed = f"at most {most}{' MiB' if resource == MEMORY else ''}"
         raise ValueError(f"{resource}: found {value!r:.40}, expected {allowed}")
     return int(found)
 
