@@ -124,9 +124,12 @@ def explained(part: str, text: str, found: Any, kind: type[Struct]) -> str:
     if "datetime" in words or "RFC3339" in words:
         words = "expected an instant with its zone, such as 2027-03-01T08:00:00Z"
     words = words.partition(", got")[0].replace("`", "")
+    words = _LENGTH.sub(lambda of: f"at {_BOUNDS[of[1]]} {of[2]} of them", words)
     return f"{where or part}: found {found!r:.80}, {words[:1].lower()}{words[1:]}"
 
 
+_LENGTH: Final = re.compile(r"(?:array|object) of length ([<>])= (\d+)")
+_BOUNDS: Final = {">": "least", "<": "most"}
 _UNKNOWN: Final = re.compile("Object contains unknown field `(.*)`")
 _MISSING: Final = re.compile("Object missing required field `(.*)`")
 

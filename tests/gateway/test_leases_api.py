@@ -14,6 +14,7 @@ from gateway_world import GatewayUnderTest, until
 from leasekit.gateway.leases import LeaseList, list_leases
 
 Leased = Callable[..., dict[str, Any]]
+MANY = [str(number) for number in range(257)]
 
 
 def test_a_lease_from_request_to_close(user: httpx.Client, leased: Leased) -> None:
@@ -96,6 +97,7 @@ def test_pages_follow_each_other(user: httpx.Client, leased: Leased) -> None:
         ({"type": "vm", "length": "1h", "needs": {"cpu": "many"}}, 422, "needs: "),
         ({"type": "vm", "length": "1h", "properties": {"priority": "high"}}, 409, "properties.priority: found 'high'"),
         ({"type": "vm", "length": "1h", "keepalive": "1ms"}, 409, "keepalive: found '1ms', expected at least 1s"),
+        ({"type": "vm", "length": "1h", "properties": dict.fromkeys(MANY, "")}, 422, "expected at most 256 of them"),
         ([], 422, "body: found []"),
     ],
 )

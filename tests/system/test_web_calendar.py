@@ -102,6 +102,11 @@ def test_reserving_by_dragging(person: Callable[..., Person], ada: httpx.Client,
     assert 0 < box["y"] - y < 30 * larger
     mouse.up()
     expect(page.locator(".side .answer")).to_contain_text("1 unit at site")
+    ends = page.get_by_label("To (UTC)")
+    before = ends.input_value()
+    ends.fill("2020-01-01T00:00")
+    expect(page.locator(".side .answer")).to_have_text("To (UTC): expected a time after the start")
+    ends.fill(before)
     page.get_by_role("spinbutton", name="Units").fill("2")
     page.get_by_label("Name", exact=True).fill("dragged")
     expect(page.locator(".side .answer")).to_contain_text("2 units at site")

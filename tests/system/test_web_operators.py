@@ -25,6 +25,8 @@ def test_maintenance_hits_a_lease_and_is_removed(
     who.check()
     page.get_by_role("button", name="Maintenance…").click()
     dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Withhold").click()
+    expect(dialog.get_by_label("Units", exact=True)).to_be_focused()  # none is chosen: not all of the site is meant
     dialog.get_by_label("What", exact=True).select_option("vm")
     dialog.get_by_label("Why").fill("new disks <b>")
     who.check()
@@ -49,6 +51,10 @@ def test_a_unit_is_drained_and_a_lease_evicted(person: Callable[..., Person], ad
     lease = ada.post("/leases", json={"type": "vm", "length": "2h", "name": "evicted"}).json()["id"]
     members = until(ada, lease, "active")["members"]
     who = person("olga")
+    for path, place in (("/claims", "listitem"), ("/sites", "row")):
+        page = who.open(path)
+        page.get_by_role(place).get_by_role("link", name=lease).first.click()
+        expect(page.get_by_role("heading", name="evicted")).to_be_visible()
     page = who.open("/sites")
     unit = members[0]["unit"]
     page.get_by_role("button", name=f"Evict from {unit}").click()

@@ -20,7 +20,7 @@ export async function did(words, doing, { link, approval } = {}) {
 /** Say why something was not done, or ask that it be approved. Throws what is no answer of the API. */
 export function refused(problem, approval) {
   if (!(problem instanceof Problem)) throw problem;
-  if (approval && problem.code === "approval_needed") askApproval(problem.message, ...approval);
+  if (approval && problem.code === "approval_needed") askApproval(problem.message.replace(/: ask for it [^:]*$/, "."), ...approval);
   else note(problem.message, { refused: true });
 }
 

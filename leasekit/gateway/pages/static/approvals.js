@@ -12,6 +12,7 @@ const STATES = [["pending", "waits"], ["approved", "approved"], ["refused", "ref
 const KINDS = { pending: "waits", approved: "granted", refused: "refused" };
 const TRIED = 30, SHOWN = 200;
 const INSTANTS = ["start", "end", "deferrable_until"];
+const LABELS = { every: "on", begin: "at", finish: "to", until: "last day", zone: "zone of the hours", each: "those that can be had" };
 const dialog = new Dialog();
 
 await page(async (place) => {
@@ -125,9 +126,9 @@ function brief({ asked }) {
 
 /** All that is asked for, in words and values. */
 function details(asked) {
-  const said = (name, value) => (INSTANTS.includes(name) ? time.moment(Date.parse(value)) : typeof value === "object" ? JSON.stringify(value) : String(value));
+  const said = (name, value) => (INSTANTS.includes(name) ? time.moment(Date.parse(value)) : value === true ? "yes" : typeof value === "object" ? JSON.stringify(value) : String(value));
   const { request, ...days } = asked.series ?? { request: asked.request ?? asked.extend ?? asked.modify };
-  return Object.entries({ ...request, ...(asked.series && { zone: "UTC" }), ...days }).filter(([, value]) => value !== null && value !== "").map(([name, value]) => [h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, said(name, value))]);
+  return Object.entries({ ...request, ...(asked.series && { every: "", begin: "", finish: "", until: "", zone: "UTC" }), ...days }).filter(([, value]) => value !== null && value !== "").map(([name, value]) => [h("dt", {}, LABELS[name] ?? name.replaceAll("_", " ")), h("dd", {}, said(name, value))]);
 }
 
 /** The path and the body by which one learns what would be answered. */

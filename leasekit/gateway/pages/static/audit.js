@@ -18,7 +18,7 @@ await page(async (place) => {
   const of = options.includes(shown.of) ? shown.of : options[0];
   const query = projects.includes(of) ? { project: of } : { actor: of };
   const told = await get("/audit", { ...query, limit: PAGE, cursor: shown.cursor });
-  const row = (one) => [h("time", { datetime: one.at }, time.moment(Date.parse(one.at), true)), one.values.who ?? "", one.values.what ?? "", one.event, one.lease && (projects.includes(of) ? h("a", { href: path(`leases/${encodeURIComponent(one.lease)}`, { project: of }) }, one.lease) : h("code", {}, one.lease))];
+  const row = (one) => [h("time", { datetime: one.at }, time.moment(Date.parse(one.at), true)), one.values.who ?? "", one.values.what ?? "", one.event, one.lease && (projects.includes(of) ? h("a", { class: "whole", href: path(`leases/${encodeURIComponent(one.lease)}`, { project: of }) }, one.lease) : h("code", {}, one.lease))];
   fill(place,
     h("div", { class: "tools" }, options.length > 1 && field("Of", choice(options, of, (value) => { setView({ of: value, cursor: "" }); location.reload(); }))),
     told.items.length ? table("Commands", [`When (${time.zone()})`, "Who", "By", "What", "Lease"], told.items.map(row)) : empty("Nobody has commanded anything."),

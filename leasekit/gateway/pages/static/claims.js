@@ -1,6 +1,6 @@
 // Claims: who gave what to whom, from a site's own down to the leases of guests; what is given more than once; evidence.
 
-import { get } from "./api.js";
+import { get, path } from "./api.js";
 import { chip, choice, empty, field, fill, h, table } from "./dom.js";
 import { page, setView, view } from "./frame.js";
 import * as time from "./time.js";
@@ -66,7 +66,7 @@ await page(async (place) => {
   const node = (one) => {
     const below = children.get(one.claim) ?? [], given = levels(below), peak = most(given), tooMuch = beyond(given, one.units), seen = below.filter((each) => all || Date.parse(each.term[1]) > now);
     const words = [h("strong", {}, one.holder_name || one.holder_fingerprint), ` ${one.units} × ${one.type} `, h("span", { class: "dim" }, `${term(one)}, by ${one.issuer_name || one.issuer_fingerprint}`), " ", chip(one.state),
-      one.lease && h("code", {}, ` ${one.lease}`), peak > 0 && h("span", { class: "given" }, ` ${peak} of ${one.units} given at most`),
+      one.lease && [" ", h("a", { class: "code", href: path(`leases/${encodeURIComponent(one.lease)}`) }, one.lease)], peak > 0 && h("span", { class: "given" }, ` ${peak} of ${one.units} given at most`),
       tooMuch.length > 0 && chip("oversubscribed", "failed"),
       tooMuch.slice(0, BEYOND_MAX).map(([start, end, units]) => h("span", { class: "beyond" }, `${units} of ${one.units}, ${time.term(start, end)}`)), tooMuch.length > BEYOND_MAX && ` and ${tooMuch.length - BEYOND_MAX} times more`,
       peak > 0 && drawn(given, one.units, span)];

@@ -36,11 +36,17 @@ document.addEventListener("keydown", (event) => {
 
 const NOTED_MS = 12000;
 
-/** Say what was done, or why not; it stays for a while, a refusal until it is put away. */
+/** Say what was done, or why not; it stays for a while, a refusal until it is put away. One of what an open dialog asked for
+ * is said in it: nothing beside it can be read out, or pressed. */
 export function note(words, { refused = false, link } = {}) {
   const made = h("p", { class: refused ? "note refused" : "note" }, words, link && [" ", link],
     h("button", { class: "quiet", type: "button", "aria-label": "Put away", on: { click: () => made.remove() } }, "×"));
-  document.getElementById("notes").append(made);
+  const modal = refused && [...document.querySelectorAll("dialog[open]")].at(-1);
+  if (modal) {
+    modal.querySelector(":scope > .note")?.remove();
+    made.setAttribute("role", "alert");
+  }
+  (modal || document.getElementById("notes")).append(made);
   if (!refused) setTimeout(() => made.remove(), NOTED_MS);
 }
 

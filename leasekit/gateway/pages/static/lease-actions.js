@@ -10,11 +10,11 @@ export const OVER = ["closed", "failed"];
 /** Whether a lease may still be changed. */
 export const goesOn = (lease) => !OVER.includes(lease.state) && lease.pending !== "closing";
 
-/** What a broker would answer, in an element: `tried` is a DryRunResult, or a Problem. */
-export function verdict(place, tried) {
+/** What a broker would answer, in an element: `tried` is a DryRunResult, or a Problem, whose words `named` may change. */
+export function verdict(place, tried, named = (words) => words) {
   if (tried instanceof Problem) {
     place.dataset.kind = "refused";
-    fill(place, h("p", {}, chip("refused"), " ", tried.message));
+    fill(place, h("p", {}, chip("refused"), " ", named(tried.message)));
     return;
   }
   place.dataset.kind = tried.status;
@@ -30,9 +30,8 @@ export class Trying {
   #abort = null;
   #timer = 0;
 
-  constructor(place, shown = () => {}) {
-    this.place = place;
-    this.shown = shown;
+  constructor(place, shown = () => {}, named = undefined) {
+    Object.assign(this, { place, shown, named });
   }
 
   /** Ask the API by `path` and `body`, after `wait` milliseconds. */
@@ -51,9 +50,19 @@ export class Trying {
         found = error;
       }
       if (signal.aborted) return;
-      verdict(this.place, found);
+      verdict(this.place, found, this.named);
       this.shown(found);
     }, wait);
+  }
+
+  /** The same of what a form says, if it says what may be asked; else which field does not. */
+  tryForm(form, asked, wait) {
+    const wrong = [...form.elements].find((one) => one.validity && !one.validity.valid);
+    if (!wrong) return this.try(...asked(), wait);
+    this.stop();
+    delete this.place.dataset.kind;
+    const label = wrong.labels?.[0]?.textContent ?? wrong.name;
+    return fill(this.place, h("p", {}, `${label}: ${wrong.title && wrong.value ? wrong.title : wrong.validationMessage}`));
   }
 
   stop() {
@@ -69,10 +78,13 @@ export const title = (lease) => lease.name || lease.id;
 /** The answer to a form's question, above its buttons. */
 const answers = () => h("div", { class: "answer", role: "status" }, h("p", { class: "dim" }, "Not asked yet."));
 
+/** What a lease is to go on for. */
+const lengthInput = () => h("input", { value: "1h", name: "length", required: true, pattern: "\\s*(\\d+\\s*[wdhms]\\s*)+", title: "A number and a unit, such as 90m, 2h or 1d 12h" });
+
 /** A form by which a lease goes on for longer; `done` is called when it was asked for. */
 export function extendForm(lease, done) {
   const place = answers(), trying = new Trying(place);
-  const length = h("input", { value: "1h", name: "length", required: true, pattern: "\\s*(\\d+\\s*[wdhms]\\s*)+" });
+  const length = lengthInput();
   const units = h("input", { type: "number", min: 1, value: lease.units, name: "units", required: true });
   const victims = members(lease, () => tries());
   const body = () => ({
@@ -81,7 +93,7 @@ export function extendForm(lease, done) {
   });
   const tries = () => {
     victims.place.hidden = !(Number(units.value) < lease.units && lease.members?.length);
-    if (form.checkValidity()) trying.try(`${of(lease)}/extend/dry-run`, body(), { project: lease.project });
+    trying.tryForm(form, () => [`${of(lease)}/extend/dry-run`, body(), { project: lease.project }]);
   };
   const form = h("form", { on: { input: tries, submit: async (event) => {
     event.preventDefault();
@@ -127,7 +139,7 @@ export function changeForm(lease, done, wished = {}) {
       return;
     }
     const [path, what] = call();
-    if (form.checkValidity()) trying.try(`${path}/dry-run`, what, { project: lease.project });
+    trying.tryForm(form, () => [`${path}/dry-run`, what, { project: lease.project }]);
   };
   const form = h("form", { on: { input: tries, submit: async (event) => {
     event.preventDefault();
@@ -172,7 +184,7 @@ export function handForm(lease, done) {
 
 /** Extend many at once. */
 export function extendMany(leases, done) {
-  const length = h("input", { value: "1h", name: "length", required: true, pattern: "\\s*(\\d+\\s*[wdhms]\\s*)+" });
+  const length = lengthInput();
   return h("form", { on: { submit: async (event) => {
     event.preventDefault();
     const wanted = length.value.replaceAll(" ", "");

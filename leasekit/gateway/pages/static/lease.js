@@ -1,7 +1,7 @@
 // One lease: what it is, why it is so, its units and how they are reached, what happened to it, and what one does to it.
 
 import { gently, get, here, listen, path } from "./api.js";
-import { h, fill, button, chip, table } from "./dom.js";
+import { h, fill, button, chip, empty, table } from "./dom.js";
 import { note, page, view } from "./frame.js";
 import { changeForm, closeForm, extendForm, goesOn, handForm, sshLine, title } from "./lease-actions.js";
 import * as time from "./time.js";
@@ -22,6 +22,10 @@ await page(async (place) => {
     try {
       [lease, { items: history }] = await Promise.all([get(at, query), get(`${at}/history`, query)]);
     } catch (problem) {
+      if (!lease && problem.status === 404) {
+        fill(place, empty(`There is no lease ${id}, or it is of a project that is not yours.`, h("a", { class: "button", href: path("leases", query) }, "All leases")));
+        return;
+      }
       if (!lease || problem.status === undefined) throw problem;
       note(problem.message, { refused: true });
       return;
@@ -99,6 +103,7 @@ await page(async (place) => {
 
   const soon = gently(load);
   await load();
+  if (!lease) return;
   listen({ project: lease.project }, (event) => { if (event.lease === lease.id) soon(); }, soon);
   setInterval(count, 1000);
   window.addEventListener("zone", show);

@@ -85,11 +85,14 @@ export function showDays(place, answer, project, tried) {
 
 /** The days of a series, each with what became of it, and those that were left out. */
 export function daysOf({ days, skipped, past = [] }, project) {
+  const more = [
+    ["Site", (day) => day.site],
+    ["Why", (day) => ["refused", "waits"].includes(day.status) && h("span", { class: "why" }, time.dated(day.reason ?? ""))],
+    ["Lease", (day) => day.status === "granted" && h("a", { class: "whole", href: path(`leases/${encodeURIComponent(day.lease)}`, { project }) }, day.name || day.lease)],
+  ].filter(([, cell]) => days.some(cell));
   return [
     skipped.length > 0 && h("p", {}, `Left out, as clocks skip these hours: ${skipped.join(", ")}.`),
     past.length > 0 && h("p", {}, `Left out, as they had begun before it was approved: ${past.join(", ")}.`),
-    table("Days", [`When (${time.zone()})`, "Answer", "Site", "Why", "Lease"], days.map((day) => [
-      time.term(Date.parse(day.start), Date.parse(day.end)), chip(day.status, KINDS[day.status] ?? day.status), day.site ?? "",
-      day.status === "refused" ? h("span", { class: "why" }, time.dated(day.reason ?? "")) : "",
-      day.status === "granted" ? h("a", { class: "whole", href: path(`leases/${encodeURIComponent(day.lease)}`, { project }) }, day.name || day.lease) : ""]))];
+    table("Days", [`When (${time.zone()})`, "Answer", ...more.map(([word]) => word)], days.map((day) => [
+      time.term(Date.parse(day.start), Date.parse(day.end)), chip(day.status, KINDS[day.status] ?? day.status), ...more.map(([, cell]) => cell(day) || "")]))];
 }

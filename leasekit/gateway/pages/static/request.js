@@ -21,12 +21,15 @@ const HELP = {
   group: "All requests of a group are granted together, or none.", group_size: "How many requests the group has.", after: "It is redeemed when this lease is active.",
   configuration: "What drivers are told, a line for each: key=value.", properties: "What the broker is told, a line for each: key=value.", bid: "What one would pay for a unit at most.",
 };
+const RECUR = { every: "On", begin: "At", finish: "To", until: "Last day", zone: "Zone of the hours" };
 const defaultOf = (name) => ({ units: "1", length: "1h" })[name] ?? "";
 
 function made(name, schema, value, types) {
   const start = value ?? defaultOf(name);
-  if (name === "type") return choice(types.map((one) => one.type), start, null, { name });
-  if (name === "site") return choice([["", "any"], ...new Set(types.flatMap((one) => one.classes.map((each) => each.site)))], start, null, { name });
+  // What the address says is asked for, also where there is no such thing: then the answer says so.
+  const among = (known, first) => choice([...first, ...new Set([...known, ...(start ? [start] : [])])], start, null, { name });
+  if (name === "type") return among(types.map((one) => one.type), []);
+  if (name === "site") return among(types.flatMap((one) => one.classes.map((each) => each.site)), [["", "any"]]);
   return inputOf(name, schema, schema.type === "boolean" ? start === "yes" : start, name === "units");
 }
 
@@ -40,11 +43,12 @@ await page(async (place) => {
   const project = projects.includes(shown.project) ? shown.project : projects[0];
   const schema = document_.components.schemas.LeaseRequest.properties;
   const answer = h("div", { class: "answer", role: "status" }, h("p", { class: "dim" }, "Say what you want: the answer comes as you type."));
-  const offers = new Offers(), trying = new Trying(answer, told), inputs = new Map(), recurring = new Recurring(shown);
+  const offers = new Offers(), trying = new Trying(answer, told, named), inputs = new Map(), recurring = new Recurring(shown);
   const templates = new Templates(project, () => body(), () => (recurring.on ? recurring.hours() : null), (name) => inputs.get(name).value);
 
   for (const [name, kind] of Object.entries(schema)) inputs.set(name, made(name, kind, shown[name], types));
-  const of = (name) => field(LABELS[name] ?? words(name), inputs.get(name), HELP[name]);
+  const labelOf = (name) => LABELS[name] ?? words(name);
+  const of = (name) => field(labelOf(name), inputs.get(name), HELP[name]);
   const send = h("button", { class: "do", type: "submit" }, "Request"), tryDays = button("Try", () => form.reportValidity() && askDays(true));
   const form = h("form", { class: "request", on: { input: changed, submit } },
     h("div", { class: "fields" },
@@ -66,6 +70,14 @@ await page(async (place) => {
     return found;
   }
 
+  /** The words of a refusal, which begin with a field of the API, with its label here. */
+  function named(words_) {
+    return words_.replace(/^(?:(?:request|properties)\.)?([a-z_]+): /, (all, name) => {
+      const label = (recurring.on && RECUR[name]) || (schema[name] && labelOf(name));
+      return label ? `${label}: ` : all;
+    });
+  }
+
   function changed() {
     const values = {};
     for (const [name, input] of inputs) values[name] = input.type === "checkbox" ? (input.checked ? "yes" : "") : input.value === defaultOf(name) ? "" : input.value;
@@ -80,7 +92,7 @@ await page(async (place) => {
       fill(answer, h("p", { class: "dim" }, "Try says of each day what would be answered."));
       return;
     }
-    if (form.checkValidity()) trying.try("/leases/dry-run", body(), { project }, 250);
+    trying.tryForm(form, () => ["/leases/dry-run", body(), { project }], 250);
   }
 
   function told(found) {
@@ -105,7 +117,7 @@ await page(async (place) => {
       showDays(answer, await post(`/leases/series${tried ? "/dry-run" : ""}`, series, { project }), project, tried);
     } catch (problem) {
       if (!(problem instanceof Problem)) throw problem;
-      verdict(answer, problem);
+      verdict(answer, problem, named);
       if (problem.code === "approval_needed") refused(problem, [{ series }, project]);
     } finally {
       send.disabled = tryDays.disabled = false;

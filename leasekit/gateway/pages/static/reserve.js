@@ -101,6 +101,7 @@ export class Reserving {
     this.wish.end = end;
     this.start.value = time.toInput(start);
     this.end.value = time.toInput(end);
+    this.end.setCustomValidity("");
     this.#try();
   }
 
@@ -114,7 +115,12 @@ export class Reserving {
     // An input shows minutes: a time that was not typed is the exact one.
     const read = (input, was) => (input.value === time.toInput(was) ? was : time.fromInput(input.value));
     const start = read(this.start, this.wish.start), end = read(this.end, this.wish.end);
-    if (!this.place.checkValidity() || !(end > start)) return;
+    this.end.setCustomValidity(end <= start ? "expected a time after the start" : "");
+    if (!this.place.checkValidity()) {
+      this.offers.clear();
+      this.trying.tryForm(this.place);
+      return;
+    }
     this.wish.start = start;
     this.wish.end = end;
     this.on.changed(this.wish);

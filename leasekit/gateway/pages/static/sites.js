@@ -1,7 +1,7 @@
 // Sites, for those who operate them: units and what ails them, maintenance, delegations, peers; and what one does about it.
 
 import { did, whyForm } from "./acts.js";
-import { Problem, ask, gently, get, here, listen, post } from "./api.js";
+import { Problem, ask, gently, get, here, listen, path, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, table } from "./dom.js";
 import { note, page, setView, view } from "./frame.js";
 import * as time from "./time.js";
@@ -66,7 +66,7 @@ await page(async (place) => {
     const words = Object.entries(one.attributes ?? {}).map(([name, value]) => `${name}=${value}`).join(", ");
     return h("tr", {}, h("td", {}, one.unit, one.differs && h("div", { class: "dim" }, `${one.differs}, unlike the file`)), h("td", {}, one.type),
       h("td", {}, chip(one.state, one.state === "active" ? "leased" : one.state === "out" ? "disabled" : one.state), (one.trouble || one.reason) && h("div", { class: "dim why" }, time.dated(one.trouble || one.reason))),
-      h("td", { class: "code" }, one.lease || one.promised || ""), h("td", {}, words || h("span", { class: "dim" }, "–")), h("td", {}, one.power), h("td", { class: "number" }, String(one.failures)),
+      h("td", { class: "code" }, leaseLink(one.lease || one.promised)), h("td", {}, words || h("span", { class: "dim" }, "–")), h("td", {}, one.power), h("td", { class: "number" }, String(one.failures)),
       h("td", {}, h("span", { class: "group" }, button("Log", () => log(one.unit), { "aria-label": `Log of ${one.unit}` }),
         here.operates && [one.state === "out" || one.state === "disabled"
           ? button("Enable", () => done(`${one.unit} is in service.`, () => post(`/sites/units/${encodeURIComponent(one.unit)}/enable`, {}, { site })), { "aria-label": `Enable ${one.unit}` })
@@ -78,7 +78,7 @@ await page(async (place) => {
   function showWindows() {
     fill(windows, h("h2", {}, "Maintenance"), shown.maintenance.length ? table("Maintenance", ["Units", `From (${time.zone()})`, "To", "Why", "Leases that it hits", h("span", { class: "hidden" }, "Do")], shown.maintenance.map((one) => [
       one.units.length > 6 ? `${one.units.slice(0, 6).join(", ")} and ${one.units.length - 6} more` : one.units.join(", "), at(one.start), Date.parse(one.end) > FAR ? "until it is removed" : at(one.end), one.reason,
-      one.leases.length ? one.leases.map((hit) => h("div", {}, `${hit.holder}: `, h("code", {}, hit.lease), ` ends ${at(hit.end)}`)) : h("span", { class: "dim" }, "none"),
+      one.leases.length ? one.leases.map((hit) => h("div", {}, `${hit.holder}: `, leaseLink(hit.lease), ` ends ${at(hit.end)}`)) : h("span", { class: "dim" }, "none"),
       here.operates ? button("Remove", () => done("There is no such window any more.", () => post(`/maintenance/${encodeURIComponent(one.window)}/remove`, {}, { site })), { "aria-label": `Remove maintenance of ${one.units[0] ?? ""}` }) : ""])) : h("p", { class: "dim" }, "None."));
   }
 
@@ -104,8 +104,9 @@ await page(async (place) => {
 
   function maintenanceForm(list) {
     const types = [...new Set(list.map((one) => one.type))];
-    const type = choice([["", "the units below"], ...types.map((one) => [one, `all of ${one}`])], "", null, { name: "type" });
-    const which = h("select", { multiple: true, size: 6, name: "units" }, list.map((one) => h("option", { value: one.unit }, `${one.unit} (${one.type}, ${one.state})`)));
+    // Without a type, and without units, all of the site would be meant.
+    const type = choice([["", "the units below"], ...types.map((one) => [one, `all of ${one}`])], "", (value) => { which.required = !value; }, { name: "type" });
+    const which = h("select", { multiple: true, size: 6, name: "units", required: true }, list.map((one) => h("option", { value: one.unit }, `${one.unit} (${one.type}, ${one.state})`)));
     const start = h("input", { type: "datetime-local", name: "start" }), end = h("input", { type: "datetime-local", name: "end" }), reason = h("input", { name: "reason", maxlength: 1000 });
     const close = h("input", { type: "checkbox", name: "close" });
     const body = () => ({
@@ -124,6 +125,10 @@ await page(async (place) => {
   listen({ all: true }, (event) => { if (!event || event.actor === site) soon(); }, soon);
   window.addEventListener("zone", load);
 });
+
+function leaseLink(id) {
+  return id ? h("a", { class: "code", href: path(`leases/${encodeURIComponent(id)}`) }, id) : "";
+}
 
 function open(form) {
   fill(dialog, form);

@@ -117,7 +117,7 @@ await page(async (place) => {
   function changed() {
     setView({ sites: wordOf(sites, SITE), links: wordOf(links, LINK), length: length.value === "1h" ? "" : length.value, start: start.value });
     fill(picture, drawing({ sites, links: named() }, []));
-    if (form.checkValidity()) trying.try("/topologies/dry-run", { request: request() }, { project }, 400);
+    trying.tryForm(form, () => ["/topologies/dry-run", { request: request() }, { project }], 400);
   }
 
   function told(found) {
