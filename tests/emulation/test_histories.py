@@ -16,7 +16,15 @@ from leasekit.config.load import load
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import MINUTE, SECOND
 from leasekit.emulation.emulated import action_model
-from leasekit.emulation.histories import LEASES, TRANSITIONS, compare_with_daemons, export
+from leasekit.emulation.histories import (
+    LEASES,
+    TRANSITIONS,
+    LeaseHistory,
+    LoggedStep,
+    compare,
+    compare_with_daemons,
+    export,
+)
 from leasekit.emulation.world import World
 from leasekit.stores.sqlite import SqliteStore
 
@@ -112,6 +120,19 @@ def test_the_first_difference_is_named(deploy_file: Path) -> None:
     assert first["daemons"] == "ticket_refused to failed/-"
     assert first["emulated"] == "ticket to ticketed/-"
     assert found["same"] < found["leases"]
+
+
+def test_what_a_lease_that_goes_on_holds_is_compared() -> None:
+    """Where nothing else of it differs, though the last that has happened to it is too late to be compared; not where
+    only one side has come that far.
+    """
+    steps = (LoggedStep(0, "ask", "nascent/ticketing"), LoggedStep(58 * SECOND, "extend", "active/extending_ticket"))
+    daemons = LeaseHistory("guest", "l-1", "static", "", "vm", "site", 2, 0, MINUTE, "active", "", steps)
+    emulated = daemons._replace(units=3)
+    ((_, lease, *differs),), same, of = compare([daemons], [emulated], 55 * SECOND, 5 * SECOND)
+    assert (lease, differs, same, of) == ("guest: static/vm", ["units", "2", "3"], 0, 1)
+    behind = emulated._replace(transitions=steps[:1])
+    assert compare([daemons], [behind], 55 * SECOND, 5 * SECOND) == ([], 1, 1)
 
 
 def test_instants_are_the_same_within_a_span(deploy_file: Path) -> None:
