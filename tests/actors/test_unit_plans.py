@@ -10,6 +10,7 @@ import pytest
 from deployed_world import DeployedWorld
 
 from leasekit.actors.site.plans import AHEAD
+from leasekit.config.load import load
 from leasekit.core.reasons import read, words
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Instant, Term
 
@@ -147,11 +148,32 @@ def test_a_filter_of_the_guest_s_own(world: DeployedWorld) -> None:
 
 
 def test_a_lease_that_is_closed_leaves_its_plan(world: DeployedWorld) -> None:
-    """The same units are planned for the next one."""
+    """The same units can be planned for the next one."""
     first = ask(world, 3, world.now + HOUR, filter="gpu == no")
     assert not world.command("web", "lease.close", lease=first).error
     world.pass_time(SECOND)
-    assert planned(world, ask(world, 3, world.now + HOUR, filter="gpu == no")) == ["c", "b", "a"]
+    assert sorted(planned(world, ask(world, 3, world.now + HOUR, filter="gpu == no"))) == ["a", "b", "c"]
+
+
+def test_a_lease_before_others_has_what_is_free_until_then(world: DeployedWorld) -> None:
+    """Units that are planned for later are planned for who comes and goes before."""
+    now = world.now
+    for hours in (5, 3, 1, 4, 2):
+        lease = ask(world, 3, now + hours * HOUR, filter="gpu == no")
+        assert sorted(planned(world, lease)) == ["a", "b", "c"]
+
+
+def test_a_unit_that_the_file_names_no_more_is_planned_for_nobody(world: DeployedWorld, tmp_path: Path) -> None:
+    """The site finds another when it starts again."""
+    start = world.now + HOUR
+    later = ask(world, 1, start, filter="gpu == no")
+    assert planned(world, later) == ["c"]
+    (tmp_path / "world.toml").write_text(TEXT.replace('"b", "c"', '"b"'))
+    world.deployment = load(tmp_path / "world.toml", tmp_path / "state")
+    world.restart("site")
+    assert planned(world, later) == ["b"] and log(world, later) == ["b, not c"]
+    world.run_until(start + MINUTE)
+    assert shown(world, later)["units"] == ["b"]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -130,7 +130,7 @@ class Authority(Server[SiteLease]):
         voids = ClaimVoids(claims, leases, ends, accusations, updates.contract)
         maintenance = Maintenance(kernel, leases, calendars, issued, self.notices)
         self.unit_changes = unit_changes = UnitChanges(kernel, leases, calendars, self.delegations, settings.serves)
-        unit_changes.told += [self.calendars.keep_out, maintenance.tell_of_gone]
+        unit_changes.told += [self.calendars.keep_out, maintenance.tell_of_gone, plans.inventory_changed]
         for part in (
             saved, claims, self.delegations, self.incidents, outages, failures, calendars, self.closes, early_ends,
             UnitMoves(leases, units, calendars, replacements, assignment),
