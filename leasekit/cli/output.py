@@ -173,8 +173,8 @@ def properties_of(thing: Mapping[str, Any]) -> str:
 
 
 def classes_of(thing: Mapping[str, Any]) -> str:
-    """How many units of each class a claim counts, in one line."""
-    return " ".join(f"{one['class'][:8]}:{one['units']}" for one in thing["classes"])
+    """How many units of each class a claim counts, in one line; those without attributes have no class to name."""
+    return " ".join(f"{one['class'][:8]}:{one['units']}" for one in thing["classes"] if one["class"])
 
 
 def pairs(properties: Mapping[str, Any]) -> str:
