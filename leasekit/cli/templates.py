@@ -51,9 +51,12 @@ def show(place: DeployPlace = DAEMON, name: str = _NAME, project: str = _PROJECT
     Example:
       leasekit template show lab --url https://lab.example
     """
-    return found(place, name, project), lambda one: print_fields(
-        [*one.items(), *one["request"].items(), *(one["days"] or {}).items()]
-    )
+
+    def shown(one: Mapping[str, Any]) -> None:
+        own = [item for item in one.items() if item[0] not in ("request", "days")]
+        print_fields([*own, *one["request"].items(), *(one["days"] or {}).items()])
+
+    return found(place, name, project), shown
 
 
 @command(template, zoned=True)

@@ -136,7 +136,7 @@ def check_recurs(request: LeaseRequest) -> None:
     """Raises :class:`ProblemError` for a request that says what only one that does not recur can say."""
     for name in NOT_OF_SERIES:
         if getattr(request, name):
-            raise unprocessable(f"request.{name}: goes without every")
+            raise unprocessable(f"request.{name}: found one, expected none where days are said (every)")
 
 
 def recurrence(body: SeriesHours, until: date) -> Recurrence:

@@ -287,7 +287,7 @@ def test_a_template_of_what_recurs(run: CommandLine) -> None:
     assert "--for goes without --every" in run(f"{use} --until 2031-01-08 --for 1h", status=2)
     wrong = run("template save x vm 2 --every mon --from 9:00 --project alpha", status=2)
     assert "--every, --from and --to go together" in wrong
-    assert "request.length: goes without every" in run(
+    assert "request.length: found one, expected none where days are said (every)" in run(
         f"template save x vm 2 --for 1h {hours} --project alpha", status=1
     )
     run("template remove course --project alpha")

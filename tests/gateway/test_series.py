@@ -102,7 +102,7 @@ def test_what_can_not_be_asked_for_leaves_nothing(user: httpx.Client, leased: Le
         ({"until": "2031-01-05"}, "every: no such day is left"),
         ({"until": "2050-01-01"}, "until: expected at most 400 leases"),
         ({"until": "soon"}, "until: found 'soon'"),
-        ({"request": {"type": "vm", "length": "1h"}}, "request.length: goes without every"),
+        ({"request": {"type": "vm", "length": "1h"}}, "request.length: found one, expected none"),
         ({"request": {"type": "vm", "units": 1, "elastic": 2}}, "elastic: found 2"),
     ],
 )

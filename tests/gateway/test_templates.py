@@ -74,7 +74,7 @@ def test_a_template_takes_the_place_of_ones_own(gateway: GatewayUnderTest, user:
         ({"name": "x", "request": {**WISH, "start": "2031-01-01T00:00:00Z"}}, "request.start: found an instant"),
         ({"name": "x", "request": {**WISH, "elastic": 3}}, "elastic: found 3"),
         ({"name": "x", "request": {**WISH, "needs": {"cpu": "much"}}}, "needs: "),
-        ({"name": "x", "request": WISH, "days": DAYS}, "request.length: goes without every"),
+        ({"name": "x", "request": WISH, "days": DAYS}, "request.length: found one, expected none"),
         ({"name": "x", "request": {"type": "vm"}, "days": {**DAYS, "every": "mun"}}, "every: found mun"),
         ({"name": "x", "request": {"type": "vm"}, "days": {**DAYS, "finish": "9:00"}}, "finish: found 9:00"),
         ({"name": "x", "request": {"type": "vm"}, "days": {**DAYS, "zone": "Mars"}}, "zone: found Mars"),
