@@ -29,7 +29,7 @@ from leasekit.core.protocol.codec import encode_batch
 from leasekit.core.protocol.messages import NEW, Plan, Redeem, RequestTicket
 from leasekit.core.time import HOUR, Term
 from leasekit.core.topology import read_topology
-from leasekit.runtime.tls import Tls
+from leasekit.runtime.sockets import Tls
 
 NAME: Final = "mallory"
 BATCH: Final = 256

@@ -24,10 +24,10 @@ from leasekit.core.leases import authority as au
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteClaim, SiteLease, SiteUnit
 from leasekit.core.mappers import AuthorityCycle, AuthorityDecision
+from leasekit.core.properties import Vector
 from leasekit.core.schema import Change
 from leasekit.core.steps import Command, Input, Turn, TurnDone
 from leasekit.core.time import DAY, HOUR, Term
-from leasekit.core.vectors import Vector
 from leasekit.emulation.world import World
 from leasekit.policies.authority.preemption import HostPreemptionMapper, HostPreemptionSettings
 from leasekit.policies.broker.fcfs import Fcfs

@@ -27,7 +27,7 @@ from _report import Result, emit, result
 from leasekit.config.keys import load_key
 from leasekit.core.time import MINUTE
 from leasekit.runtime.client import ControlClient
-from leasekit.runtime.tls import TlsError
+from leasekit.runtime.sockets import TlsError
 
 RATIO = 5.0
 """How many times its latency at rest an honest guest's p99 may be under any flood."""

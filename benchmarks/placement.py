@@ -20,15 +20,7 @@ from statistics import median
 
 from _report import Result, emit, result
 
-from leasekit.emulation.placement import (
-    SEARCHED,
-    Found,
-    YieldCase,
-    YieldFound,
-    cases,
-    compare,
-    solved,
-)
+from leasekit.emulation.placement import SEARCHED, Found, YieldCase, YieldFound, cases, compare, solved
 from leasekit.policies.authority.placing.improve import improved
 from leasekit.policies.authority.placing.instance import compiled
 from leasekit.policies.authority.placing.model import YieldHost, YieldProblem, YieldTask

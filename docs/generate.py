@@ -23,26 +23,24 @@ import mapper_api
 from leasekit.actors import settings as actor_settings
 from leasekit.cli.main import LazyGroup, cli
 from leasekit.config.jobs import JobsSpec
-from leasekit.config.shell import ShellSettings, TransportSettings
+from leasekit.config.tables import ShellSettings, TransportSettings
 from leasekit.core.leases import authority, broker, delegation, membership, outage, power, returns, service_manager
 from leasekit.core.leases.machine import NONE, Joint, TransitionTable
 from leasekit.core.time import format_duration
 from leasekit.gateway.app import routes
 from leasekit.policies.authority.energy import EnergySettings
-from leasekit.policies.authority.energy_forecast import EwmaSettings
-from leasekit.policies.authority.energy_plan import EnergyPowerSettings
+from leasekit.policies.authority.energy_plan import EnergyPowerSettings, EwmaSettings
 from leasekit.policies.authority.preemption import HostPreemptionSettings, RetrySettings
 from leasekit.policies.authority.weighing import HostWeigherSettings, WeighingSettings
 from leasekit.policies.authority.yields import YieldSettings
-from leasekit.policies.broker.backfill import WaitingSettings
 from leasekit.policies.broker.capacity import SiteFilterSettings, SiteWeigherSettings
 from leasekit.policies.broker.fair_share import FairShareSettings
 from leasekit.policies.broker.fcfs import FcfsSettings
 from leasekit.policies.broker.preemption import PreemptionSettings
-from leasekit.policies.broker.priority import PrioritySettings
 from leasekit.policies.broker.quotas import QuotaSettings
 from leasekit.policies.broker.spot import SpotSettings
 from leasekit.policies.broker.turn import StandardSettings
+from leasekit.policies.broker.waiting import PrioritySettings, WaitingSettings
 from leasekit.policies.guest.filters import FlopFlipSettings
 from leasekit.policies.guest.load_following import LoadFollowingSettings
 from leasekit.policies.guest.replaying import ReplaySettings, UsersSettings

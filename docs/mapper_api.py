@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Final
 
-from leasekit.core import fitting, jobs, mappers, requests, signals, time, timetable
+from leasekit.core import fitting, mappers, requests, signals, time, timetable
 from leasekit.core.leases import authority, service_manager
 
 SECTION: Final = re.compile(r"^# -- (\w+) -+$", re.MULTILINE)
@@ -40,7 +40,7 @@ PARTS: Final[Mapping[type, Sequence[str]]] = {
         "available", "earliest", "free_at", "capacity_at", "reserved_at", "reserve", "change", "release",
     ),
     signals.SignalSoFar: ("value", "mean", "peak", "sampled", "first", "end", "covers"),
-    jobs.ReplayedJob: jobs.ReplayedJob._fields,
+    requests.ReplayedJob: requests.ReplayedJob._fields,
     signals.Signal: ("value", "mean", "peak", "sampled", "first", "end", "covers"),
 }  # fmt: skip
 """What a mapper may call of what fields are made of."""

@@ -14,20 +14,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import click
 
-from leasekit.cli.options import FILE, Shown, argument, command, option
-from leasekit.cli.output import (
-    Told,
-    clean,
-    console,
-    listing,
-    note,
-    print_table,
-    properties_of,
-)
+from leasekit.cli.options import FILE, Shown, argument, at, command, now, option, term_columns, to_second
+from leasekit.cli.output import Told, clean, console, listing, note, print_table, properties_of
 from leasekit.cli.peer import add_delegation_commands, add_eviction, state_of
 from leasekit.cli.places import BROKER, DeployPlace
 from leasekit.cli.ticket import key_words, known_names, stored_rows
-from leasekit.cli.times import at, now, term_columns, to_second
 from leasekit.core.accounts import PRICE, prices_of
 from leasekit.core.claims.signed import decode_statement
 from leasekit.core.errors import LeasekitError

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leasekit.cli.options import DAEMONS, FILE_AND_ACTORS, Shown, argument, command, option
+from leasekit.cli.options import DAEMONS, FILE_AND_ACTORS, Shown, argument, command, now, option, to_second
 from leasekit.cli.output import listing, note, print_table
 from leasekit.cli.peer import difference_in_words
 from leasekit.cli.places import DeployPlace
-from leasekit.cli.times import now, to_second
 from leasekit.core.accounts import KEYS
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import DAY, HOUR, Instant, format_duration

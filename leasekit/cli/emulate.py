@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leasekit.cli.options import Shown, argument, command, option
+from leasekit.cli.options import SPAN, Count, Number, Shown, argument, command, option
 from leasekit.cli.output import console, listing, note, print_table
-from leasekit.cli.times import SPAN, Count, Number
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import Duration
 

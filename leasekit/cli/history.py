@@ -8,10 +8,9 @@ from typing import Final
 
 import click
 
-from leasekit.cli.options import Shown, command, option
+from leasekit.cli.options import Shown, at, command, option
 from leasekit.cli.output import listing, note
 from leasekit.cli.places import DeployPlace
-from leasekit.cli.times import at
 from leasekit.config.instants import dated
 from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import mark

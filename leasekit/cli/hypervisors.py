@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import click
 
-from leasekit.cli.options import Shown, argument, command, option
+from leasekit.cli.options import Shown, argument, command, now, option, to_second
 from leasekit.cli.output import listing
 from leasekit.cli.places import SITE, DeployPlace
-from leasekit.cli.times import now, to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import counted
 from leasekit.core.time import INSTANT_MAX, MINUTE, SECOND, Duration, Instant, format_duration

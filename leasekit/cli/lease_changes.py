@@ -11,11 +11,10 @@ import click
 from click.core import ParameterSource
 
 from leasekit.cli.lease_looks import show_lease
-from leasekit.cli.options import FILE_OR_INPUT, Shown, argument, command, option
+from leasekit.cli.options import FILE_OR_INPUT, TERM, Count, Shown, argument, command, now, option, to_second
 from leasekit.cli.output import listing, note, print_lines
 from leasekit.cli.places import GUEST, DeployPlace
 from leasekit.cli.templates import found as template_of
-from leasekit.cli.times import TERM, Count, now, to_second
 from leasekit.cli.topology import request_topology
 from leasekit.cli.watching import ACTIVE, GRANTED, Following, WatchOutcome, followed
 from leasekit.cli.wishes import ANSWER_WITHIN, CONFIGURATION, HOURS, WISH, Hours

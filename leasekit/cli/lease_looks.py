@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leasekit.cli.options import FILE_THERE, Shown, argument, command, option
+from leasekit.cli.options import FILE_THERE, Count, Shown, argument, command, now, option, show_when, to_second
 from leasekit.cli.output import (
     clean,
     listing,
@@ -26,7 +26,6 @@ from leasekit.cli.output import (
     print_table,
 )
 from leasekit.cli.places import GUEST, DeployPlace, is_there
-from leasekit.cli.times import Count, now, show_when, to_second
 from leasekit.config.instants import dated, shown
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.machine import NONE
@@ -376,7 +375,7 @@ def ssh(
     import subprocess
     import tempfile
 
-    from leasekit.drivers.ssh_login import login_of
+    from leasekit.drivers.ssh import login_of
 
     program = shutil.which("ssh")
     if program is None:

@@ -20,7 +20,7 @@ import attrs
 import click
 
 from leasekit.cli.emulate import progress_bars, went_wrong
-from leasekit.cli.options import FILE_OR_INPUT, SAVING, Shown, argument, command, option
+from leasekit.cli.options import FILE_OR_INPUT, SAVING, Count, Number, Shown, argument, command, option
 from leasekit.cli.output import (
     STANDARD_INPUT,
     WrongInputError,
@@ -32,7 +32,6 @@ from leasekit.cli.output import (
     print_json,
     print_table,
 )
-from leasekit.cli.times import Count, Number
 from leasekit.core.errors import LeasekitError
 from leasekit.core.json_text import JsonError, read_json
 from leasekit.core.settings import SettingsError

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 import click
 
-from leasekit.cli.options import FILE, Shown, argument, command, option
+from leasekit.cli.options import FILE, TERM, Count, Shown, argument, at, command, option, to_second
 from leasekit.cli.output import listing, print_lines
 from leasekit.cli.places import DeployPlace
-from leasekit.cli.times import TERM, Count, at, to_second
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import Instant
 

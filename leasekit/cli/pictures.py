@@ -22,7 +22,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from leasekit.cli.broker import GONE, OTHERS, Calendar, Step, taken
-from leasekit.cli.times import to_second
+from leasekit.cli.options import to_second
 from leasekit.config.instants import CALENDAR_END
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import Instant, Term

@@ -15,8 +15,8 @@ from leasekit.cli.places import DeployPlace
 from leasekit.cli.wishes import NEEDS, needs_as_written
 from leasekit.config.instants import format_instant
 from leasekit.core.errors import LeasekitError
+from leasekit.core.properties import Vector
 from leasekit.core.time import Duration, Instant, format_duration
-from leasekit.core.vectors import Vector
 
 _PROJECT: Final[Any] = option("The project, where one has several.", metavar="NAME")
 

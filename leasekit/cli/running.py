@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from leasekit.actors.settings import GuestSettings
-from leasekit.cli.options import DAEMON, argument, command, option
+from leasekit.cli.options import DAEMON, Count, argument, command, option
 from leasekit.cli.output import note
 from leasekit.cli.places import GUEST, DeployPlace
-from leasekit.cli.times import Count
 from leasekit.cli.watching import followed
 from leasekit.config.instants import dated
 from leasekit.core.errors import LeasekitError

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from leasekit.cli.options import argument, command, option
+from leasekit.cli.options import Count, argument, command, option
 from leasekit.cli.output import note
-from leasekit.cli.times import Count
 
 
 @command(None)

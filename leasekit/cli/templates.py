@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from leasekit.cli.options import DAEMON, Shown, argument, command, option
+from leasekit.cli.options import DAEMON, Shown, argument, command, option, zone_of
 from leasekit.cli.output import listing, print_fields, print_lines
 from leasekit.cli.places import DeployPlace
-from leasekit.cli.times import zone_of
 from leasekit.cli.wishes import HOURS, WISH, Hours, as_body
 
 _PROJECT: Any = option("The project, where one has several.", metavar="PROJECT")

@@ -14,10 +14,9 @@ from typing import Any, Final
 
 import click
 
-from leasekit.cli.options import Shown, argument, command, option
+from leasekit.cli.options import TERM, Count, Shown, argument, command, now, option, to_second
 from leasekit.cli.output import classes_of, listing, note, print_fields
 from leasekit.cli.places import FILE_VARIABLE, GUEST, DeployPlace, Stored
-from leasekit.cli.times import TERM, Count, now, to_second
 from leasekit.core.answers import describe_counts, plain
 from leasekit.core.claims.claim import DEPTH_DEFAULT, DEPTH_MAX, Claim, Ticket, TicketVerifier, decode_ticket
 from leasekit.core.claims.evidence import (

@@ -17,15 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 from leasekit.actors.settings import GuestSettings
-from leasekit.cli.options import Shown, argument, command, option
-from leasekit.cli.output import (
-    clean,
-    console,
-    listing,
-    print_fields,
-)
+from leasekit.cli.options import Count, Shown, argument, command, now, option, parse_when, term_columns, to_second
+from leasekit.cli.output import clean, console, listing, print_fields
 from leasekit.cli.places import GUEST, DeployPlace
-from leasekit.cli.times import Count, now, parse_when, term_columns, to_second
 from leasekit.cli.watching import followed
 from leasekit.config.instants import parse_instant
 from leasekit.core.errors import LeasekitError

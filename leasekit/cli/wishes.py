@@ -10,13 +10,12 @@ import click
 from click.core import ParameterSource
 
 from leasekit.actors.settings import GuestSettings
-from leasekit.cli.options import argument, gathered, option
-from leasekit.cli.times import Count, Parsed, zone_of
+from leasekit.cli.options import Count, Parsed, argument, gathered, option, zone_of
 from leasekit.config.instants import WEEKDAYS, on_clock, parse_clock, zone_named
 from leasekit.config.recurrence import Recurrence, weekdays
+from leasekit.core.properties import Vector, read_amount, written
 from leasekit.core.requests import NOTICE, REQUEUE, TERMINATE, WantedLease
 from leasekit.core.time import SECOND, Duration, Instant, format_duration, parse_duration
-from leasekit.core.vectors import Vector, read_amount, written
 
 ANSWER_WITHIN: Duration = GuestSettings().request_timeout
 CONFIGURATION: Any = option("Configuration property, told to the site (repeat it).", "--config")

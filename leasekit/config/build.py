@@ -21,7 +21,7 @@ from leasekit.config.tables import DriverSpec, PeerSpec, Permission
 from leasekit.config.traces import SignalSpec, data_dir, open_signal
 from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.drivers import Driver
-from leasekit.core.jobs import ReplayedJob
+from leasekit.core.requests import ReplayedJob
 from leasekit.core.schema import History, Store
 from leasekit.core.settings import SettingsError
 from leasekit.core.signals import Signal, SignalSoFar

@@ -13,9 +13,8 @@ from leasekit.actors.settings import ActorSettings, AuthoritySettings, BrokerSet
 from leasekit.config.emulation import EmulationSpec, RunSpec
 from leasekit.config.gateway import GatewaySpec
 from leasekit.config.jobs import JobsSpec
-from leasekit.config.shell import ShellSettings, TransportSettings
 from leasekit.config.sockets import can_be_dialled
-from leasekit.config.tables import DriverSpec, PeerSpec, Permission, Role
+from leasekit.config.tables import DriverSpec, PeerSpec, Permission, Role, ShellSettings, TransportSettings
 from leasekit.config.traces import SignalSpec
 
 

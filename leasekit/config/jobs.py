@@ -21,8 +21,8 @@ import attrs
 from leasekit.config.instants import instant_setting
 from leasekit.config.traces import SwfJob, TraceError, is_number, missing_traces, opened, swf_jobs, wrong
 from leasekit.core.draws import Distribution, Exponential, Lognormal, uniform
-from leasekit.core.jobs import ReplayedJob
 from leasekit.core.properties import EMPTY
+from leasekit.core.requests import ReplayedJob
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import DAY, INSTANT_MAX, MINUTE, SECOND, Duration, Instant
 

@@ -23,7 +23,6 @@ from leasekit.config.jobs import JobsSpec
 from leasekit.config.keys import KeyFileMissing, check_key, load_public, looks_like_key
 from leasekit.config.resources import Context, check_switched, check_units, resolve_drivers, resolve_given, resolve_site
 from leasekit.config.sense import odd, senseless
-from leasekit.config.shell import TransportSettings
 from leasekit.config.sockets import (
     ALLOWED,
     FILE_MAX,
@@ -34,6 +33,7 @@ from leasekit.config.sockets import (
     socket_path,
     state_folder,
 )
+from leasekit.config.tables import TransportSettings
 from leasekit.config.traces import SignalSpec
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.signals import Signal, SignalSoFar

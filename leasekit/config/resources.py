@@ -19,10 +19,9 @@ from leasekit.config.tables import DriverSpec
 from leasekit.core.claims.claim import DEGREE_ONE
 from leasekit.core.drivers import UNIT_ID, UNIT_ID_ALLOWED, OnlyUnits
 from leasekit.core.leases.power import power_driver
-from leasekit.core.properties import CAPS, MIGRATES, SAVES
+from leasekit.core.properties import CAPACITY, CAPS, MIGRATES, SAVES, THOUSAND, host_attributes
 from leasekit.core.settings import setting_fields, structure
 from leasekit.core.time import format_duration
-from leasekit.core.vectors import CAPACITY, THOUSAND, host_attributes
 from leasekit.drivers.null import NullSettings
 from leasekit.drivers.registry import TIMEOUT, action_timeout, capabilities, driver_names, only_units
 

@@ -1,12 +1,12 @@
 """Timetables of a divided type: what is free of each resource of its hosts, seen in units of one size.
 
-What is booked of hosts is booked by class and resource (:func:`leasekit.core.vectors.weigh`), in one timetable each,
+What is booked of hosts is booked by class and resource (:func:`leasekit.core.properties.weigh`), in one timetable each,
 together a :class:`ClassedTimetable` of *pools*. Who asks for machines, or for whole hosts, wants to know how many of
 these are free: a :class:`DividedTimetable` says that of the same pools for any needs. What is booked in one view is
 booked in all.
 
 How much a class has in all is not what fits: pieces of several hosts make no machine. A site plans places
-for what it takes (:mod:`leasekit.actors.site.hosts`), and says how much any one host of a class has left, as long as
+for what it takes (in its calendars), and says how much any one host of a class has left, as long as
 that is less than a host has: a :class:`Ceiling`. Here a machine is known to fit in a host by itself, and to need no
 more than a host has left.
 """
@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Final, NoReturn, TypeAlias
 
-from leasekit.core.properties import Counts
+from leasekit.core.properties import AMOUNT_MAX, WHOLE, Counts, HostClasses, Vector, amount, pool
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Shortfall, Timetable
-from leasekit.core.vectors import AMOUNT_MAX, WHOLE, HostClasses, Vector, amount, pool
 
 
 class SizedTimetable(Timetable):

@@ -15,12 +15,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties
+from leasekit.core.properties import EMPTY, NO_UNITS, WHOLE, Counts, Properties, Sizes, Vector
 from leasekit.core.requests import TERMINATE
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Timetable
 from leasekit.core.topology import TopologyRequest
-from leasekit.core.vectors import WHOLE, Sizes, Vector
 
 VERSION: Final = 3
 EMPTY_CLASSES: Final[Mapping[bytes, Properties]] = MappingProxyType({})
@@ -56,7 +55,7 @@ class PendingRequest(NamedTuple):
     site has confirmed the modify. A ``new`` one that holds units from ``held_from`` on, which is to come, asks for
     another ticket in the place of that one: it may have what it gives up, and anything else. ``classes`` says how many
     units of each class it holds; an extend or modify goes on with these.
-    ``needs`` is what each machine needs of a host (:data:`~leasekit.core.vectors.WHOLE`: whole units are asked for).
+    ``needs`` is what each machine needs of a host (:data:`~leasekit.core.properties.WHOLE`: whole units are asked for).
     ``deadline`` is the last instant at which an answer is of use. ``priority`` is the class of the holder and the
     request's own priority, added up. ``bid`` is what a preemptible one pays at most for a unit and billing period.
     """
@@ -465,7 +464,7 @@ class Demand(NamedTuple):
     gives up: those of another class won't do, unless ``op`` is ``replace`` and there are none (empty: any will do).
 
     Of a divided type, ``sizes`` is what one unit of each of these classes takes, ``needs`` what was asked for a machine
-    (:data:`~leasekit.core.vectors.WHOLE`: for whole hosts), and ``places`` the hosts on which the units that are
+    (:data:`~leasekit.core.properties.WHOLE`: for whole hosts), and ``places`` the hosts on which the units that are
     missing have their places; when it shrinks, those of the units that it keeps. Of other types ``places`` are units
     that were planned for a new lease, and can be had: a mapper that gives these says so by ``plans = True``.
     """

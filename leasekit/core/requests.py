@@ -1,4 +1,5 @@
-"""What a request can say, by its request properties (paper section 3.1; the names are a convention that core keeps).
+"""What a request can say, by its request properties (paper section 3.1; the names are a convention that core keeps);
+and jobs that guests replay.
 
 =================  =====================================================================================
 property           meaning
@@ -29,7 +30,7 @@ keep               of a lease that names its victims, and has units of several c
 keepalive          the lease is closed when its holder was not heard of for so long, through a gateway
 series             the lease is one of several that recur: all of them have the same
 exclude_sites      names of sites that won't do, separated by commas
-needs.RESOURCE     what each machine needs of a host (:mod:`leasekit.core.vectors`); without, whole units are meant
+needs.RESOURCE     what each machine needs of a host (:mod:`leasekit.core.properties`); without, whole units are meant
 =================  =====================================================================================
 
 Anything else passes through untouched.
@@ -43,10 +44,20 @@ from typing import Any, Final, NamedTuple
 import attrs
 
 from leasekit.core.errors import CommandError
-from leasekit.core.properties import NO_UNITS, Counts, Properties, counts
+from leasekit.core.properties import (
+    EMPTY,
+    NEEDS,
+    NO_UNITS,
+    WHOLE,
+    Counts,
+    Properties,
+    Vector,
+    as_properties,
+    counts,
+    needs_of,
+)
 from leasekit.core.reasons import counted, mark
 from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant, Term, format_duration, parse_duration
-from leasekit.core.vectors import NEEDS, WHOLE, Vector, as_properties, needs_of
 
 TRUE, FALSE = "true", "false"
 KEEP: Final = "keep"
@@ -332,3 +343,24 @@ def _counts(text: str) -> Counts:
         return counts((bytes.fromhex(class_), int(units)) for class_, _, units in pairs)
     except ValueError:
         raise CommandError(f"properties.{KEEP}: found {text!r:.80}, expected CLASS:UNITS, the class in hex") from None
+
+
+class ReplayedJob(NamedTuple):
+    """One piece of work: asked for at ``submit``, to begin at ``start`` (``latest`` at the latest; -1: as its guest
+    says) on ``units`` for ``estimate``, of which it takes ``run``. Instants and durations in milliseconds.
+
+    ``type`` and ``site`` are empty where the log says none; ``holder`` is whose it is, ``?`` where that is not known.
+    """
+
+    id: str
+    holder: str
+    submit: Instant
+    start: Instant
+    latest: Instant
+    units: int
+    estimate: Duration
+    run: Duration
+    type: str = ""
+    site: str = ""
+    priority: int = 0
+    properties: Properties = EMPTY

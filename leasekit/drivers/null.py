@@ -18,9 +18,8 @@ import trio
 from leasekit.core.draws import Distribution, Fixed
 from leasekit.core.drivers import DROP, NOT_RESUMED, RESUME, SAVE, UNIT_CAP, DriverError, ProbeResult, UnitContext
 from leasekit.core.leases.power import OPERATIONS, POWER_OFF, SUSPEND
-from leasekit.core.properties import EMPTY, Properties, valid_properties
+from leasekit.core.properties import CPU, EMPTY, NEEDS, Properties, valid_properties
 from leasekit.core.time import SECOND, Duration
-from leasekit.core.vectors import CPU, NEEDS
 from leasekit.drivers.names import unknown_operation
 
 Operation: TypeAlias = Literal[

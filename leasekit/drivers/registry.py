@@ -76,7 +76,7 @@ class LazyDriver:
 
 
 BUILT_IN: Final[Mapping[str, DriverFactory]] = {
-    "ansible": LazyDriver("leasekit.drivers.ansible", "AnsibleDriver"),
+    "ansible": LazyDriver("leasekit.drivers.ssh", "AnsibleDriver"),
     "link": LazyDriver("leasekit.drivers.link.driver", "LinkDriver"),
     "baremetal": LazyDriver("leasekit.drivers.baremetal.driver", "BareMetalDriver"),
     "libvirt": LazyDriver("leasekit.drivers.libvirt.driver", "LibvirtDriver"),
@@ -91,7 +91,6 @@ BUILT_IN: Final[Mapping[str, DriverFactory]] = {
 
 if TYPE_CHECKING:
     # Lazy drivers are named by text, which no type checker follows: here it sees that each is what it stands for.
-    from leasekit.drivers.ansible import AnsibleDriver
     from leasekit.drivers.baremetal.driver import BareMetalDriver
     from leasekit.drivers.directory.publishing import PublishingDriver
     from leasekit.drivers.libvirt.driver import LibvirtDriver
@@ -99,7 +98,7 @@ if TYPE_CHECKING:
     from leasekit.drivers.power.driver import PowerDriver
     from leasekit.drivers.process.driver import ProcessDriver
     from leasekit.drivers.script import ScriptDriver
-    from leasekit.drivers.ssh import SshDriver
+    from leasekit.drivers.ssh import AnsibleDriver, SshDriver
     from leasekit.drivers.xen.driver import XenDriver
 
     _DRIVERS: tuple[DriverFactory, ...] = (
@@ -219,7 +218,7 @@ async def examine(kind: str, settings: Mapping[str, Any], where: str, *, base: P
     if not any(finding.verdict == "missing" for finding in found):
         found += _made(factory, structured)
     if publish is not None:
-        from leasekit.drivers.examining_publish import examine_publishing
+        from leasekit.drivers.directory.publishing import examine_publishing
 
         found += await examine_publishing(publish)
     return found or [Finding("settings", "ok", "nothing is missing")]

@@ -29,9 +29,9 @@ from leasekit.client.shapes import (
 from leasekit.config.instants import dated
 from leasekit.core.commands import PAST_PAGE
 from leasekit.core.leases import service_manager as sm
+from leasekit.core.properties import read_amount
 from leasekit.core.requests import WantedLease, keepalive_of
 from leasekit.core.time import format_duration
-from leasekit.core.vectors import read_amount
 from leasekit.gateway.actors import ActorAwayError, ActorConnection, RefusedError
 from leasekit.gateway.callers import USER, VIEWER
 from leasekit.gateway.door import SITE

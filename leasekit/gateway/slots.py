@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from leasekit.client.shapes import Slot, Slots, SlotSearch
+from leasekit.core.properties import NEEDS, as_properties, read_amount
 from leasekit.core.time import DAY, Duration
-from leasekit.core.vectors import NEEDS, as_properties, read_amount
 from leasekit.gateway.actors import ActorConnection, RefusedError
 from leasekit.gateway.callers import USER
 from leasekit.gateway.door import BROKER, GatewayDoor

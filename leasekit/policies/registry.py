@@ -34,7 +34,7 @@ METHODS: Final[Mapping[str, str]] = {"broker": "allocate", "authority": "assign"
 
 BUILT_IN: Final[Mapping[str, Mapping[str, str]]] = {
     "broker": {
-        "backfill": "leasekit.policies.broker.backfill:Backfill",
+        "backfill": "leasekit.policies.broker.waiting:Backfill",
         "best_fit": "leasekit.policies.broker.fcfs:BestFit",
         "coallocation": "leasekit.policies.broker.coallocate:Coallocation",
         "fair_share": "leasekit.policies.broker.fair_share:FairShare",
@@ -42,10 +42,10 @@ BUILT_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "first_fit": "leasekit.policies.broker.fcfs:FirstFitBroker",
         "load_balanced": "leasekit.policies.broker.fcfs:LoadBalanced",
         "preemption": "leasekit.policies.broker.preemption:PreemptionMapper",
-        "priority": "leasekit.policies.broker.priority:Priority",
+        "priority": "leasekit.policies.broker.waiting:Priority",
         "random": "leasekit.policies.broker.fcfs:Random",
         "spot": "leasekit.policies.broker.spot:SpotMapper",
-        "timetable": "leasekit.policies.broker.timetable:TimetableMapper",
+        "timetable": "leasekit.policies.broker.fcfs:TimetableMapper",
         "worst_fit": "leasekit.policies.broker.fcfs:WorstFit",
     },
     "authority": {
@@ -72,8 +72,8 @@ PART_METHODS: Final[Mapping[str, str]] = {"forecast": "forecast"}
 
 PARTS: Final[Mapping[str, Mapping[str, str]]] = {
     "forecast": {
-        "ewma": "leasekit.policies.authority.energy_forecast:Ewma",
-        "last": "leasekit.policies.authority.energy_forecast:LastValue",
+        "ewma": "leasekit.policies.authority.energy_plan:Ewma",
+        "last": "leasekit.policies.authority.energy_plan:LastValue",
     },
 }
 """The parts that come with leasekit."""

@@ -44,7 +44,7 @@ from leasekit.config.identities import KeySource, prepare
 from leasekit.config.instants import dated
 from leasekit.config.load import load
 from leasekit.config.reload import ChangedKey, reread
-from leasekit.config.shell import ShellSettings, TransportSettings
+from leasekit.config.tables import ShellSettings, TransportSettings
 from leasekit.core.answers import DaemonStatus, Stopping
 from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.drivers import Closable

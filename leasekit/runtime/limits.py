@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from leasekit.config.shell import TransportSettings
+from leasekit.config.tables import TransportSettings
 from leasekit.core.buckets import Bucket
 from leasekit.core.time import SECOND
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import trio
 
-from leasekit.config.shell import ShellSettings
+from leasekit.config.tables import ShellSettings
 from leasekit.core.steps import Turn, TurnDone
 from leasekit.core.time import SECOND, Duration, format_duration
 from leasekit.policies.registry import is_own

@@ -8,7 +8,7 @@ from collections import deque
 import attrs
 import trio
 
-from leasekit.config.shell import TransportSettings
+from leasekit.config.tables import TransportSettings
 from leasekit.core.answers import LinkDetails
 from leasekit.core.protocol.channel import Channel
 from leasekit.core.protocol.messages import BATCH_MAX

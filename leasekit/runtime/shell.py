@@ -25,7 +25,7 @@ import attrs
 import trio
 
 from leasekit.config.build import BoundDriver
-from leasekit.config.shell import ShellSettings
+from leasekit.config.tables import ShellSettings
 from leasekit.core.accounts import INVENTORY, NOT_TAKEN, PRICE, Accounts, Prices, offered
 from leasekit.core.answers import AcceptedClock, ShellDetails, UsageDetails, plain
 from leasekit.core.errors import CommandError, LeasekitError

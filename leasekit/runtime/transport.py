@@ -4,8 +4,8 @@ A :class:`Transport` keeps at most one live connection per peer. Sending never w
 (and counted) when there is no connection or the queue is full, because the actors send again what is due. Receiving
 waits while the actor's inbox is too long, and so, through the socket, does the peer.
 
-On TCP both sides prove their keys by TLS 1.3 first (:mod:`.tls`), unless an address says ``tls = false``; in any case
-they do so in the channel's handshake after it. What others may take of this actor is in :mod:`.limits`.
+On TCP both sides prove their keys by TLS 1.3 first (:mod:`.sockets`), unless an address says ``tls = false``; in any
+case they do so in the channel's handshake after it. What others may take of this actor is in :mod:`.limits`.
 
 Where two connections to one peer meet, both sides must keep the same one. If they were dialled by different sides at
 about the same time, the one whose dialler has the smaller key stays; otherwise the newer, since a peer that dials again
@@ -35,7 +35,7 @@ from typing import Final
 import attrs
 import trio
 
-from leasekit.config.shell import TransportSettings
+from leasekit.config.tables import TransportSettings
 from leasekit.core.answers import LinkDetails
 from leasekit.core.buckets import Bucket
 from leasekit.core.claims.signed import Scheme, Signer, fingerprint
@@ -53,12 +53,14 @@ from leasekit.runtime.sockets import (
     PacedListener,
     Sockets,
     Stalls,
+    Tls,
+    TlsError,
     Wire,
     bound,
     broken,
     connect,
+    explain,
 )
-from leasekit.runtime.tls import Tls, TlsError, explain
 
 LOG: Final = logging.getLogger("leasekit.transport")
 READ_SOME: Final = 16_384

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leasekit.cli.options import argument, command, option
+from leasekit.cli.options import Count, Number, argument, command, option
 from leasekit.cli.output import clean, console, note, print_fields, print_json
-from leasekit.cli.times import Count, Number
 from leasekit.core.settings import expect_one_of
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, DelegationSpec, GuestSettings, Peer, UnitGroup
 from leasekit.actors.site.authority import Authority
 from leasekit.config.build import BoundDriver
-from leasekit.config.shell import ShellSettings
-from leasekit.config.tables import DriverSpec
+from leasekit.config.tables import DriverSpec, ShellSettings
 from leasekit.core.claims.signed import UNSIGNED, UnsignedIdentity
 from leasekit.core.drivers import DriverError, UnitContext
 from leasekit.core.errors import CommandError

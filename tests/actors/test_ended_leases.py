@@ -31,7 +31,7 @@ class Looks:
         return [fit(cycle, request) for request in cycle.requests]
 """
 SUSPENDS = """
-from leasekit.policies.broker.backfill import Backfill
+from leasekit.policies.broker.waiting import Backfill
 
 class Looks(Backfill):
     wants_ended = True

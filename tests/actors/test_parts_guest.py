@@ -18,13 +18,7 @@ from leasekit.actors.guest.answers import (
     Tickets,
 )
 from leasekit.actors.guest.leases import GuestOperations, Leases, Limits, Returns
-from leasekit.actors.guest.lifecycle import (
-    Endings,
-    Membership,
-    Predecessors,
-    Redeems,
-    Transitions,
-)
+from leasekit.actors.guest.lifecycle import Endings, Membership, Predecessors, Redeems, Transitions
 from leasekit.actors.guest.requests import DryRunRequests, LeaseChanges, LeaseRequests, Slices
 from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
 from leasekit.actors.kernel import Dispatch, Kernel

@@ -34,7 +34,6 @@ from leasekit.actors.site.leases import (
     SiteLeases,
     demand_of,
 )
-from leasekit.actors.site.maintenance import Maintenance
 from leasekit.actors.site.plans import UnitPlans
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
@@ -48,6 +47,7 @@ from leasekit.actors.site.redeems import (
     TicketAdmission,
     TicketChecks,
 )
+from leasekit.actors.site.unit_changes import Maintenance
 from leasekit.actors.site.units import Units
 from leasekit.core.claims.claim import Ticket, delegate, delegate_root
 from leasekit.core.claims.signed import ED25519, RELINQUISHMENT, TRUNCATION, Keypair, key_tag, state

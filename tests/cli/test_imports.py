@@ -29,7 +29,6 @@ TO_LIST_LEASES = {
     "leasekit.cli.options",
     "leasekit.cli.output",
     "leasekit.cli.places",
-    "leasekit.cli.times",
     "leasekit.config.instants",
     "leasekit.config.sockets",
     "leasekit.core.errors",

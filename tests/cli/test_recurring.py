@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from cli_daemons import Cli, site_and_broker
 
-from leasekit.cli.times import parse_when
+from leasekit.cli.options import parse_when
 from leasekit.config.instants import shown
 from leasekit.config.recurrence import SERIES_MAX, Recurrence
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasekit.cli.main import cli
-from leasekit.cli.times import Number, parse_when, round_span, show_when, to_second
+from leasekit.cli.options import Number, parse_when, round_span, show_when, to_second
 from leasekit.config.instants import dated, format_instant
 from leasekit.core.reasons import mark, marked
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, format_duration

@@ -16,7 +16,7 @@ from leasekit.actors.settings import AuthoritySettings, BrokerSettings, Delegati
 from leasekit.config import tables
 from leasekit.config.deployment import ActorSpec
 from leasekit.config.emulation import EmulationSpec, PlotSpec, RunSpec
-from leasekit.config.shell import ShellSettings, TransportSettings
+from leasekit.config.tables import ShellSettings, TransportSettings
 from leasekit.config.traces import SignalSpec
 from leasekit.core.settings import setting_fields
 from leasekit.drivers.registry import driver_factory, driver_names

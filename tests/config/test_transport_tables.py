@@ -11,8 +11,8 @@ from deploy_texts import SMALL, changed, faults, write
 from leasekit.config.build import build
 from leasekit.config.identities import prepare
 from leasekit.config.load import load
-from leasekit.config.shell import TransportSettings
 from leasekit.config.sockets import can_be_dialled, place, resolve_address, without_tls
+from leasekit.config.tables import TransportSettings
 from leasekit.runtime.sockets import Endpoint, parse_endpoint
 
 PEER = f'\n[peer.other]\nrole = "guest"\nkey = "{"ab" * 32}"\n'

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from leasekit.core.divided import Ceiling, DividedTimetable
+from leasekit.core.properties import HostClass, HostClasses, Vector, weigh
 from leasekit.core.time import Term
 from leasekit.core.timetable import ClassedTimetable
-from leasekit.core.vectors import HostClass, HostClasses, Vector, weigh
 
 CLASS = b"c" * 32
 HAS: Vector = (("cpu", 4000), ("memory", 8192))

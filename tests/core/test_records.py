@@ -68,10 +68,9 @@ from leasekit.core.leases.records import (
     Window,
     Withheld,
 )
-from leasekit.core.properties import counts
+from leasekit.core.properties import LARGEST, counts
 from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
 from leasekit.core.schema import TABLES, StoreError
-from leasekit.core.vectors import LARGEST
 
 TRANSIENT = {"timer", "send_at", "tries", "index"}
 """What need not survive a crash, in any record."""

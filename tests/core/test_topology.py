@@ -10,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasekit.core.settings import SettingsError
-from leasekit.core.topology import (
-    Leased,
-    decode_topology,
-    in_order,
-    known_names,
-    plan_faults,
-    read_link,
-    read_topology,
-)
+from leasekit.core.topology import Leased, decode_topology, in_order, known_names, plan_faults, read_link, read_topology
 
 
 def content(**more: Any) -> dict[str, Any]:

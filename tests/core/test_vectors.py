@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasekit.core.vectors import read_amount
+from leasekit.core.properties import read_amount
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from leasekit.drivers.baremetal import server
-from leasekit.drivers.baremetal.server import EACH_MAX, UNKNOWN_MAX, BootServer, ServedFile, Site
+from leasekit.drivers.baremetal import services
+from leasekit.drivers.baremetal.services import EACH_MAX, UNKNOWN_MAX, BootServer, ServedFile, Site
 
 NODE = "127.0.7.7"
 WITHIN = 30
@@ -82,7 +82,7 @@ def test_who_is_not_on_the_network():
 @pytest.mark.parametrize("said", [b"", b"GET /x HT", b"GET /x HTTP/1.1\r\n\r\n"])
 def test_who_says_nothing_is_sent_away(monkeypatch, said):
     """A client that does not say what it wants is not waited for as long as one that takes its file."""
-    monkeypatch.setattr(server, "HEAD_TIMEOUT", 0.1)
+    monkeypatch.setattr(services, "HEAD_TIMEOUT", 0.1)
     with serving() as port, connected(port, NODE) as client:
         client.sendall(said)
         with client.makefile("rb") as answer:

@@ -11,8 +11,7 @@ from test_baremetal_settings import table
 
 from leasekit.core.settings import structure
 from leasekit.drivers.baremetal.records import NodeRecord, State
-from leasekit.drivers.baremetal.server import ServedFile
-from leasekit.drivers.baremetal.services import Services
+from leasekit.drivers.baremetal.services import ServedFile, Services
 from leasekit.drivers.baremetal.settings import BareMetalSettings
 
 TOKEN = "5ec2e7"

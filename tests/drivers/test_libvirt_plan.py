@@ -17,7 +17,7 @@ from leasekit.core.drivers import DriverError, UnitContext
 from leasekit.core.settings import SettingsError, structure
 from leasekit.drivers.libvirt.cpio import archive, directory, file
 from leasekit.drivers.libvirt.documents import DomainMachine, Paths, cap_quota, domain_xml, volume_xml
-from leasekit.drivers.libvirt.kvm import boot_sector, claims_kvm
+from leasekit.drivers.libvirt.place import boot_sector, claims_kvm
 from leasekit.drivers.libvirt.plan import UnitPlan, host_name, login_keys, make_plan, unit_addresses
 from leasekit.drivers.libvirt.record import URN, make_record, read_record
 from leasekit.drivers.libvirt.seed import initramfs_seed, make_host_key, nocloud_files

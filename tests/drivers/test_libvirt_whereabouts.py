@@ -15,11 +15,10 @@ from leasekit.core.drivers import DriverError
 from leasekit.core.settings import structure
 from leasekit.drivers.libvirt.connection import HostLostError
 from leasekit.drivers.libvirt.documents import DomainMachine, kept_xml
-from leasekit.drivers.libvirt.place import LibvirtPlace
+from leasekit.drivers.libvirt.place import LibvirtPlace, Whereabouts
 from leasekit.drivers.libvirt.plan import make_plan
 from leasekit.drivers.libvirt.record import make_record
 from leasekit.drivers.libvirt.settings import LibvirtSettings
-from leasekit.drivers.libvirt.whereabouts import Whereabouts
 
 BASE = f"{LibvirtHarness.PREFIX}vm-1"
 NOTE = f"{BASE}~moved-"

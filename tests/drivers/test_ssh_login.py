@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from leasekit.core.drivers import DriverError
 from leasekit.core.settings import SettingsError
 from leasekit.drivers.registry import make_driver
-from leasekit.drivers.ssh_login import login_of
+from leasekit.drivers.ssh import login_of
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBg5cVzR1YpFLVyT0ZzFzHFYfQ3c9Zl1PjW0Yx7w0b3D"
 GOOD = {"host": "10.0.0.7", "host_key": f"{KEY} site@somewhere"}

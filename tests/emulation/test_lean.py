@@ -18,7 +18,7 @@ from leasekit.emulation.compare.drive import drive
 from leasekit.emulation.compare.works import WorkShape, generate
 from leasekit.emulation.world import ActionModel, Outcome, instant
 from leasekit.policies.authority.first_fit import FirstFit
-from leasekit.policies.broker.backfill import Backfill, BackfillSettings
+from leasekit.policies.broker.waiting import Backfill, BackfillSettings
 from leasekit.stores.memory import MemoryStore
 
 WORKS = generate(WorkShape(jobs=60, nodes=16, seed=3, load=1.5)).works

@@ -13,7 +13,7 @@ from leasekit.cli import main
 from leasekit.config.jobs import JobsSpec, MadeJobs, open_jobs, read_jobs
 from leasekit.config.traces import TraceError
 from leasekit.core.draws import Exponential, Fixed
-from leasekit.core.jobs import ReplayedJob
+from leasekit.core.requests import ReplayedJob
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND
 from leasekit.emulation.compare.drive import drive
 from leasekit.emulation.compare.works import WorkShape, from_swf, generate, write_swf

@@ -7,15 +7,7 @@ from typing import Any
 
 import attrs
 
-from leasekit.core.mappers import (
-    ExtendLease,
-    GuestCycle,
-    GuestDecision,
-    GuestMapper,
-    LeaseView,
-    RequestLease,
-    Wake,
-)
+from leasekit.core.mappers import ExtendLease, GuestCycle, GuestDecision, GuestMapper, LeaseView, RequestLease, Wake
 from leasekit.core.time import Instant, Term
 
 

@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import HOUR, MINUTE, SECOND, Instant
-from leasekit.policies.authority.energy_forecast import Ewma, EwmaSettings, Forecast, LastValue
-from leasekit.policies.authority.energy_plan import EnergyPowerSettings, Fleet, IdleChecks, PowerManager, Switching
+from leasekit.policies.authority.energy_plan import (
+    EnergyPowerSettings,
+    Ewma,
+    EwmaSettings,
+    Fleet,
+    Forecast,
+    IdleChecks,
+    LastValue,
+    PowerManager,
+    Switching,
+)
 from leasekit.policies.registry import known_mappers, make_part
 
 
@@ -218,7 +227,7 @@ def test_forecasts_are_found_by_name_and_by_class() -> None:
     made = make_part("forecast", "ewma", {"weight": 1.0}, "forecast")
     assert isinstance(made, Ewma)
     assert made.settings.weight == 1.0
-    other = make_part("forecast", "leasekit.policies.authority.energy_forecast:LastValue", {}, "forecast")
+    other = make_part("forecast", "leasekit.policies.authority.energy_plan:LastValue", {}, "forecast")
     assert isinstance(other, LastValue)
 
 

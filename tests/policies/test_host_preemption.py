@@ -22,8 +22,8 @@ from leasekit.core.mappers import (
     Refuse,
     TenantView,
 )
+from leasekit.core.properties import Vector
 from leasekit.core.time import HOUR, MINUTE, Instant, Term
-from leasekit.core.vectors import Vector
 from leasekit.policies.authority.preemption import HostPreemptionMapper, HostPreemptionSettings, RetryMapper
 from leasekit.policies.preempting.hosts import HostedLease
 

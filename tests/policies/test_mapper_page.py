@@ -9,13 +9,12 @@ from types import ModuleType
 import attrs
 import pytest
 
-from leasekit.policies.broker.backfill import WaitingSettings
 from leasekit.policies.broker.fair_share import FairShareSettings
 from leasekit.policies.broker.fcfs import FcfsSettings
 from leasekit.policies.broker.preemption import PreemptionSettings
-from leasekit.policies.broker.priority import PrioritySettings
 from leasekit.policies.broker.quotas import QuotaSettings
 from leasekit.policies.broker.turn import StandardSettings
+from leasekit.policies.broker.waiting import PrioritySettings, WaitingSettings
 from leasekit.policies.registry import BUILT_IN
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -14,12 +14,10 @@ from leasekit.core.signals import Signal
 from leasekit.core.time import HOUR
 from leasekit.policies import registry
 from leasekit.policies.authority.first_fit import FirstFit
-from leasekit.policies.broker.backfill import Backfill
 from leasekit.policies.broker.fair_share import FairShare
-from leasekit.policies.broker.fcfs import Fcfs, Random
+from leasekit.policies.broker.fcfs import Fcfs, Random, TimetableMapper
 from leasekit.policies.broker.preemption import PreemptionMapper
-from leasekit.policies.broker.priority import Priority
-from leasekit.policies.broker.timetable import TimetableMapper
+from leasekit.policies.broker.waiting import Backfill, Priority
 from leasekit.policies.guest.load_following import LoadFollowing
 from leasekit.policies.guest.manual import Manual
 from leasekit.policies.guest.replaying import Replay, ThinkingUsers

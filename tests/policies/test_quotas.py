@@ -11,21 +11,13 @@ from hypothesis import strategies as st
 
 from leasekit.core import filters
 from leasekit.core.filters import ask
-from leasekit.core.mappers import (
-    BrokerDecision,
-    Defer,
-    Grant,
-    GrantGroup,
-    PendingRequest,
-    Reject,
-    Source,
-)
+from leasekit.core.mappers import BrokerDecision, Defer, Grant, GrantGroup, PendingRequest, Reject, Source
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import HOUR, WEEK, Term
-from leasekit.policies.broker.backfill import Backfill, BackfillSettings
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
 from leasekit.policies.broker.quotas import Quotas, QuotaSettings
 from leasekit.policies.broker.turn import GrantedToo
+from leasekit.policies.broker.waiting import Backfill, BackfillSettings
 
 
 def fcfs(*quotas: dict[str, Any]) -> Fcfs:

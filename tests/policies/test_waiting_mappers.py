@@ -16,10 +16,9 @@ from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Timetable
 from leasekit.policies.broker import waiting
-from leasekit.policies.broker.backfill import Backfill, BackfillSettings
 from leasekit.policies.broker.fair_share import FairShare, FairShareSettings
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
-from leasekit.policies.broker.priority import Priority, PrioritySettings
+from leasekit.policies.broker.waiting import Backfill, BackfillSettings, Priority, PrioritySettings
 
 MODES = ("easy", "conservative", "strict")
 

@@ -15,16 +15,9 @@ from polling import PATIENCE
 from leasekit.actors.base import Actor
 from leasekit.actors.broker.broker import Broker
 from leasekit.actors.guest.service_manager import ServiceManager
-from leasekit.actors.settings import (
-    AuthoritySettings,
-    BrokerSettings,
-    DelegationSpec,
-    GuestSettings,
-    Peer,
-    UnitGroup,
-)
+from leasekit.actors.settings import AuthoritySettings, BrokerSettings, DelegationSpec, GuestSettings, Peer, UnitGroup
 from leasekit.actors.site.authority import Authority
-from leasekit.config.shell import ShellSettings
+from leasekit.config.tables import ShellSettings
 from leasekit.core.claims.signed import ED25519, Keypair
 from leasekit.core.drivers import Driver
 from leasekit.core.mappers import Assign, AuthorityCycle, BrokerCycle, Grant, Release

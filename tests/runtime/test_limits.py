@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from polling import PATIENCE, poll
 from transport_nodes import KEYS, NOW, TCP, Node, Raw, couple, unix
 
-from leasekit.config.shell import TransportSettings
+from leasekit.config.tables import TransportSettings
 from leasekit.core.protocol import codec
 from leasekit.core.protocol.messages import Ack, OfferAnswer
 from leasekit.core.reasons import said
@@ -30,8 +30,7 @@ from leasekit.runtime.limits import (
     UnauthenticatedPeer,
     UnauthenticatedPeers,
 )
-from leasekit.runtime.sockets import AT_ONCE, Endpoint, PacedListener, Wire, network
-from leasekit.runtime.tls import Tls
+from leasekit.runtime.sockets import AT_ONCE, Endpoint, PacedListener, Tls, Wire, network
 from leasekit.runtime.transport import BEGUN_A_SECOND, CERTIFIED_COSTS, GREETED_AT_ONCE
 
 # Numbers.

@@ -15,7 +15,7 @@ from polling import poll
 
 from leasekit.actors.base import run_turn
 from leasekit.config.load import load
-from leasekit.config.shell import ShellSettings
+from leasekit.config.tables import ShellSettings
 from leasekit.core.steps import Turn, TurnDone
 from leasekit.policies.broker.fcfs import Fcfs
 from leasekit.runtime.client import ControlClient

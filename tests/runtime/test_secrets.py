@@ -20,7 +20,7 @@ from leasekit.config.keys import load_key, new_key, rotate
 from leasekit.config.load import load
 from leasekit.core.claims.signed import ED25519, Keypair
 from leasekit.runtime.daemon import make_job
-from leasekit.runtime.tls import Tls
+from leasekit.runtime.sockets import Tls
 
 WORDS = "correct horse battery"
 WRONG = b"incorrect horse"

@@ -13,8 +13,7 @@ from polling import PATIENCE, poll
 from transport_nodes import KEYS, PLAIN, TCP, Node, Raw
 
 from leasekit.core.protocol.messages import BATCH_MAX, Ack
-from leasekit.runtime.sockets import Endpoint
-from leasekit.runtime.tls import Tls, TlsError
+from leasekit.runtime.sockets import Endpoint, Tls, TlsError
 
 
 class Middle:

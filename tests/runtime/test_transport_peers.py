@@ -13,8 +13,7 @@ from leasekit.core.claims.signed import Keypair
 from leasekit.core.protocol import codec
 from leasekit.core.protocol.messages import Ack
 from leasekit.runtime.peers import PeerAddress
-from leasekit.runtime.sockets import Endpoint, parse_endpoint
-from leasekit.runtime.tls import Tls
+from leasekit.runtime.sockets import Endpoint, Tls, parse_endpoint
 
 
 def address(name: str, where: Endpoint | None = None, key: str = "") -> PeerAddress:

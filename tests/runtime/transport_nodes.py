@@ -10,13 +10,12 @@ from typing import Any
 import trio
 from polling import PATIENCE
 
-from leasekit.config.shell import TransportSettings
+from leasekit.config.tables import TransportSettings
 from leasekit.core.claims.signed import ED25519, Keypair
 from leasekit.core.protocol.channel import Channel, Closed, Event, State
 from leasekit.core.protocol.messages import Message
 from leasekit.runtime.peers import PeerAddress
-from leasekit.runtime.sockets import Endpoint, Stalls
-from leasekit.runtime.tls import Tls
+from leasekit.runtime.sockets import Endpoint, Stalls, Tls
 from leasekit.runtime.transport import Transport
 
 KEYS = {

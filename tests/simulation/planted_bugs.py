@@ -43,7 +43,6 @@ from leasekit.actors.site.claims import SiteClaims, SiteDelegations
 from leasekit.actors.site.failures import Assignment, SiteOutages
 from leasekit.actors.site.inventory import SiteSaved
 from leasekit.actors.site.leases import SiteLeases
-from leasekit.actors.site.maintenance import Maintenance
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
@@ -52,7 +51,7 @@ from leasekit.actors.site.redeems import (
     Redemptions,
     TicketChecks,
 )
-from leasekit.actors.site.unit_changes import UnitChanges
+from leasekit.actors.site.unit_changes import Maintenance, UnitChanges
 from leasekit.actors.site.units import Units
 from leasekit.core.claims.signed import Ed25519
 from leasekit.core.steps import ActionDone

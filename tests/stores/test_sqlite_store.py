@@ -18,7 +18,7 @@ import pytest
 from sqlite_utils import Database
 
 from leasekit.core.schema import LOG, LOG_COLUMNS, TABLES, Change, StoreError
-from leasekit.stores import migrations, sqlite
+from leasekit.stores import sqlite
 from leasekit.stores.sqlite import SqliteStore
 
 COMMITTER = """
@@ -414,7 +414,7 @@ def version_2(step: Callable[[sqlite3.Connection], None]) -> Iterator[None]:
     """Code whose next version is made by ``step``."""
     units = TABLES["units"]._replace(columns={**TABLES["units"].columns, "rack": str})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(migrations, "MIGRATIONS", [step])
+        patch.setattr(sqlite, "MIGRATIONS", [step])
         patch.setattr(sqlite, "TABLES", {**TABLES, "units": units})
         yield
 
@@ -440,7 +440,7 @@ def test_a_file_of_the_version_before_is_brought_up_to_date(tmp_path):
 def test_a_new_file_needs_no_migration(tmp_path):
     """It has the newest tables and their number at once, and no step is taken for it."""
     with version_2(lambda _: pytest.fail("a migration of an empty file")):
-        migrations.migrate(sqlite3.connect(tmp_path / "state.db"), 0)
+        sqlite.migrate(sqlite3.connect(tmp_path / "state.db"), 0)
         assert version_of(tmp_path / "state.db") == 2
 
 
@@ -472,7 +472,7 @@ def test_a_version_and_its_tables_are_written_together(tmp_path, found):
     path = tmp_path / "state.db"
     db = sqlite3.connect(path)
     if found:
-        migrations.migrate(db, 0)
+        sqlite.migrate(db, 0)
     seen = []
 
     def look(_: str) -> None:
@@ -482,7 +482,7 @@ def test_a_version_and_its_tables_are_written_together(tmp_path, found):
 
     db.set_trace_callback(look)
     with version_2(more) if found else nullcontext():
-        migrations.migrate(db, found)
+        sqlite.migrate(db, found)
     db.execute("SELECT 1")
     db.close()
     before, after = ((1, True, False), (2, True, True)) if found else ((0, False, False), (1, True, False))

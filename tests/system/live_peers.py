@@ -15,21 +15,13 @@ from system.test_daemons import Up
 
 from leasekit.config.keys import load_public, new_key
 from leasekit.core.claims.signed import ED25519, Keypair
-from leasekit.core.protocol.channel import (
-    NONCE_BYTES,
-    VERSIONS,
-    Channel,
-    Closed,
-    Heartbeat,
-    ReceivedBatch,
-    State,
-)
+from leasekit.core.protocol.channel import NONCE_BYTES, VERSIONS, Channel, Closed, Heartbeat, ReceivedBatch, State
 from leasekit.core.protocol.channel import Event as ChannelEvent
 from leasekit.core.protocol.codec import decode_batch, encode_batch
 from leasekit.core.protocol.messages import Message, RequestTicket
 from leasekit.core.time import Term
 from leasekit.runtime.client import ControlClient
-from leasekit.runtime.tls import Tls
+from leasekit.runtime.sockets import Tls
 
 PEER = """
 [peer.{name}]

@@ -16,10 +16,7 @@ from polling import PATIENCE, poll
 from system.live_peers import LiveDaemon, LivePeer
 from system.packages import require_root
 
-from leasekit.core.protocol.channel import (
-    HANDSHAKE_FRAME_MAX,
-    Closed,
-)
+from leasekit.core.protocol.channel import HANDSHAKE_FRAME_MAX, Closed
 from leasekit.core.protocol.messages import RequestTicket
 from leasekit.core.time import Term
 

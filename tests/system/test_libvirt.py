@@ -21,7 +21,7 @@ from leasekit.core.drivers import DriverError, ProbeResult, UnitContext
 from leasekit.core.properties import Properties
 from leasekit.drivers.libvirt.driver import LibvirtDriver
 from leasekit.drivers.libvirt.images import read_artifact
-from leasekit.drivers.libvirt.kvm import WORD, boot_sector
+from leasekit.drivers.libvirt.place import WORD, boot_sector
 from leasekit.drivers.libvirt.readiness import Console
 from leasekit.drivers.libvirt.settings import ImageArtifact
 from leasekit.drivers.libvirt.volumes import Volumes

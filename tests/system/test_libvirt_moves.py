@@ -15,7 +15,7 @@ from system.system_waits import soon, wait_until
 
 from leasekit.core.drivers import DriverError
 from leasekit.core.properties import Properties
-from leasekit.drivers.libvirt.whereabouts import Whereabouts
+from leasekit.drivers.libvirt.place import Whereabouts
 
 # A control group is called by libvirt's number and its unit: other groups of tests call their units by other names.
 pytestmark = pytest.mark.xdist_group("libvirt")

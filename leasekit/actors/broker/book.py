@@ -26,14 +26,27 @@ from leasekit.core.filters import FilterError, seen, takes
 from leasekit.core.leases.records import BrokerLease, Delegation, Granted, Withheld, pack_body, unpack_body
 from leasekit.core.mappers import EndedLease, Source
 from leasekit.core.profile import Ledger
-from leasekit.core.properties import EMPTY, Counts, Properties, attributes, counts, in_common, minus
+from leasekit.core.properties import (
+    CAPACITY,
+    EMPTY,
+    NO_HOSTS,
+    WHOLE,
+    Counts,
+    HostClasses,
+    Properties,
+    Vector,
+    attributes,
+    counts,
+    in_common,
+    minus,
+    weigh,
+)
 from leasekit.core.protocol.messages import LargestPiece
 from leasekit.core.reasons import Code, Reason, counted
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import DAY, Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Shortfall
-from leasekit.core.vectors import CAPACITY, NO_HOSTS, WHOLE, HostClasses, Vector, weigh
 
 KEPT: Final[Duration] = 31 * DAY
 """How far back usage is kept at least."""

@@ -23,7 +23,7 @@ from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.records import BrokerLease, EndTerms, Granted, Notice, pack_body
 from leasekit.core.mappers import Grant
 from leasekit.core.profile import Ledger
-from leasekit.core.properties import Properties, saves
+from leasekit.core.properties import NEEDS, Properties, as_properties, saves
 from leasekit.core.protocol.messages import (
     MODIFY,
     NEW,
@@ -38,7 +38,6 @@ from leasekit.core.reasons import Code, Reason, mark
 from leasekit.core.requests import NOTICE, SUSPEND, Options
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Duration, Instant, Term, format_duration
-from leasekit.core.vectors import NEEDS, as_properties
 
 TRUNCATE = "truncate:"
 

@@ -37,13 +37,25 @@ from leasekit.core.errors import CommandError
 from leasekit.core.leases.plans import HOLD, PlanHold
 from leasekit.core.leases.records import NO_ROOM, Asked, BrokerLease, Delegation, Granted
 from leasekit.core.mappers import BrokerCycle, EndedLease, Grant, GrantedLease, PendingRequest, Usage
-from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties, chosen, first_of, fits, saves, total
+from leasekit.core.properties import (
+    EMPTY,
+    NO_UNITS,
+    WHOLE,
+    Counts,
+    Portion,
+    Properties,
+    Vector,
+    chosen,
+    first_of,
+    fits,
+    saves,
+    total,
+)
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, REPLACE, TICKET_MAX, Introduce, TicketUpdate
 from leasekit.core.reasons import Code, Reason, mark, marked
 from leasekit.core.requests import SUSPEND, TERMINATE, Options
 from leasekit.core.time import DAY, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Shortfall
-from leasekit.core.vectors import WHOLE, Portion, Vector
 
 
 @keeps(volatile="_told _endorsements")

@@ -25,13 +25,12 @@ from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
 from leasekit.core.leases.records import Asked, BrokerLease, Delegation, Granted, WaitsForMapper
 from leasekit.core.mappers import BrokerCycle, BrokerMapper, Defer, Grant, Reject, Wake
-from leasekit.core.properties import Counts, Properties
+from leasekit.core.properties import CORE, Counts, Properties, Vector, written
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, REPLACE, DryRun, DryRunAnswer, RequestTicket, Withdraw
 from leasekit.core.reasons import Code, Reason, mark, of_mapper
 from leasekit.core.requests import REQUEUE, Options, parse_options
 from leasekit.core.steps import TurnDone
 from leasekit.core.time import INSTANT_MAX, MINUTE, Duration, Instant, Term
-from leasekit.core.vectors import CORE, Vector, written
 
 HOSTS_MAX: Final = 3
 """Of how many sizes of hosts a refusal tells."""

@@ -1,5 +1,7 @@
 """The site authority: holds the units, honours tickets (:mod:`leasekit.core.leases.authority`).
 
+Here its parts are put together; each has a module of its own, but for what is shown of who has which units when.
+
 Here its parts are put together; each has a module of its own.
 """
 
@@ -7,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import attrs
+
 from leasekit.actors.base import Server
 from leasekit.actors.issued import Issued
-from leasekit.actors.kernel import query
+from leasekit.actors.kernel import Kernel, query
 from leasekit.actors.settings import AuthoritySettings, Peer
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.claims import (
@@ -30,15 +34,7 @@ from leasekit.actors.site.failures import (
     UnitMoves,
 )
 from leasekit.actors.site.inventory import Inventory, SiteSaved
-from leasekit.actors.site.leases import (
-    DemandQueue,
-    LeaseEnds,
-    LeaseTimes,
-    LeaseUpdates,
-    SiteLeases,
-    SiteTurns,
-)
-from leasekit.actors.site.maintenance import Maintenance
+from leasekit.actors.site.leases import DemandQueue, LeaseEnds, LeaseTimes, LeaseUpdates, SiteLeases, SiteTurns
 from leasekit.actors.site.pieces import Pieces
 from leasekit.actors.site.plans import UnitPlans
 from leasekit.actors.site.redeems import (
@@ -53,20 +49,55 @@ from leasekit.actors.site.redeems import (
     TicketAdmission,
     TicketChecks,
 )
-from leasekit.actors.site.shown import SiteCalendar
-from leasekit.actors.site.unit_changes import UnitChanges
+from leasekit.actors.site.unit_changes import Maintenance, UnitChanges
 from leasekit.actors.site.units import Units, summary
-from leasekit.core.answers import ChangeDetails, SiteLeaseDetails, SiteStatus
+from leasekit.core.answers import ChangeDetails, SiteLeaseDetails, SiteStatus, describe_counts
+from leasekit.core.calendars import ActorCalendar, CalendarEntry, CalendarUnit
 from leasekit.core.claims.signed import Scheme, Signer
-from leasekit.core.commands import ListLeases, ShowLease
+from leasekit.core.commands import ListLeases, ShowCalendar, ShowLease
 from leasekit.core.leases.outage import Outage
 from leasekit.core.leases.records import HostKind, SiteLease, SiteUnit, UnitChange
 from leasekit.core.leases.saved import SavedUnit
 from leasekit.core.mappers import AuthorityMapper
-from leasekit.core.reasons import view
+from leasekit.core.properties import written
+from leasekit.core.reasons import view, words
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone, Tick
-from leasekit.core.vectors import written
+from leasekit.core.time import Term
+
+
+@attrs.define(eq=False)
+class SiteCalendar:
+    """Shows the leases at a site, and its units. ``name`` is the site's."""
+
+    name: str
+    _kernel: Kernel
+    _leases: SiteLeases
+    _units: Units
+
+    @query("calendar")
+    def show(self, asked: ShowCalendar) -> ActorCalendar:
+        """Leases that have a part of the time, each with its units, and all units."""
+        window, revision = asked.term, self._kernel.revision
+        if asked.known == revision or asked.site not in ("", self.name):
+            return ActorCalendar(revision)
+        entries = [
+            self._entry(lease)
+            for lease in self._leases.by_id.values()
+            if lease.type and asked.type in ("", lease.type) and Term(lease.term.start, lease.ends_at).overlaps(window)
+        ]
+        units = [
+            CalendarUnit(unit.id, unit.type, unit.classes[0].hex(), unit.state, words(unit.reason or unit.retire))
+            for unit in self._units
+            if unit.classes and asked.type in ("", unit.type)
+        ]
+        return ActorCalendar(revision, entries, units=units)
+
+    def _entry(self, lease: SiteLease) -> CalendarEntry:
+        return CalendarEntry(
+            lease.id, lease.holder, self.name, lease.type, lease.state, lease.wanted, lease.term.start, lease.ends_at,
+            classes=describe_counts(lease.classes), on=list(lease.places or lease.units),
+        )  # fmt: skip
 
 
 class Authority(Server[SiteLease]):

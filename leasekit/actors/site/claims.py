@@ -22,7 +22,7 @@ from leasekit.actors.kernel import Kernel, command, keeps, query
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Notices, Reports
 from leasekit.actors.settings import AuthoritySettings, DelegationSpec
-from leasekit.actors.site.hosts import FragmentedError
+from leasekit.actors.site.calendars import FragmentedError
 from leasekit.actors.site.units import Units
 from leasekit.core.accounts import INVENTORY
 from leasekit.core.answers import ClaimDetails, EvidenceDetails, VouchedEvidence, describe_counts
@@ -65,13 +65,12 @@ from leasekit.core.errors import CommandError, LeasekitError, TicketError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import Delegation, Incident, SiteClaim, SiteLease
 from leasekit.core.profile import FOREVER, Profile
-from leasekit.core.properties import NO_UNITS, Counts, chosen, count_of, in_common
+from leasekit.core.properties import NO_UNITS, Counts, Sizes, chosen, count_of, in_common
 from leasekit.core.protocol.messages import ClaimReport, CloseLease
 from leasekit.core.reasons import Code, Reason, mark, marked
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
-from leasekit.core.vectors import Sizes
 
 """What is known of a claim: ``heard`` is one of which only its early end was told, never shown by who holds it."""
 UNUSED_MAX: Final = 20_000

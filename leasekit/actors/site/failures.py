@@ -49,21 +49,12 @@ from leasekit.core.leases import authority as au
 from leasekit.core.leases import outage as out
 from leasekit.core.leases.outage import Outage
 from leasekit.core.leases.records import SiteLease, SiteUnit
-from leasekit.core.mappers import (
-    Assign,
-    Cap,
-    Migrate,
-    Place,
-    Power,
-    Refuse,
-    Release,
-)
-from leasekit.core.properties import CAPS, EMPTY, MIGRATES, Properties, counts, minus
+from leasekit.core.mappers import Assign, Cap, Migrate, Place, Power, Refuse, Release
+from leasekit.core.properties import CAPS, CPU, EMPTY, MIGRATES, Properties, amount, counts, minus
 from leasekit.core.reasons import Code, Reason, clip, counted, of_mapper, said, view
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant, Term
-from leasekit.core.vectors import CPU, amount
 
 EMPTY_ENDS: Final[Mapping[str, Instant]] = MappingProxyType({})
 

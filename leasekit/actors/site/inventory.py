@@ -27,12 +27,22 @@ from leasekit.core.filters import Filter, FilterError, parse_filter
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import SiteLease, SiteUnit, UnitChange
 from leasekit.core.leases.saved import RESUMES, SavedUnit, saved_key
-from leasekit.core.properties import CLASSES_MAX, EMPTY, Properties, digest_properties
+from leasekit.core.properties import (
+    CLASSES_MAX,
+    EMPTY,
+    NEEDS,
+    NO_HOSTS,
+    HostClasses,
+    Properties,
+    Vector,
+    as_properties,
+    digest_properties,
+    weigh,
+)
 from leasekit.core.reasons import Code, Reason, all_of, said
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import HOUR, Duration
-from leasekit.core.vectors import NEEDS, NO_HOSTS, HostClasses, Vector, as_properties, weigh
 
 SLICE: Final = 10_000
 """The comparisons of one slice: some milliseconds."""

@@ -26,19 +26,13 @@ from leasekit.core.claims.signed import CONTRACT, Signer, Statement, state
 from leasekit.core.drivers import UNIT_HOST
 from leasekit.core.leases.records import SiteLease, SiteUnit
 from leasekit.core.leases.saved import RESUMES
-from leasekit.core.mappers import (
-    AuthorityCycle,
-    AuthorityMapper,
-    Demand,
-    TenantView,
-)
-from leasekit.core.properties import Counts, Properties, count_of, counts, minus, saves, total
+from leasekit.core.mappers import AuthorityCycle, AuthorityMapper, Demand, TenantView
+from leasekit.core.properties import WHOLE, Counts, Properties, Vector, count_of, counts, minus, saves, total
 from leasekit.core.protocol.messages import EXTEND, LeaseUpdate, UnitState
 from leasekit.core.reasons import Code, Reason, all_of, said
 from leasekit.core.schema import Row
 from leasekit.core.steps import Turn, TurnDone
 from leasekit.core.time import Duration, Instant, Term
-from leasekit.core.vectors import WHOLE, Vector
 
 SHRINK, GROW, REPLACE, NEW = "shrink", "grow", "replace", "new"
 HELD: Final = "held"

@@ -11,7 +11,7 @@ unit at once, the one that was planned last before; gaps before it are looked fo
 
 A plan is no promise. A unit that fails, is out of service over the term, or is given to somebody who needs it sooner is
 planned for nobody: another takes its place, or none, where none is free throughout. Each change is in the site's log
-(``place``), as are those of places on hosts (:mod:`.hosts`).
+(``place``), as are those of places on hosts (:mod:`.calendars`).
 """
 
 from __future__ import annotations

@@ -19,12 +19,7 @@ from leasekit.actors.peering import Keyring
 from leasekit.actors.served import FRESH, OLD, Served
 from leasekit.actors.settings import DELEGATE, REDEEM, AuthoritySettings
 from leasekit.actors.site.calendars import Calendars
-from leasekit.actors.site.claims import (
-    Accusations,
-    ClaimReports,
-    DelegationLimits,
-    SiteClaims,
-)
+from leasekit.actors.site.claims import Accusations, ClaimReports, DelegationLimits, SiteClaims
 from leasekit.actors.site.inventory import Inventory
 from leasekit.actors.site.leases import LeaseEnds, LeaseUpdates, SiteLeases
 from leasekit.core.claims.claim import (
@@ -55,7 +50,7 @@ from leasekit.core.leases import authority as au
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import AcceptedChange as Later
 from leasekit.core.leases.records import Delegation, SiteClaim, SiteLease
-from leasekit.core.properties import Properties, check_plain, is_plain, minus
+from leasekit.core.properties import WHOLE, Properties, check_plain, is_plain, is_within, minus, needs_of, written
 from leasekit.core.protocol.messages import (
     EXTEND,
     LIST_MAX,
@@ -72,7 +67,6 @@ from leasekit.core.protocol.messages import (
 from leasekit.core.reasons import Code, Reason, counted, mark, said
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
-from leasekit.core.vectors import WHOLE, is_within, needs_of, written
 
 
 @attrs.define(eq=False)

@@ -29,11 +29,10 @@ from leasekit.core.leases import power as pw
 from leasekit.core.leases.machine import NONE
 from leasekit.core.leases.records import SiteUnit
 from leasekit.core.mappers import HostChanges, HostView, MachineChange, MachineView, UnitView
-from leasekit.core.properties import CAPS, EMPTY, MIGRATES
+from leasekit.core.properties import CAPS, CPU, EMPTY, MIGRATES, Vector, amount
 from leasekit.core.reasons import Code, Reason, clip, view, words
 from leasekit.core.schema import Row
 from leasekit.core.steps import ActionDone
-from leasekit.core.vectors import CPU, Vector, amount
 
 FAILED: Final = "failed"
 SWITCHES: Final = ("on", "off", "suspend")

@@ -19,9 +19,9 @@ from leasekit.actors.kernel import Kernel, keeps
 from leasekit.actors.site.inventory import HostNews
 from leasekit.actors.site.units import Units
 from leasekit.core.leases.records import SiteUnit
+from leasekit.core.properties import Vector, amount
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import Ends, Timetable
-from leasekit.core.vectors import Vector, amount
 
 STALE_MAX: Final = 1_000
 """How many instants may be kept at which nothing is due any more, beside as many as there are hosts."""

@@ -22,18 +22,22 @@ from leasekit.core.errors import TicketError
 from leasekit.core.properties import (
     CLASSES_MAX,
     EMPTY,
+    LARGEST,
+    RESOURCES_MAX,
     Counts,
     Properties,
+    Sizes,
     check_plain,
     check_properties,
     count_of,
     is_plain,
+    is_within,
     total,
+    weigh,
 )
 from leasekit.core.reasons import Code, mark
 from leasekit.core.requests import NOTICE
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term, make_term
-from leasekit.core.vectors import LARGEST, RESOURCES_MAX, Sizes, is_within, weigh
 
 TAG: Final = "claim1"
 BODY_MAX: Final = 8192
@@ -51,7 +55,7 @@ class Claim:
     """Issuer gives holder ``units`` of ``type`` over ``term``.
 
     ``classes`` says how many they are of each class (:mod:`leasekit.core.properties`), which add up to ``units``; where
-    their type is divided (:mod:`leasekit.core.vectors`), ``sizes`` says what one unit of each class takes;
+    their type is divided (:mod:`leasekit.core.properties`), ``sizes`` says what one unit of each class takes;
     ``degree`` is what the issuer allows the holder's children to add up to, in thousandths of each class;
     ``parent`` the digest of the parent claim (empty at the root); ``serial`` the issuer's counter, which keeps equal
     claims apart; ``constraints`` what else binds the holder (``preemptible``, ``units``: named ones).

@@ -37,12 +37,7 @@ import attrs
 import msgpack
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from nacl.bindings import (
-    crypto_core_ed25519_is_valid_point,
-    crypto_sign,
-    crypto_sign_open,
-    crypto_sign_seed_keypair,
-)
+from nacl.bindings import crypto_core_ed25519_is_valid_point, crypto_sign, crypto_sign_open, crypto_sign_seed_keypair
 from nacl.exceptions import BadSignatureError
 
 from leasekit.core.errors import TicketError

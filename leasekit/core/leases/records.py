@@ -20,14 +20,13 @@ from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases import service_manager as guest
 from leasekit.core.leases.machine import NONE, JointIn, Machine, PendingIn, StateIn
 from leasekit.core.leases.power import ON
-from leasekit.core.properties import EMPTY, NO_UNITS, Counts, Properties, counts
+from leasekit.core.properties import EMPTY, NO_UNITS, WHOLE, Counts, Properties, Sizes, Vector, counts, weigh
 from leasekit.core.protocol.codec import UnknownKind, decode_message
 from leasekit.core.protocol.messages import EXTEND, UNDO, LeaseUpdate, Message, TicketUpdate
 from leasekit.core.reasons import Reason, read, to_text
 from leasekit.core.requests import TERMINATE
 from leasekit.core.schema import TABLES, Row, StoreError
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
-from leasekit.core.vectors import WHOLE, Sizes, Vector, weigh
 
 pack_body: Final = msgspec.msgpack.Encoder().encode
 unpack_body: Final = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
@@ -691,7 +690,7 @@ class SiteUnit(KeptRecord):
     which claims may still count; ``given_as`` the one that it counts as for its lease.
 
     A *machine* is a unit on a host, which is there for its lease only: ``host`` is where it is, ``size`` what it takes
-    there (:mod:`leasekit.core.vectors`), ``needs`` what was asked for it, ``cap`` how much CPU it gets at most, in
+    there (:mod:`leasekit.core.properties`), ``needs`` what was asked for it, ``cap`` how much CPU it gets at most, in
     millicores (-1: as much as there is), ``leaves`` the host that it is moved from, ``used`` how much CPU probes have
     seen it use, smoothed (transient; -1: nobody has said).
     """

@@ -48,11 +48,10 @@ from msgspec import Meta, Struct
 
 from leasekit.core.claims.claim import UNITS_MAX
 from leasekit.core.claims.signed import DIGEST_BYTES, STATEMENT_MAX
-from leasekit.core.properties import CLASSES_MAX, KEY_MAX, PROPERTIES_MAX, VALUE_MAX, check_bytes
+from leasekit.core.properties import CLASSES_MAX, KEY_MAX, PROPERTIES_MAX, RESOURCES_MAX, VALUE_MAX, check_bytes
 from leasekit.core.reasons import DEPTH_MAX, REASONS_MAX, Reason
 from leasekit.core.time import INSTANT_MAX, Term, make_term
 from leasekit.core.topology import REQUEST_BYTES_MAX
-from leasekit.core.vectors import RESOURCES_MAX
 
 ID_MAX: Final = 80
 """The longest id of a lease or delegation, in characters."""

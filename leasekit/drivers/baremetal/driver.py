@@ -1,16 +1,18 @@
 """The driver itself: a node goes through erasing, imaging and starting for its lease, and is erased after it. Images
-are read through before they are first used, and again when they have changed.
+are read through before they are first used, and again when they have changed. Nodes are waited for by what the imaging
+environment and a guest's ssh server say.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from hashlib import file_digest
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar, Final
 
 import attrs
 import trio
@@ -27,20 +29,111 @@ from leasekit.core.drivers import (
 )
 from leasekit.core.properties import Properties
 from leasekit.core.settings import SettingsError
-from leasekit.core.time import HOUR
+from leasekit.core.time import HOUR, SECOND, format_duration
 from leasekit.drivers.baremetal.agent import MOVED
 from leasekit.drivers.baremetal.examining import examine
-from leasekit.drivers.baremetal.guest import BootWaiting
 from leasekit.drivers.baremetal.plan import NodePlan, bare_addresses, make_plan, make_seed, node_of
 from leasekit.drivers.baremetal.records import SERVED, NodeRecord, new_token
 from leasekit.drivers.baremetal.services import Services
 from leasekit.drivers.baremetal.settings import BareMetalSettings, BootArtifact, DiskImage
 from leasekit.drivers.libvirt.plan import host_name, keys_digest
+from leasekit.drivers.libvirt.readiness import ssh_missing
 from leasekit.drivers.libvirt.seed import make_host_key
 from leasekit.drivers.names import one_line, unknown_operation
 from leasekit.drivers.one_sided import SiteOnly
 from leasekit.drivers.power.base import BootDevice, PowerControl
 from leasekit.drivers.power.make import make_power
+
+PAUSE: Final = 0.2
+"""Seconds between two attempts at a guest's ssh server."""
+LOOK: Final = 5.0
+"""Seconds between looks at a node's power while it is waited for."""
+FOR_GOOD: Final = (
+    "disk full", "there is no disk", "no partition can be added", "several disks are", "another disk is there",
+    "the disk ", MOVED,
+)  # fmt: skip
+"""How reports begin of what another try does not help."""
+
+
+@attrs.frozen(kw_only=True)
+class BootWaiting:
+    """Waits for one node."""
+
+    services: Services
+    settings: BareMetalSettings
+    power: PowerControl
+    node: str
+
+    async def for_report(self, token: str) -> NodeRecord:
+        """The record when the job is done. Raises ``DriverError`` when it failed, or when nothing more is heard."""
+        while True:
+            event = self.services.event(self.node)
+            record = self.services.records.get(self.node)
+            if record.token != token:
+                raise DriverError(f"node {self.node}: its job was taken back")
+            if record.report == "done":
+                return record
+            if record.report:
+                why = one_line(record.report.removeprefix("failed "), 300)
+                raise DriverError(f"node {self.node}: {why}", retry=not why.startswith(FOR_GOOD))
+            limit = self.settings.silence if record.heard else self.settings.boot_timeout
+            left = self.services.progress(self.node).at + limit / SECOND - time.monotonic()
+            if left <= 0:
+                raise self._not_heard(record)
+            with trio.move_on_after(left):
+                await event.wait()
+
+    def _not_heard(self, record: NodeRecord) -> DriverError:
+        words = self.services.progress(self.node).words
+        if record.heard:
+            after = f" after {words!r}" if words else ""
+            text = f"it said nothing for {format_duration(self.settings.silence)}{after}"
+        elif words:
+            text = (
+                f"its imaging environment did not come up within {format_duration(self.settings.boot_timeout)}: {words}"
+            )
+        else:
+            text = f"nothing was heard of it within {format_duration(self.settings.boot_timeout)} of power on: "
+            text += self.asked()
+        return DriverError(f"node {self.node}: {text}")
+
+    def asked(self) -> str:
+        """What DHCP knows of the node, in words."""
+        seen = self.services.names.seen(self.settings.nodes[self.node].mac)
+        if not seen:
+            return "it asked for no address, or nobody answers DHCP on its network"
+        return f"the last of its DHCP was {seen}"
+
+    async def for_guest(self, record: NodeRecord) -> None:
+        """Returns when the guest's ssh server answers, and has its key. Raises ``DriverError``."""
+        address = bare_addresses(record, self.settings)[0]
+        missing = f"no answer from {address}"
+        looked = trio.current_time()
+        with trio.move_on_after(self.settings.start_timeout / SECOND):
+            while True:
+                # When time runs out in the middle of an attempt, what the one before it found is told.
+                missing = await ssh_missing(address, record.host_key)
+                if not missing:
+                    return
+                if trio.current_time() >= looked + LOOK:
+                    looked = trio.current_time()
+                    await self._look()
+                await trio.sleep(PAUSE)
+        words = self.services.progress(self.node).words
+        after = f" (the last that it did here: {words})" if words else ""
+        limit_text = format_duration(self.settings.start_timeout)
+        raise DriverError(f"node {self.node}: its guest was not up within {limit_text}: {missing}{after}")
+
+    async def _look(self) -> None:
+        """Raises ``DriverError`` when the node is off; a controller that does not answer is another's affair."""
+        try:
+            state = await self.power.status()
+        except DriverError as error:
+            if not error.retry:
+                raise
+            return
+        if state == "off":
+            raise DriverError(f"node {self.node}: its power went off before its guest was up")
 
 
 class CheckedFiles:

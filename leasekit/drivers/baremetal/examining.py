@@ -14,7 +14,7 @@ import trio
 from leasekit.core.drivers import DriverError, Finding
 from leasekit.drivers.baremetal.dnsmasq import FIRMWARE, OwnedDnsmasq, boot_script
 from leasekit.drivers.baremetal.environment import find_kernel, lacks
-from leasekit.drivers.baremetal.server import is_here
+from leasekit.drivers.baremetal.services import is_here
 from leasekit.drivers.baremetal.settings import (
     BareMetalSettings,
     BootArtifact,

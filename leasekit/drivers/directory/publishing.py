@@ -2,11 +2,15 @@
 
 A unit is told of when its setup has ended, and no more from when its teardown begins, which waits for nobody who is
 told; both are safe to do twice.
+
+What `leasekit site doctor` looks at for a driver's ``publish`` table: the dnsmasq and the directory that it names.
+
+No dnsmasq is started. In the directory an entry is made and removed at once where units' entries would go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -17,6 +21,7 @@ from leasekit.core.drivers import (
     Closable,
     Driver,
     DriverError,
+    Finding,
     Orphan,
     OrphanFinder,
     ProbeResult,
@@ -25,10 +30,13 @@ from leasekit.core.drivers import (
     all_orphans,
 )
 from leasekit.core.properties import Properties
+from leasekit.core.settings import SettingsError
 from leasekit.drivers.directory.entry import make_entry
 from leasekit.drivers.directory.ldap import LdapExport, LdapSettings
 from leasekit.drivers.directory.names import DnsmasqSettings, HostNames
-from leasekit.drivers.names import check_unit_id
+from leasekit.drivers.dnsmasq import dnsmasq_of
+from leasekit.drivers.examining import free_port, may_signal, program, shared_folder, writable
+from leasekit.drivers.names import check_unit_id, one_line
 
 
 @attrs.frozen(kw_only=True)
@@ -148,3 +156,54 @@ class PublishingDriver:
     async def _in_turn(self, do: Callable[[], None]) -> None:
         """Slices and numbers are shared: one unit after the other."""
         await trio.to_thread.run_sync(do, limiter=self._one)
+
+
+SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+async def examine_publishing(settings: PublishSettings) -> list[Finding]:
+    """How the directory and dnsmasq are that these settings name."""
+    found: list[Finding] = []
+    if settings.dnsmasq is not None:
+        found += _dnsmasq(settings.dnsmasq)
+    if settings.ldap is not None:
+        found.append(await trio.to_thread.run_sync(_directory, settings.ldap))
+    return found
+
+
+def _dnsmasq(settings: DnsmasqSettings) -> Iterator[Finding]:
+    if settings.pid_file is None:
+        found = program("dnsmasq", "dnsmasq-base", SEARCH)
+        yield found
+        try:
+            if found.verdict == "ok" and not HostNames(settings).runs():
+                yield free_port("publish: port for names", settings.listen, settings.port, udp=True)
+        except DriverError as error:
+            yield Finding("publish: dnsmasq", "missing", str(error), "let the authority's user read it")
+        yield writable("publish: names", settings.folder.absolute(), make=True)
+        return
+    what, advice = "publish: dnsmasq", "start that dnsmasq, and let the authority's user read its pid file"
+    try:
+        state = dnsmasq_of(settings.pid_file)
+    except DriverError as error:
+        yield Finding(what, "missing", str(error), advice)
+        return
+    if state is None:
+        yield Finding(what, "missing", f"does not run, as {settings.pid_file} says", advice)
+        return
+    yield may_signal(what, state.pid)
+    yield shared_folder("publish: names", settings.folder.absolute(), state.pid, make=True)
+
+
+def _directory(settings: LdapSettings) -> Finding:
+    what = "publish: directory"
+    try:
+        export = LdapExport(settings)
+        export.check()
+        units = export.units()
+    except DriverError as error:
+        advice = "start the server, make its base, let bind write there, or correct publish.ldap"
+        return Finding(what, "missing", str(error), advice)
+    except SettingsError as error:
+        return Finding(what, "missing", "; ".join(error.errors), "see the key that it names")
+    return Finding(what, "ok", f"{one_line(settings.url)} answers; it has {len(units)} units")

@@ -24,7 +24,7 @@ from leasekit.core.time import INSTANT_MAX, Instant
 from leasekit.drivers.files import alone, damaged, read_table, write_whole
 from leasekit.drivers.libvirt.settings import LeasedHosts
 from leasekit.drivers.names import check_member_id
-from leasekit.drivers.ssh_login import Login, login_of
+from leasekit.drivers.ssh import Login, login_of
 
 LOGIN: Final = ("host", "port", "user", "host_key")
 """The properties of a machine that say how to log in to it."""

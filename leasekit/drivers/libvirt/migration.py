@@ -1,7 +1,7 @@
 """Moving a running unit from host to host: its files first, then its memory while it runs.
 
 Before anything moves, a note at the unit's home says where to, so that a daemon which was killed in between finds it
-(:mod:`leasekit.drivers.libvirt.whereabouts`). Both hosts have the pool at the same path.
+(:mod:`leasekit.drivers.libvirt.place`). Both hosts have the pool at the same path.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from uuid import UUID, uuid5
 import attrs
 
 from leasekit.core.drivers import LEASE, UNIT, UNIT_CAP, UNIT_HOST, Blame, DriverError, UnitContext
+from leasekit.core.properties import CAPACITY, CPU, MEMORY, NEEDS, THOUSAND, amount, vector
 from leasekit.core.settings import expect_one_of
-from leasekit.core.vectors import CAPACITY, CPU, MEMORY, NEEDS, THOUSAND, amount, vector
 from leasekit.drivers.libvirt.settings import (
     MEMORY_LEAST,
     Choices,

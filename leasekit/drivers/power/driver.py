@@ -15,8 +15,7 @@ from leasekit.core.time import MINUTE, Duration
 from leasekit.drivers.names import unknown_operation
 from leasekit.drivers.one_sided import SiteOnly
 from leasekit.drivers.power.base import PowerControl
-from leasekit.drivers.power.commands import GRACE
-from leasekit.drivers.power.make import examine_controllers, make_power
+from leasekit.drivers.power.make import GRACE, examine_controllers, make_power
 from leasekit.drivers.power.settings import ControllerSettings, Ipmi, Redfish, Script
 
 TIMEOUT: Final = 10 * MINUTE

@@ -14,13 +14,7 @@ from leasekit.core.drivers import DriverError
 from leasekit.core.settings import SettingsError, structure
 from leasekit.drivers.files import damaged, read_table, write_whole
 from leasekit.drivers.names import one_line
-from leasekit.drivers.processes import (
-    ProcessState,
-    boot_id,
-    has_environment,
-    process_state,
-    session_members,
-)
+from leasekit.drivers.processes import ProcessState, boot_id, has_environment, process_state, session_members
 
 DIRECTORY_VARIABLE: Final = "LEASEKIT_UNIT_DIRECTORY"
 """The variable by which a unit's processes are known when the first of them is gone."""

@@ -22,9 +22,8 @@ from leasekit.drivers.libvirt.settings import Size
 from leasekit.drivers.names import check_unit_id
 from leasekit.drivers.xen.document import make_plan
 from leasekit.drivers.xen.examining import examine
-from leasekit.drivers.xen.listing import ListedDomain, ListedState
+from leasekit.drivers.xen.listing import DamagedRecordError, ListedDomain, ListedState, XenRecord, make_record
 from leasekit.drivers.xen.place import MEBI, XenPlace
-from leasekit.drivers.xen.record import DamagedRecordError, XenRecord, make_record
 from leasekit.drivers.xen.remote import XenHostLostError
 from leasekit.drivers.xen.settings import XenSettings
 

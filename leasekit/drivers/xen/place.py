@@ -18,8 +18,7 @@ from leasekit.drivers.libvirt.seed import HostKey, initramfs_seed, make_iso, noc
 from leasekit.drivers.libvirt.settings import ImageArtifact, Size
 from leasekit.drivers.xen import scripts
 from leasekit.drivers.xen.document import Files, document
-from leasekit.drivers.xen.listing import ListedState, read_facts, read_names, read_table
-from leasekit.drivers.xen.record import RECORD, XenRecord, read_record
+from leasekit.drivers.xen.listing import RECORD, ListedState, XenRecord, read_facts, read_names, read_record, read_table
 from leasekit.drivers.xen.remote import ControlDomain
 from leasekit.drivers.xen.settings import XenHost, XenSettings
 
@@ -90,7 +89,7 @@ class XenPlace:
 
     async def find(self, unit: str) -> ListedState:
         """What there is of a unit. Raises ``DriverError``, and
-        :class:`~leasekit.drivers.xen.record.DamagedRecordError` for a record that can't be read.
+        :class:`~leasekit.drivers.xen.listing.DamagedRecordError` for a record that can't be read.
         """
         name = self.name_of(unit)
         said = await self.control.call(

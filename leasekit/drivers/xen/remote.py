@@ -19,7 +19,7 @@ import trio
 from leasekit.core.drivers import SITE, UNIT, Blame, DriverError, SiteFaultError
 from leasekit.core.time import SECOND, Duration, format_duration
 from leasekit.drivers.names import FULL, one_line
-from leasekit.drivers.ssh_login import EXIT_SSH, Login
+from leasekit.drivers.ssh import EXIT_SSH, Login
 from leasekit.drivers.xen.settings import XenHost, XenSettings
 
 PERSIST: Final = 60

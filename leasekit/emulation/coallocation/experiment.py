@@ -33,14 +33,7 @@ from leasekit.core.time import DAY, MINUTE, SECOND, Instant
 from leasekit.emulation import plots
 from leasekit.emulation.coallocation.against_paper import compare
 from leasekit.emulation.outputs import make_folder, write_json, write_rows, writing
-from leasekit.policies.broker.coallocation.model import (
-    Mode,
-    ModelLink,
-    Resources,
-    Solver,
-    Sort,
-    Vertex,
-)
+from leasekit.policies.broker.coallocation.model import Mode, ModelLink, Resources, Solver, Sort, Vertex
 
 FILE: Final = "coallocation/testbed.json"
 INTERVALS: Final = 10

@@ -27,14 +27,7 @@ from leasekit.core.drivers import RESUME, SAVE
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
-from leasekit.core.mappers import (
-    BrokerCycle,
-    BrokerDecision,
-    BrokerMapper,
-    CloseLeaseEarly,
-    Grant,
-    RequestLease,
-)
+from leasekit.core.mappers import BrokerCycle, BrokerDecision, BrokerMapper, CloseLeaseEarly, Grant, RequestLease
 from leasekit.core.properties import SAVES
 from leasekit.core.reasons import read, words
 from leasekit.core.requests import TRUE

@@ -17,7 +17,7 @@ import attrs
 
 from leasekit.config.jobs import from_swf as from_swf_job
 from leasekit.config.traces import TraceError, swf_jobs
-from leasekit.core.jobs import ReplayedJob
+from leasekit.core.requests import ReplayedJob
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, Duration, Instant
 
 BEST_EFFORT = "be"

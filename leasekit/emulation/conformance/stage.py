@@ -18,14 +18,7 @@ import attrs
 from leasekit.actors.base import Actor
 from leasekit.actors.broker.broker import Broker
 from leasekit.actors.guest.service_manager import ServiceManager
-from leasekit.actors.settings import (
-    AuthoritySettings,
-    BrokerSettings,
-    DelegationSpec,
-    GuestSettings,
-    Peer,
-    UnitGroup,
-)
+from leasekit.actors.settings import AuthoritySettings, BrokerSettings, DelegationSpec, GuestSettings, Peer, UnitGroup
 from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.signed import UNSIGNED, UnsignedIdentity
 from leasekit.core.errors import CommandError

@@ -25,7 +25,7 @@ from leasekit.emulation.metrics import Series
 from leasekit.emulation.papers.claims import Means, PaperClaim, PaperExperiment, PaperFigures
 from leasekit.emulation.timetable_plan import plan, read_workload
 from leasekit.policies.authority.energy import EnergySettings
-from leasekit.policies.authority.energy_forecast import Ewma
+from leasekit.policies.authority.energy_plan import Ewma
 
 NODES: Final = 64
 FILES: Final = ("reservations/wl_n64_r1000_s1_l0.9.csv", "reservations/wl_n64_r5000_s1_l0.9.csv")
@@ -184,7 +184,7 @@ class PricedForecastSettings:
 
 class PricedForecast:
     """A forecast that heeds prices: in dear hours as many cores as are needed now, in the others with a margin, by the
-    weighted average (:class:`.energy_forecast.Ewma`).
+    weighted average (:class:`~leasekit.policies.authority.energy_plan.Ewma`).
     """
 
     Settings: ClassVar[type[PricedForecastSettings]] = PricedForecastSettings

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from leasekit.core.properties import CPU, MEMORY, read_amount
 from leasekit.core.time import Instant
-from leasekit.core.vectors import CPU, MEMORY, read_amount
 from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.blazar.leases import LEASE_ID
 from leasekit.gateway.blazar.wire import bad, conflict, count, told_date, unknown

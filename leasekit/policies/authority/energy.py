@@ -30,9 +30,8 @@ from leasekit.core.mappers import (
     Wake,
 )
 from leasekit.core.time import Instant, Term
-from leasekit.policies.authority.energy_forecast import Forecast
 from leasekit.policies.authority.energy_holds import EnergyHolds
-from leasekit.policies.authority.energy_plan import EnergyPowerSettings, Fleet, PowerManager, Switching
+from leasekit.policies.authority.energy_plan import EnergyPowerSettings, Fleet, Forecast, PowerManager, Switching
 from leasekit.policies.authority.first_fit import FILTER, FirstFitTurn
 from leasekit.policies.authority.weighers import WEIGHERS, Weigher, efficiency
 from leasekit.policies.registry import make_part

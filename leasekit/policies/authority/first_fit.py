@@ -21,9 +21,9 @@ from leasekit.core.mappers import (
     Release,
     UnitView,
 )
+from leasekit.core.properties import Vector, most_of
 from leasekit.core.reasons import Coded
 from leasekit.core.time import Term
-from leasekit.core.vectors import Vector, most_of
 
 FILTER: Final = "filter"
 """The configuration property that says which units will do."""

@@ -3,7 +3,7 @@
 It decides as García et al. (FGCS 2019) have it, by :mod:`leasekit.policies.preempting`: the host in one pass, the
 victims exactly. Hosts are kept from turn to turn, and follow what the site says has changed: a turn looks at no other.
 
-A site has a place for each machine before it begins (:mod:`leasekit.actors.site.hosts`). A host has room for a machine
+A site has a place for each machine before it begins (in its calendars). A host has room for a machine
 if it has now, and in the site's calendar up to the end of the lease. While leases leave a host nobody else there is
 asked to, and what they leave is for the lease that they make room for.
 """
@@ -30,10 +30,10 @@ from leasekit.core.mappers import (
     TenantView,
     Wake,
 )
+from leasekit.core.properties import Vector, amount
 from leasekit.core.reasons import Coded
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, Instant, Term
-from leasekit.core.vectors import Vector, amount
 from leasekit.policies.authority.first_fit import FirstFitTurn
 from leasekit.policies.authority.weighing import FREE, HostWeigherSettings, WeighingSettings, request_of
 from leasekit.policies.preempting.costs import COSTS, CostError, VictimCost

@@ -15,10 +15,9 @@ import attrs
 
 from leasekit.core.filters import FilterError
 from leasekit.core.mappers import AuthorityCycle, AuthorityDecision, Demand, HostView, Place, Refuse
-from leasekit.core.properties import Properties
+from leasekit.core.properties import Properties, Vector, amount
 from leasekit.core.reasons import Coded
 from leasekit.core.time import Instant, Term
-from leasekit.core.vectors import Vector, amount
 from leasekit.policies.authority.first_fit import FILTER, FirstFitTurn
 from leasekit.policies.preempting.costs import PeriodCost, VictimCost
 from leasekit.policies.preempting.hosts import HostedLease, HostRequest, LoadedHost

@@ -4,7 +4,7 @@ The yield of a machine is the CPU that it gets over the CPU that it needs (Still
 by :mod:`.placing`. A newcomer starts on the host that is best for all; machines that run move if that makes the least
 yield larger, within a bound of memory that is moved at once. Caps follow: lowered first, raised last.
 
-A site has a place for each machine before it begins (:mod:`leasekit.actors.site.hosts`): where nothing better is found,
+A site has a place for each machine before it begins (in its calendars): where nothing better is found,
 or a host has no room up to the end of a lease, the machine goes there. So this mapper can't be worse than first fit.
 """
 
@@ -28,8 +28,8 @@ from leasekit.core.mappers import (
     Place,
     Refuse,
 )
+from leasekit.core.properties import CORE, CPU, MEMORY, THOUSAND, Vector, added, amount, is_within
 from leasekit.core.time import Instant, Term
-from leasekit.core.vectors import CORE, CPU, MEMORY, THOUSAND, Vector, added, amount, is_within
 from leasekit.policies.authority.first_fit import FILTER, FirstFitTurn
 from leasekit.policies.authority.placing.model import Placement, SecondPhase, YieldHost, YieldProblem, YieldTask
 from leasekit.policies.authority.placing.moves import Changes, changes

@@ -19,10 +19,9 @@ from leasekit.core.divided import DividedTimetable
 from leasekit.core.filters import FilterError, Shown, ask, parse_filter, seen, takes
 from leasekit.core.fitting import normalised, number_in
 from leasekit.core.mappers import BrokerCycle, PendingRequest, Source
-from leasekit.core.properties import Counts, chosen, first_of, minus, total
+from leasekit.core.properties import WHOLE, Counts, HostClasses, Vector, chosen, first_of, minus, ratio, total
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Timetable
-from leasekit.core.vectors import WHOLE, HostClasses, Vector, ratio
 from leasekit.policies.broker.constraints import PLAIN, Constraints
 
 FLATTEN_FROM = 64

@@ -10,7 +10,7 @@ image        what is brought to the unit in that time. A site whose resource pro
              by commas) has it needs no preparation
 suspend      how long it takes to suspend the lease, such as ``32s``: a preemptible lease that says so can be suspended
 resumes      the suspended lease that this one goes on from: it has its place in line
-needs.*      what each machine needs of a host (:mod:`leasekit.core.vectors`)
+needs.*      what each machine needs of a host (:mod:`leasekit.core.properties`)
 ===========  ====================================================================================================
 """
 
@@ -21,9 +21,8 @@ from typing import Final, NamedTuple
 
 from leasekit.core.filters import LENGTH_MAX, FilterError, parse_filter
 from leasekit.core.mappers import Source
-from leasekit.core.properties import Properties
+from leasekit.core.properties import WHOLE, Properties, Vector, needs_of
 from leasekit.core.time import Duration, parse_duration
-from leasekit.core.vectors import WHOLE, Vector, needs_of
 
 IMAGES: Final = "images"
 """The resource property that names what is on every unit of a site already."""

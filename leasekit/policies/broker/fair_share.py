@@ -15,9 +15,9 @@ import attrs
 from leasekit.core.mappers import PendingRequest, Usage
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import INSTANT_MAX, WEEK, Duration, Instant, Term
-from leasekit.policies.broker.backfill import WaitingMapper, WaitingSettings
 from leasekit.policies.broker.line import Key, Lane
 from leasekit.policies.broker.turn import BrokerTurn
+from leasekit.policies.broker.waiting import WaitingMapper, WaitingSettings
 
 REMEMBERED = 10
 """Half-lives after which use counts for nothing."""

@@ -18,6 +18,12 @@ that guests which ask at about the same time are served in the order in which th
 the setting ``gather`` makes requests wait for each other.
 
 The mappers that are named after how they choose a site are this one, with that choice.
+
+``timetable`` plans reservations over time: what is for a fixed term first, then the rest at its earliest fit.
+
+Advance reservations (a term to come), immediate requests (a term from now on) and deferrable ones (a window and a
+duration) are booked in one timetable. Of those that wait at the same time and are of one class, those that can't be
+moved are booked first, and those that can be moved around them. Nothing that is booked is ever moved or broken.
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ import attrs
 
 from leasekit.core.time import DAY
 from leasekit.policies.broker.capacity import Balance
-from leasekit.policies.broker.turn import Booking, Rule, StandardMapper, StandardSettings
+from leasekit.policies.broker.turn import Booking, Rule, StandardMapper, StandardSettings, fixed_first
 from leasekit.policies.broker.waiting import ByArrival, Waiting
 
 
@@ -85,3 +91,18 @@ class Random(Fcfs):
     """``fcfs`` that fills a site drawn by seed among those that have enough."""
 
     balance = "random"
+
+
+@attrs.frozen(kw_only=True)
+class TimetableSettings(StandardSettings):
+    """Settings of :class:`TimetableMapper`."""
+
+
+class TimetableMapper(StandardMapper):
+    """Books fixed terms first, windows around them."""
+
+    Settings: ClassVar[type[TimetableSettings]] = TimetableSettings
+
+    def __init__(self, settings: TimetableSettings | None = None) -> None:
+        self.settings = settings or TimetableSettings()
+        super().__init__(self.settings, Booking(fixed_first))

@@ -15,14 +15,7 @@ from typing import ClassVar
 
 import attrs
 
-from leasekit.core.mappers import (
-    BrokerCycle,
-    BrokerDecision,
-    GrantedLease,
-    PendingRequest,
-    Price,
-    Reject,
-)
+from leasekit.core.mappers import BrokerCycle, BrokerDecision, GrantedLease, PendingRequest, Price, Reject
 from leasekit.core.reasons import Coded
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, INSTANT_MAX, MINUTE, Instant

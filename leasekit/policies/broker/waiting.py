@@ -1,4 +1,5 @@
-"""The rule of mappers whose deferrable requests wait in line until they can start.
+"""The rule of mappers whose deferrable requests wait in line until they can start, and two such mappers: best effort
+around reservations, where small requests fill the holes; and class before all.
 
 In each turn extends and modifies are decided first, then requests for a fixed term, for a window that opens later, and
 groups: they are booked as the broker's other mappers do it. A deferrable request whose window is open waits: it is
@@ -21,17 +22,29 @@ read anew where they differ.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol, get_args
+
+import attrs
 
 from leasekit.core.claims.claim import UNITS_MAX
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, PendingRequest, Reject, Wake
 from leasekit.core.reasons import Coded, mark
-from leasekit.core.time import Duration, Instant, Term
+from leasekit.core.settings import DurationSetting
+from leasekit.core.time import HOUR, MINUTE, Duration, Instant, Term
 from leasekit.policies.broker import reasons
 from leasekit.policies.broker.capacity import CapacityView, Place, pick
 from leasekit.policies.broker.line import Key, Lane, Line, LineBucket, LineEntry
-from leasekit.policies.broker.suspension import Suspender
-from leasekit.policies.broker.turn import EXPLAINED_MAX, NEW, BrokerTurn, decide, items, plain
+from leasekit.policies.broker.suspension import Suspender, Suspension
+from leasekit.policies.broker.turn import (
+    EXPLAINED_MAX,
+    NEW,
+    BrokerTurn,
+    StandardMapper,
+    StandardSettings,
+    decide,
+    items,
+    plain,
+)
 
 Mode = Literal["easy", "conservative", "strict"]
 
@@ -459,3 +472,96 @@ class _Service:
         self._skipped[entry] = ""
         self._taken.add(place.view.id)
         self._wakes.append(term.start - place.ahead)
+
+
+@attrs.frozen(kw_only=True)
+class WaitingSettings(StandardSettings):
+    """Settings of mappers whose deferrable requests wait in line."""
+
+    mode: Mode = attrs.field(default="easy", validator=attrs.validators.in_(get_args(Mode)))
+    """Who holds a place while waiting: with ``"easy"`` the first in line (at each site), and others start if they
+    don't delay it; with ``"conservative"`` all, and others start if they delay none of them; ``"strict"``: nobody
+    overtakes."""
+    depth: int = attrs.field(default=100, validator=attrs.validators.ge(1))
+    """With ``mode = "conservative"``: how many hold a place; those behind them may start if they delay none of
+    these."""
+    patience: DurationSetting = 12 * HOUR
+    """How long the first in line waits before it goes before requests for a fixed term. Until then it can't
+    stand in the way of a reservation, and a reservation can push it back."""
+    suspension: Suspension = attrs.field(default="none", validator=attrs.validators.in_(get_args(Suspension)))
+    """Which leases may be suspended to make room for a request for a fixed term, or start in front of one and be
+    suspended before it: none, those of one unit, or all; of those that are preemptible and say how long it takes
+    (``suspend``), at sites that save units."""
+    least_run: DurationSetting = attrs.field(default=10 * MINUTE, validator=attrs.validators.ge(1))
+    """With ``suspension``: how long a lease must be able to run to be started in front of a reservation."""
+
+
+@attrs.frozen(kw_only=True)
+class BackfillSettings(WaitingSettings):
+    """Settings of :class:`Backfill`."""
+
+
+class WaitingMapper(StandardMapper):
+    """A line in some order."""
+
+    def __init__(self, settings: WaitingSettings, order: Order) -> None:
+        suspender = Suspender(settings.suspension, settings.least_run)
+        super().__init__(settings, Waiting(order, settings.mode, settings.depth, settings.patience, suspender))
+
+
+class Backfill(WaitingMapper):
+    """A line in order of class and arrival."""
+
+    Settings: ClassVar[type[BackfillSettings]] = BackfillSettings
+
+    def __init__(self, settings: BackfillSettings | None = None) -> None:
+        self.settings = settings or BackfillSettings()
+        super().__init__(self.settings, ByArrival())
+
+
+Within = Literal["arrival", "shortest", "smallest", "largest"]
+
+
+@attrs.frozen(kw_only=True)
+class PrioritySettings(WaitingSettings):
+    """Settings of :class:`Priority`."""
+
+    order: Within = attrs.field(default="arrival", validator=attrs.validators.in_(get_args(Within)))
+    """The order within a class: first come, the shortest term, the fewest units, or the most units first."""
+    aging: DurationSetting = 0
+    """After how long a wait a request counts as one class higher, and as one more after that again; 0: never. Goes with
+    ``order = "arrival"``."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.aging and self.order != "arrival":
+            raise ValueError(f"aging: goes with order = 'arrival', not {self.order!r}")
+
+
+class Priority(WaitingMapper):
+    """A line in order of class."""
+
+    Settings: ClassVar[type[PrioritySettings]] = PrioritySettings
+
+    def __init__(self, settings: PrioritySettings | None = None) -> None:
+        self.settings = settings or PrioritySettings()
+        super().__init__(self.settings, _ByClass(self.settings))
+
+
+class _ByClass(ByArrival):
+    """One lane, by class."""
+
+    def __init__(self, settings: PrioritySettings) -> None:
+        self._within = settings.order
+        self._aging = settings.aging
+
+    def key(self, request: PendingRequest) -> Key:
+        """Class, and what goes within it. A class for each ``aging`` waited is as if it had come that much earlier."""
+        if self._aging:
+            return (request.arrived - request.priority * self._aging, request.arrived)
+        first = {
+            "arrival": 0,
+            "shortest": request.term.length,
+            "smallest": request.units,
+            "largest": -request.units,
+        }[self._within]
+        return -request.priority, first, request.arrived

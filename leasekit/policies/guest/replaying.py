@@ -17,10 +17,9 @@ from typing import ClassVar, Final
 import attrs
 
 from leasekit.core.draws import Distribution, Exponential, Lognormal, uniform
-from leasekit.core.jobs import ReplayedJob
 from leasekit.core.mappers import CloseLeaseEarly, GuestCycle, GuestDecision, LeaseView, RequestLease, Wake
 from leasekit.core.properties import EMPTY, valid_properties
-from leasekit.core.requests import TRUE
+from leasekit.core.requests import TRUE, ReplayedJob
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import DAY, INSTANT_MAX, MINUTE, SECOND, Duration, Instant, Term
 

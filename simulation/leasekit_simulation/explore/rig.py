@@ -20,14 +20,7 @@ from leasekit.actors.broker.broker import Broker
 from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.kernel import kept_by
 from leasekit.actors.peering import Keyring
-from leasekit.actors.settings import (
-    AuthoritySettings,
-    BrokerSettings,
-    DelegationSpec,
-    GuestSettings,
-    Peer,
-    UnitGroup,
-)
+from leasekit.actors.settings import AuthoritySettings, BrokerSettings, DelegationSpec, GuestSettings, Peer, UnitGroup
 from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.signed import UNSIGNED, UnsignedIdentity
 from leasekit.core.leases import service_manager as sm

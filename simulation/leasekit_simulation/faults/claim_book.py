@@ -31,7 +31,7 @@ from leasekit.core.claims.claim import (
 )
 from leasekit.core.claims.signed import decode_statement
 from leasekit.core.errors import CommandError, TicketError
-from leasekit.core.properties import Counts, count_of, counts
+from leasekit.core.properties import NEEDS, Counts, count_of, counts, weigh
 from leasekit.core.protocol.messages import (
     EXTEND,
     MODIFY,
@@ -52,7 +52,6 @@ from leasekit.core.reasons import Code
 from leasekit.core.requests import SUSPEND, Options, parse_options
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
-from leasekit.core.vectors import NEEDS, weigh
 from leasekit_simulation.faults.checkers import Listening, must
 from leasekit_simulation.faults.scenario import HOSTILE
 

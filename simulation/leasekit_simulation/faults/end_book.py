@@ -13,16 +13,7 @@ from leasekit.core.claims.claim import decode_ticket, redeem_by
 from leasekit.core.claims.signed import decode_statement, reclaim_deadline
 from leasekit.core.errors import TicketError
 from leasekit.core.leases import authority
-from leasekit.core.protocol.messages import (
-    NEW,
-    UNDO,
-    Accepted,
-    LeaseUpdate,
-    Reclaim,
-    Redeem,
-    Relinquished,
-    Truncated,
-)
+from leasekit.core.protocol.messages import NEW, UNDO, Accepted, LeaseUpdate, Reclaim, Redeem, Relinquished, Truncated
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit_simulation.faults.checkers import Listening, must, unit_of

@@ -34,13 +34,12 @@ from leasekit.policies.authority.energy import EnergyManager, EnergySettings
 from leasekit.policies.authority.first_fit import FirstFit
 from leasekit.policies.authority.preemption import HostPreemptionMapper, HostPreemptionSettings
 from leasekit.policies.authority.yields import YieldMapper
-from leasekit.policies.broker.backfill import Backfill, BackfillSettings
 from leasekit.policies.broker.coallocate import Coallocation, CoallocationSettings
 from leasekit.policies.broker.fair_share import FairShare, FairShareSettings
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
-from leasekit.policies.broker.priority import Priority, PrioritySettings
 from leasekit.policies.broker.quotas import QuotaSettings
 from leasekit.policies.broker.spot import SpotMapper, SpotSettings
+from leasekit.policies.broker.waiting import Backfill, BackfillSettings, Priority, PrioritySettings
 from leasekit.policies.guest.manual import Manual
 from leasekit_simulation.faults.checkers import BAD_DAY
 

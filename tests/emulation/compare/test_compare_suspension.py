@@ -16,7 +16,7 @@ from leasekit.emulation.compare.drive import REFUSED, DriveOutcome, drive
 from leasekit.emulation.compare.measures import measure
 from leasekit.emulation.compare.pool import Saving
 from leasekit.emulation.compare.works import Work
-from leasekit.policies.broker.backfill import Backfill, BackfillSettings
+from leasekit.policies.broker.waiting import Backfill, BackfillSettings
 
 TEN = Saving(memory=10, rate=1000)
 """Takes 10 ms."""

@@ -22,18 +22,7 @@ from leasekit_simulation.explore.canonical import _ranks, canonical
 from leasekit_simulation.explore.checks import Holder, Violated
 from leasekit_simulation.explore.flows import FLOWS
 from leasekit_simulation.explore.joint import Joint
-from leasekit_simulation.explore.moves import (
-    CHANGE,
-    CLOSE,
-    CRASH,
-    DELIVER,
-    LATE,
-    OUTAGE,
-    REPEAT,
-    TIME,
-    Move,
-    Mover,
-)
+from leasekit_simulation.explore.moves import CHANGE, CLOSE, CRASH, DELIVER, LATE, OUTAGE, REPEAT, TIME, Move, Mover
 from leasekit_simulation.explore.pieces import _IGNORED, _SPECIAL, Scope, _fields, _number, _plain
 from leasekit_simulation.explore.rig import BEGIN, NAMES, RETRY, SITE, Rig
 from leasekit_simulation.parts import parts_of, wiring
