@@ -122,12 +122,12 @@ class Profile:
 
     def first_at_least(self, lo: Instant, level: int) -> Instant:
         """The first instant from ``lo`` on where the value is ``level`` or more; :data:`FOREVER` if there is none."""
-        key = _first_at_least(self._root, lo, level)
+        key = _first(self._root, lo, level, False)
         return key if key > lo else lo
 
     def first_below(self, lo: Instant, level: int) -> Instant:
         """The first instant from ``lo`` on where the value is less than ``level``; :data:`FOREVER` if there is none."""
-        key = _first_below(self._root, lo, level)
+        key = _first(self._root, lo, level, True)
         return key if key > lo else lo
 
     def last_below(self, lo: Instant, hi: Instant, level: int) -> Instant:
@@ -396,7 +396,8 @@ def _min(node: _Node, lo: Instant, hi: Instant) -> int:
     return least
 
 
-def _first_at_least(node: _Node, lo: Instant, level: int) -> Instant:
+def _first(node: _Node, lo: Instant, level: int, below: bool) -> Instant:
+    """Where the first segment begins, of those that end after ``lo``, whose value is ``below`` the level, or is not."""
     keys = node.keys
     i = bisect_right(keys, lo) - 1
     if i < 0:
@@ -404,33 +405,13 @@ def _first_at_least(node: _Node, lo: Instant, level: int) -> Instant:
     if type(node) is _Leaf:
         vals = node.vals
         for k in range(i, len(vals)):
-            if vals[k] >= level:
+            if (vals[k] < level) is below:
                 return keys[k]
         return FOREVER
-    maxs = node.maxs
-    for k in range(i, len(maxs)):
-        if maxs[k] >= level:
-            found = _first_at_least(node.kids[k], lo, level - node.adds[k])
-            if found != FOREVER:
-                return found
-    return FOREVER
-
-
-def _first_below(node: _Node, lo: Instant, level: int) -> Instant:
-    keys = node.keys
-    i = bisect_right(keys, lo) - 1
-    if i < 0:
-        i = 0
-    if type(node) is _Leaf:
-        vals = node.vals
-        for k in range(i, len(vals)):
-            if vals[k] < level:
-                return keys[k]
-        return FOREVER
-    mins = node.mins
-    for k in range(i, len(mins)):
-        if mins[k] < level:
-            found = _first_below(node.kids[k], lo, level - node.adds[k])
+    ends = node.mins if below else node.maxs
+    for k in range(i, len(ends)):
+        if (ends[k] < level) is below:
+            found = _first(node.kids[k], lo, level - node.adds[k], below)
             if found != FOREVER:
                 return found
     return FOREVER
