@@ -14,11 +14,12 @@ from leasekit.cli.lease_looks import show_lease
 from leasekit.cli.options import FILE_OR_INPUT, TERM, Count, Shown, argument, command, now, option, to_second
 from leasekit.cli.output import listing, note, print_lines
 from leasekit.cli.places import GUEST, DeployPlace
+from leasekit.cli.projects import ask_approval
 from leasekit.cli.templates import found as template_of
 from leasekit.cli.topology import request_topology
 from leasekit.cli.watching import ACTIVE, GRANTED, Following, WatchOutcome, followed
-from leasekit.cli.wishes import ANSWER_WITHIN, CONFIGURATION, HOURS, WISH, Hours
-from leasekit.config.instants import dated
+from leasekit.cli.wishes import ANSWER_WITHIN, CONFIGURATION, HOURS, WISH, Hours, as_body
+from leasekit.config.instants import dated, shown
 from leasekit.config.recurrence import Recurrence, RecurrenceError, of_group
 from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import Code, counted
@@ -155,6 +156,7 @@ def request(
     tries: int | None = option("With --topology: how many plans to try [3].", type=Count(min=1)),
     hours: Hours = HOURS,
     last: Instant | None = option("With --every: the last day.", "--until", metavar="DATE"),
+    why: str = option("Where the project's policy wants it approved: ask for that, and say why.", "--ask-approval"),
     wait: bool = WAIT,
     wait_for: str | None = WAIT_FOR,
 ) -> Shown:
@@ -179,6 +181,7 @@ def request(
       leasekit lease request vm 2 --for 8h --start 'monday 9:00' --zone Europe/Berlin --wait-for granted
       leasekit lease request vm 4 --every mon-fri --from 9:00 --to 17:00 --until 2027-06-30 --name lab
       leasekit lease request --template lab --start 'monday 9:00' --zone Europe/Berlin
+      leasekit lease request vm 40 --for 1d --ask-approval "a demo" --url https://lab.example
       leasekit lease request --topology topology.toml --dry-run
     """
     if topology is not None:
@@ -199,7 +202,12 @@ def request(
         "start": start, "deferrable_until": deferrable_until, "after": after, "join_after": join_after,
         "proceed": proceed, "group": group, "group_size": group_size,
     }  # fmt: skip
-    wanted = WantedLease(**{**fields, **{name: value for name, value in own.items() if value not in (None, "", False)}})
+    said = {**fields, **{name: value for name, value in own.items() if value not in (None, "", False)}}
+    wanted = WantedLease(**said)
+    if why:
+        if dry_run or wait or wait_for:
+            raise click.UsageError("--ask-approval goes without --dry-run and --wait")
+        return _ask_approval(place, said, series, why)
     try:
         requested = wanted.request_properties()
         if series is not None:
@@ -222,6 +230,17 @@ def request(
         answer = place.command(GUEST, "lease.dry_run", **arguments)
         return _answer(answer, latest=None if latest is None else int(latest))
     return _change(place, "lease.request", arguments, wait=wait_for or wait)
+
+
+def _ask_approval(place: DeployPlace, said: Mapping[str, Any], series: Recurrence | None, why: str) -> Shown:
+    """Ask that a request, or one for each day of a ``series``, be approved."""
+    times = {name: shown(said[name]) for name in ("start", "deferrable_until") if name in said}
+    body: dict[str, Any] = {"request": {**as_body(said), **times}}
+    if series is not None:
+        del body["request"]["length"]
+        days = Hours(series.days, series.begin, series.end, series.each).as_body(series.zone)
+        body = {"series": {**body, **days, "until": str(series.last_day)}}
+    return ask_approval(place, {**body, "why": why})
 
 
 def _of_template(
@@ -262,7 +281,7 @@ _WITH_TOPOLOGY: Final = {"topology", "tries", "broker", "dry_run", "wait"}
 _WITH_SERIES: Final = {
     "type_", "units", "start", "slice_", "name", "site", "broker", "properties", "configuration", "filter_", "elastic",
     "needs", "preemptible", "notice", "min_run", "max_run", "on_preempt", "bid", "timeout", "dry_run", "days", "begin",
-    "end", "last", "each", "zone", "template",
+    "end", "last", "each", "zone", "template", "why",
 }  # fmt: skip
 _WITH_UNDO: Final = {"name", "undo", "wait"}
 

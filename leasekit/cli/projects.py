@@ -150,12 +150,19 @@ def _flat(found: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
 _days: Final = listing("start", "end", "name", "lease", "status", "site", "reason", empty="no days")
 
 
-@command(approval, name="ask")
-def ask_approval(
+def ask_approval(place: DeployPlace, body: Mapping[str, Any], project: str = "") -> Shown:
+    """Ask that what a ``body`` of `POST /approvals` says be approved."""
+    made = place.api("POST", "/approvals", body, project=project)
+    return made, lambda _: print_lines([f"{made['id']}: {made['state']} until {made['until']}"])
+
+
+@command(approval)
+def ask(
     place: DeployPlace = DAEMON, wish: Path = argument("WISH", type=FILE_OR_INPUT), project: str = _PROJECT
 ) -> Shown:
     """Ask that a request, a series of them, or a change, be approved. WISH is a JSON file (- is standard input) with
-    what `POST /approvals` takes: "request", "series", or "lease" and "extend" or "modify", and "why".
+    what `POST /approvals` takes: "request", "series", or "lease" and "extend" or "modify", and "why". What is asked for
+    with `lease request` is asked for with that and --ask-approval.
 
     Example:
       leasekit approval ask wish.json --url https://lab.example
@@ -166,8 +173,7 @@ def ask_approval(
             body = json.load(file)
         except ValueError as error:
             raise LeasekitError(f"{source}: expected JSON: {error}") from None
-    made = place.api("POST", "/approvals", body, project=project)
-    return made, lambda _: print_lines([f"{made['id']}: {made['state']} until {made['until']}"])
+    return ask_approval(place, body, project)
 
 
 def _decide(place: DeployPlace, id_: str, what: str, reason: str) -> Shown:

@@ -53,14 +53,20 @@ class Recurrence(NamedTuple):
         """How long it is on the clock."""
         return ((self.end.hour - self.begin.hour) * 60 + self.end.minute - self.begin.minute) * MINUTE
 
+    @property
+    def last_day(self) -> date:
+        """The day up to which, and with which, it recurs."""
+        return self._day(self.last)
+
+    def _day(self, at: Instant) -> date:
+        # A day short of what a calendar has: its last instant lies beyond in some zones.
+        return datetime.fromtimestamp(min(at, CALENDAR_END - DAY) // SECOND, self.zone).date()
+
     def terms(self, start: Instant) -> Iterator[tuple[date, tuple[Instant, Instant]]]:
         """The days, and their terms, that begin at ``start`` or later. A term has no length where the clock skips its
         hours. Raises :class:`RecurrenceError`.
         """
-        # A day short of what a calendar has: its last instant lies beyond in some zones.
-        first, last = (
-            datetime.fromtimestamp(min(at, CALENDAR_END - DAY) // SECOND, self.zone).date() for at in (start, self.last)
-        )
+        first, last = self._day(start), self.last_day
         if last < first:
             raise RecurrenceError("until", f"found {last}, which is before the first day, {first}")
         for day in map(date.fromordinal, range(first.toordinal(), last.toordinal() + 1)):

@@ -135,7 +135,8 @@ async def admit(
     if not (approved or command in DRY_RUNS or call.caller.may(actor.name, MANAGER)):
         for found in to_be_approved(policy, wish):
             all_ = " for all days at once" if wish.series else ""
-            how = "a manager asks for it" if command == TOPOLOGY else f"ask for it{all_} with POST /approvals"
+            ways = "with POST /approvals (--ask-approval)"
+            how = "a manager asks for it" if command == TOPOLOGY else f"ask for it{all_} {ways}"
             raise ProblemError(HTTPStatus.FORBIDDEN, f"{found} in project {actor.name}: {how}", code="approval_needed")
     if policy.ask and command not in DRY_RUNS:
         await ask_service(policy, call.caller, actor.name, wish)

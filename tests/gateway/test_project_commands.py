@@ -125,6 +125,12 @@ def test_what_is_to_be_approved(run: CommandLine, user: str, manager: str, tmp_p
     assert run(f"approval withdraw {ids[2]}", token=user) == f"{ids[2]}: withdrawn\n"
     assert [one["state"] for one in run.json("approval list")] == ["approved", "refused", "withdrawn"]
     assert "is refused already" in run(f"approval approve {ids[1]}", token=manager, status=1)
+    id_ = run.json("lease request vm 3 --for 2h --filter type==vm --start 2031-01-05 --ask-approval demo", user)["id"]
+    asked = run.json(f"approval show {id_}", user)["asked"]
+    assert (asked["why"], asked["request"]["length"], asked["request"]["filter"]) == ("demo", "2h", "type==vm")
+    assert asked["request"]["start"] == "2031-01-05T00:00:00Z"
+    both = "lease request vm 3 --for 2h --wait --ask-approval x"
+    assert "--ask-approval goes without" in run(both, token=user, status=2)
     wish.write_text("{")
     assert f"{wish}: expected JSON" in run(f"approval ask {wish}", token=user, status=1)
     wish.write_text("{}")
@@ -132,18 +138,14 @@ def test_what_is_to_be_approved(run: CommandLine, user: str, manager: str, tmp_p
     run("policy set alpha")
 
 
-def test_what_recurs_is_approved_as_a_whole(run: CommandLine, user: str, manager: str, tmp_path: Path) -> None:
+def test_what_recurs_is_approved_as_a_whole(run: CommandLine, user: str, manager: str) -> None:
     """One decision, which says of each day what became of it; so does who asks later."""
     run("policy set alpha --approve-units 1")
     recur = (
         "lease request vm 2 --every mon,wed --from 9:00 --to 10:00 --start 2031-01-05 --until 2031-01-08 --actor alpha"
     )
     assert "ask for it for all days at once with POST /approvals" in run(recur, token=user, status=1)
-    hours = {"every": "mon,wed", "begin": "9:00", "finish": "10:00", "until": "2031-01-08"}
-    series = {"request": {"type": "vm", "units": 2, "start": "2031-01-05T00:00:00Z", "name": "lab"}, **hours}
-    wish = tmp_path / "wish.json"
-    wish.write_text(json.dumps({"series": series, "why": "lectures"}))
-    id_ = run.json(f"approval ask {wish}", user)["id"]
+    id_ = run.json(f"{recur} --name lab --ask-approval lectures", user)["id"]
     out = run(f"approval approve {id_}", token=manager)
     assert out.startswith(f"{id_}: approved\n")
     shown = run(f"approval show {id_}", token=user)

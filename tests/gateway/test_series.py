@@ -135,7 +135,7 @@ def asked(user: httpx.Client, body: dict[str, Any]) -> str:
     """The path of an approval that was asked for, since the request was refused without."""
     refused = user.post("/leases/series", json=body)
     assert (refused.status_code, refused.json()["code"]) == (403, "approval_needed")
-    assert refused.json()["detail"].endswith("ask for it for all days at once with POST /approvals")
+    assert refused.json()["detail"].endswith("ask for it for all days at once with POST /approvals (--ask-approval)")
     made = user.post("/approvals", json={"series": body, "why": "lectures"})
     assert (made.status_code, made.json()["asked"]["series"]["every"]) == (201, "mon,wed")
     return f"/approvals/{made.json()['id']}"
