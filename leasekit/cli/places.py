@@ -26,6 +26,8 @@ FILE_VARIABLE: Final = "LEASEKIT_FILE"
 URL_VARIABLE: Final = "LEASEKIT_URL"
 TOKEN_VARIABLE: Final = "LEASEKIT_TOKEN"
 URL_WITHIN: Final = 30.0
+URL_DONE_WITHIN: Final = 90.0
+"""A change may wait for a broker, which has a minute to answer."""
 """How long a gateway's answer is waited for, in seconds."""
 PLURALS: Final = {"guest": "guests", "broker": "brokers", "authority": "site authorities"}
 
@@ -202,7 +204,7 @@ class DeployPlace(NamedTuple):
 
         asked = path.format_map({name: quote(word, safe="") for name, word in named.items()})
         asked += f"?{urlencode(query)}" if query else ""
-        return ask(self.gateway, self._token(), method, asked, body, URL_WITHIN)
+        return ask(self.gateway, self._token(), method, asked, body, URL_WITHIN if method == "GET" else URL_DONE_WITHIN)
 
     def connect_any(self) -> ControlClient:
         """A connection to the daemon that was named, of whatever role, or to the only one of the file."""
