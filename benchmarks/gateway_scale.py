@@ -239,10 +239,12 @@ def windows(bookings: int, asked: int, only: Sequence[str]) -> list[Result]:
         if "calendar" in only:
             until = quote((datetime.now(UTC) + timedelta(days=30)).isoformat())
             # In the first one all is looked for. The others are of what has not changed since.
+            _, types = trio.run(_seen, web, token, "/types", asked // 10)
             packed, took = trio.run(_seen, web, token, f"/calendar?until={until}", asked // 10)
             results += [
                 result("calendar_on_the_wire_kb", packed / 1000, "kB", MOST_KB),
                 result("calendar_first_ms", took[0], "ms", None),
+                result("types_median_ms", statistics.median(types), "ms", None),
                 result("calendar_again_median_ms", statistics.median(took[1:]), "ms", None),
             ]
         if "slots" in only:

@@ -329,7 +329,8 @@ class FindSlots:
 @attrs.frozen(kw_only=True)
 class ShowCalendar:
     """What is booked between ``start`` and ``end``, at a ``site``, of a ``type`` (empty: all); figures for each stretch
-    of ``step`` ms. Who asks the same again says of which ``revision`` the answer was that they know.
+    of ``step`` ms; ``entries``: leases as well. Who asks the same again says of which ``revision`` the answer was that
+    they know.
     """
 
     start: Instant = attrs.field(default=0, validator=_instant)
@@ -338,6 +339,7 @@ class ShowCalendar:
     site: str = ""
     type: str = ""
     known: int = -1
+    entries: bool = True
 
     @property
     def term(self) -> Term:

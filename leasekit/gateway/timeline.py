@@ -336,7 +336,7 @@ async def list_types(call: Call) -> UnitTypes:
     """List the types that the deployment's brokers have, by site and class: what units have, and how many are free."""
     check_may_look(call)
     now = call.door.clock()
-    asked = {"start": now, "end": now + SECOND, "step": SECOND}
+    asked = {"start": now, "end": now + SECOND, "step": SECOND, "entries": False}
     found: dict[str, dict[RowKey, TypeClass]] = {}
     for broker in call.door.of_role(BROKER):
         for one in (await broker.query("calendar", **asked))["classes"]:

@@ -9,7 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
-from gateway_world import until
+from gateway_world import GatewayUnderTest, until
+
+from leasekit.core.time import INSTANT_MAX
+from leasekit.runtime.client import ControlClient
 
 Leased = Callable[..., dict[str, Any]]
 DAY = datetime(2030, 1, 1, tzinfo=UTC)
@@ -184,6 +187,19 @@ def test_types_say_what_is_free_now(user: httpx.Client, leased: Leased) -> None:
     assert (kind["type"], of["site"], of["there"], of["free"]) == ("vm", "site", 6, 4)
     assert user.get("/prices").json() == {"items": []}
     assert user.get("/prices", params={"broker": "nobody"}).status_code == 404
+
+
+def test_who_asks_for_figures_alone_gets_no_leases(
+    gateway: GatewayUnderTest, user: httpx.Client, leased: Leased
+) -> None:
+    """Of any actor: a look at all leases is what takes the time."""
+    until(user, leased(units=2)["id"], "active")
+    for actor in ("alpha", "broker", "site"):
+        with ControlClient(gateway.folder / f"{actor}.control.sock") as control:
+            whole = control.query("calendar", start=0, step=INSTANT_MAX)
+            figures = control.query("calendar", start=0, step=INSTANT_MAX, entries=False)
+        assert whole["entries"] and not figures["entries"]
+        assert (figures["classes"], figures["units"]) == (whole["classes"], whole["units"])
 
 
 def test_a_change_of_what_one_has_not_seen_is_refused(

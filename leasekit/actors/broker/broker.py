@@ -213,7 +213,7 @@ class BookCalendar:
             return ActorCalendar(revision)
         entries = [
             entry
-            for lease in self._served.leases.values()
+            for lease in (self._served.leases.values() if asked.entries else ())
             if lease.claims and asked.type in ("", lease.type)
             for entry in self._entries(lease, window)
             if asked.site in ("", entry.site)

@@ -274,7 +274,7 @@ class Leases:
                     lease.id, "", lease.site, lease.type, lease.state,
                     len(lease.units) or lease.latest.units, lease.runs.start, _end(lease), lease.name,
                 )
-                for lease in self.by_id.values()
+                for lease in (self.by_id.values() if asked.entries else ())
                 if lease.runs.start < window.end and _end(lease) > window.start
                 and asked.type in ("", lease.type) and asked.site in ("", lease.site)
             ],

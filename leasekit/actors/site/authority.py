@@ -83,7 +83,7 @@ class SiteCalendar:
             return ActorCalendar(revision)
         entries = [
             self._entry(lease)
-            for lease in self._leases.by_id.values()
+            for lease in (self._leases.by_id.values() if asked.entries else ())
             if lease.type and asked.type in ("", lease.type) and Term(lease.term.start, lease.ends_at).overlaps(window)
         ]
         units = [
