@@ -26,9 +26,9 @@ FILE_VARIABLE: Final = "LEASEKIT_FILE"
 URL_VARIABLE: Final = "LEASEKIT_URL"
 TOKEN_VARIABLE: Final = "LEASEKIT_TOKEN"
 URL_WITHIN: Final = 30.0
-URL_DONE_WITHIN: Final = 90.0
-"""A change may wait for a broker, which has a minute to answer."""
 """How long a gateway's answer is waited for, in seconds."""
+URL_DONE_WITHIN: Final = 90.0
+"""The same of a change: it may wait for a broker, which has a minute to answer."""
 PLURALS: Final = {"guest": "guests", "broker": "brokers", "authority": "site authorities"}
 
 A = TypeVar("A", "ActorSpec", "Door")
