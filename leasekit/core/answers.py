@@ -1,4 +1,5 @@
-"""What actors and their daemons answer operators: one list, with a few lines for each kind of thing that is shown.
+"""What actors and their daemons answer operators: one list of over 800 lines, with a few for each kind of thing that is
+shown, so that whoever adds one sees what others are called.
 
 A handler's return type says what its command or query answers. ``--json`` prints the fields in their order, under the
 names that they have here, and so does every other client of a control socket: clients get plain data (:func:`plain`).

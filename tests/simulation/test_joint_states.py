@@ -69,6 +69,10 @@ def test_page_has_every_declared_state() -> None:
     assert not re.search(r"\| never \|", text)
     assert "At no time more than 2 are outstanding" in " ".join(text.split())
     assert "## Wrong" not in text
+    tables = [len(table) for table in (sm.TABLE, broker.TABLE, authority.TABLE)]
+    told = re.search(r"(\d+) states at the guest .*, (\d+) at the broker and (\d+) at the site", text)
+    assert told is not None
+    assert [*map(int, told.groups())] == tables, "as many states as the tables have"
 
 
 def test_declared_states_are_in_the_tables() -> None:
