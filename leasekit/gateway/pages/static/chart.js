@@ -7,7 +7,7 @@
 import { h } from "./dom.js";
 import * as time from "./time.js";
 
-const { SECOND, MINUTE, HOUR, DAY } = time;
+const { SECOND, MINUTE, HOUR, DAY } = time, MONTH = 30 * DAY;
 const STEPS = [MINUTE, 5 * MINUTE, 15 * MINUTE, 30 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 7 * DAY];
 const SNAP_PX = 7, TICK_PX = 58, EDGE_PX = 6, DRAG_PX = 4;
 const SMALL_PX = 14, WORDS_PX = 46, PALE = 0.34;
@@ -278,7 +278,7 @@ export class Chart {
       let { year, month } = time.parts(this.#from);
       const by = wanted > 62 * DAY ? 3 : 1;
       for (let at; (at = time.instant(year, month)) < this.#to; month += by) if (at >= this.#from) found.push(at);
-      return { at: found, show: (at) => time.month(at), step: 30 * DAY };
+      return { at: found, show: time.monthName, step: MONTH };
     }
     const step = [...STEPS, 2 * DAY].sort((a, b) => a - b).find((one) => one >= wanted) ?? 7 * DAY;
     const p = time.parts(this.#from);
@@ -316,7 +316,7 @@ export class Chart {
     context.fillStyle = colors.text;
     context.font = "600 12px system-ui, sans-serif";
     let last = -Infinity;
-    const above = step >= DAY ? (at) => time.month(at) : (at) => time.day(at);
+    const above = step >= MONTH ? time.year : step >= DAY ? time.month : time.day;
     const bounds = [this.#from, ...this.#bounds(step)];
     bounds.forEach((at, index) => {
       const x = Math.max(this.#x(at), this.#labels) + 4, next = index + 1 < bounds.length ? this.#x(bounds[index + 1]) : Infinity;
@@ -338,11 +338,11 @@ export class Chart {
     context.fillText(time.zone(), 8, 29);
   }
 
-  /** Where days, or months, begin within the window. */
+  /** Where days, months or years begin within the window. */
   #bounds(step) {
     const found = [], p = time.parts(this.#from);
     for (let by = 1, at; by < 500; by++) {
-      at = step >= DAY ? time.instant(p.year, p.month + by) : time.instant(p.year, p.month, p.day + by);
+      at = step >= MONTH ? time.instant(p.year + by) : step >= DAY ? time.instant(p.year, p.month + by) : time.instant(p.year, p.month, p.day + by);
       if (at >= this.#to) break;
       found.push(at);
     }

@@ -1,5 +1,6 @@
 // One lease: what it is, why it is so, its units and how they are reached, what happened to it, and what one does to it.
 
+import { Dialog } from "./acts.js";
 import { gently, get, here, listen, path } from "./api.js";
 import { h, fill, button, chip, empty, table } from "./dom.js";
 import { note, page, view } from "./frame.js";
@@ -11,11 +12,10 @@ const at = `/leases/${encodeURIComponent(id)}`;
 let lease, history = [];
 
 await page(async (place) => {
-  const head = h("div", {}), units = h("section", {}), past = h("section", {}), dialog = h("dialog", { class: "dialog" });
+  const head = h("div", {}), units = h("section", {}), past = h("section", {}), dialog = new Dialog();
   const heading = document.querySelector("main > h1");
-  fill(place, h("p", {}, h("a", { href: path("leases", query) }, "All leases")), head, units, past, dialog);
+  fill(place, h("p", {}, h("a", { href: path("leases", query) }, "All leases")), head, units, past, dialog.place);
 
-  const open = (form) => { fill(dialog, form); dialog.showModal(); };
   const close = () => { dialog.close(); load(); };
 
   async function load() {
@@ -51,10 +51,10 @@ await page(async (place) => {
         Object.entries(lease.configuration ?? {}).map(([name, value]) => [h("dt", {}, name), h("dd", { class: "code" }, value)]),
         h("dt", {}, "Id"), h("dd", { class: "code" }, lease.id)),
       goesOn(lease) && h("div", { class: "buttons" },
-        button("Extend…", () => open(extendForm(lease, close)), { class: "do" }),
-        button("Change…", () => open(changeForm(lease, close))),
-        button("Hand over…", () => open(handForm(lease, close))),
-        button("Close…", () => open(closeForm([lease], close)), { class: "danger" })));
+        button("Extend…", () => dialog.open(extendForm(lease, close)), { class: "do" }),
+        button("Change…", () => dialog.open(changeForm(lease, close))),
+        button("Hand over…", () => dialog.open(handForm(lease, close))),
+        button("Close…", () => dialog.open(closeForm([lease], close)), { class: "danger" })));
     fill(units, h("h2", {}, "Units"), lease.members?.length ? table("Units", ["Unit", "State", "Reach it by", "Said"], lease.members.map(member)) : h("p", { class: "dim" }, "None yet."));
     fill(past, h("h2", {}, "What happened"), timeline());
     count();
@@ -80,12 +80,12 @@ await page(async (place) => {
 
   async function lines(unit, what) {
     const text = h("pre", { tabindex: 0, "aria-label": `${what} of ${unit}` }, "Loading…");
-    open(h("div", {}, h("h2", {}, `${unit}: ${what}`), text, h("div", { class: "buttons" }, button("Close", () => dialog.close()))));
+    dialog.open(h("div", {}, h("h2", {}, `${unit}: ${what}`), text, h("div", { class: "buttons" }, button("Close", () => dialog.close()))));
     try {
       const told = await get(`${at}/units/${encodeURIComponent(unit)}/${what}`, query);
       text.textContent = told.lines.join("\n") || "It has said nothing.";
     } catch (problem) {
-      text.textContent = problem.message;
+      text.replaceWith(h("p", {}, problem.message));
     }
   }
 

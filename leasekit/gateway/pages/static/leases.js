@@ -1,5 +1,6 @@
 // The leases of a project: their states, why, when they end; many are extended or closed at once.
 
+import { Dialog } from "./acts.js";
 import { all, gently, get, listen, path } from "./api.js";
 import { h, fill, button, choice, chip, empty, table, field } from "./dom.js";
 import { note, page, setView, view } from "./frame.js";
@@ -8,7 +9,8 @@ import * as time from "./time.js";
 
 const STATES = [["", "going on"], ["all", "all, also over"], ["active", "active"], ["ticketed", "ticketed"], ["nascent", "asked for"], ["failed", "failed"], ["closed", "closed"]];
 const chosen = new Set();
-let leases = [], place, list, dialog;
+const dialog = new Dialog();
+let leases = [], place, list;
 
 await page(async (into) => {
   place = into;
@@ -20,16 +22,15 @@ await page(async (into) => {
   }
   const project = projects.includes(shown.project) ? shown.project : projects[0];
   const search = h("input", { type: "search", placeholder: "name, id, type, site", "aria-label": "Find", value: shown.find ?? "", on: { input: () => { setView({ find: search.value }); show(); } } });
-  dialog = h("dialog", { class: "dialog" });
   list = h("div", {});
   fill(place, h("div", { class: "tools" },
     projects.length > 1 && field("Project", choice(projects, project, (value) => { setView({ project: value }); location.reload(); })),
     field("State", choice(STATES, shown.state ?? "", (value) => { setView({ state: value }); load(); })),
     search,
     h("span", { class: "right" }),
-    button("Extend…", () => open(extendMany(marked(), close)), { id: "extend-many", disabled: true }),
-    button("Close…", () => open(closeForm(marked(), close)), { id: "close-many", disabled: true, class: "danger" }),
-    h("a", { class: "button do", href: path("request", { project: projects.length > 1 ? project : "" }) }, "Request")), list, dialog);
+    button("Extend…", () => dialog.open(extendMany(marked(), close)), { id: "extend-many", disabled: true }),
+    button("Close…", () => dialog.open(closeForm(marked(), close)), { id: "close-many", disabled: true, class: "danger" }),
+    h("a", { class: "button do", href: path("request", { project: projects.length > 1 ? project : "" }) }, "Request")), list, dialog.place);
 
   async function load() {
     const state = view().state ?? "", over = state === "all" || OVER.includes(state);
@@ -54,10 +55,6 @@ function marked() {
   return leases.filter((lease) => chosen.has(lease.id) && goesOn(lease));
 }
 
-function open(form) {
-  fill(dialog, form);
-  dialog.showModal();
-}
 
 function close() {
   dialog.close();
@@ -91,7 +88,7 @@ function row(lease) {
     h("td", {}, lease.type), h("td", {}, lease.site || h("span", { class: "dim" }, "–")),
     h("td", {}, end > start ? time.term(start, end) : `${time.moment(start)}, never begun`),
     h("td", { data: OVER.includes(lease.state) ? {} : { start: String(start), end: String(end) } }, OVER.includes(lease.state) ? h("span", { class: "dim" }, "over") : ""),
-    h("td", {}, goesOn(lease) && button("Extend", () => open(extendForm(lease, close)), { id: `extend-${lease.id}`, "aria-label": `Extend ${title(lease)}` })));
+    h("td", {}, goesOn(lease) && button("Extend", () => dialog.open(extendForm(lease, close)), { id: `extend-${lease.id}`, "aria-label": `Extend ${title(lease)}` })));
 }
 
 function marks() {

@@ -1,6 +1,6 @@
 // Sites, for those who operate them: units and what ails them, maintenance, delegations, peers; and what one does about it.
 
-import { did, whyForm } from "./acts.js";
+import { Dialog, did, whyForm } from "./acts.js";
 import { Problem, ask, gently, get, here, listen, path, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, table } from "./dom.js";
 import { note, page, setView, view } from "./frame.js";
@@ -8,7 +8,8 @@ import * as time from "./time.js";
 
 const at = (text) => (text ? time.moment(Date.parse(text)) : "–");
 const FAR = Date.parse("2200-01-01");
-let site, dialog;
+const dialog = new Dialog();
+let site;
 
 await page(async (place) => {
   const { items: actors } = await get("/actors");
@@ -20,11 +21,10 @@ await page(async (place) => {
   site = sites.includes(view().site) ? view().site : sites[0];
   const all = h("section", {}), units = h("section", {}), windows = h("section", {}), given = h("section", {}), peers = h("section", {});
   const find = h("input", { type: "search", "aria-label": "Find units", placeholder: "unit, type, state", value: view().find ?? "", on: { input: () => { setView({ find: find.value }); showUnits(); } } });
-  dialog = h("dialog", { class: "dialog" });
   fill(place,
     h("div", { class: "tools" }, sites.length > 1 && field("Site", choice(sites, site, (value) => { site = value; setView({ site: value }); load(); })), find,
-      h("span", { class: "right" }), here.operates && button("Maintenance…", () => open(maintenanceForm(shown.units)), { class: "do" })),
-    all, units, windows, given, peers, dialog);
+      h("span", { class: "right" }), here.operates && button("Maintenance…", () => dialog.open(maintenanceForm(shown.units)), { class: "do" })),
+    all, units, windows, given, peers, dialog.place);
   const shown = {};
 
   async function load() {
@@ -70,9 +70,9 @@ await page(async (place) => {
       h("td", {}, h("span", { class: "group" }, button("Log", () => log(one.unit), { "aria-label": `Log of ${one.unit}` }),
         here.operates && [one.state === "out" || one.state === "disabled"
           ? button("Enable", () => done(`${one.unit} is in service.`, () => post(`/sites/units/${encodeURIComponent(one.unit)}/enable`, {}, { site })), { "aria-label": `Enable ${one.unit}` })
-          : button("Disable…", () => open(why(`Take ${one.unit} out of service?`, "Disable", (reason) => post(`/sites/units/${encodeURIComponent(one.unit)}/disable`, { reason }, { site }))), { "aria-label": `Disable ${one.unit}` }),
-        one.lease && button("Move…", () => open(why(`Give lease ${one.lease} another unit than ${one.unit}?`, "Move", (reason) => post(`/sites/units/${encodeURIComponent(one.unit)}/move`, { reason }, { site }))), { "aria-label": `Move ${one.unit}` }),
-        one.lease && button("Evict…", () => open(why(`End lease ${one.lease}, with notice?`, "Evict", (reason) => post(`/sites/leases/${encodeURIComponent(one.lease)}/evict`, { reason }, { site }))), { "aria-label": `Evict from ${one.unit}` })])));
+          : button("Disable…", () => dialog.open(why(`Take ${one.unit} out of service?`, "Disable", (reason) => post(`/sites/units/${encodeURIComponent(one.unit)}/disable`, { reason }, { site }))), { "aria-label": `Disable ${one.unit}` }),
+        one.lease && button("Move…", () => dialog.open(why(`Give lease ${one.lease} another unit than ${one.unit}?`, "Move", (reason) => post(`/sites/units/${encodeURIComponent(one.unit)}/move`, { reason }, { site }))), { "aria-label": `Move ${one.unit}` }),
+        one.lease && button("Evict…", () => dialog.open(why(`End lease ${one.lease}, with notice?`, "Evict", (reason) => post(`/sites/leases/${encodeURIComponent(one.lease)}/evict`, { reason }, { site }))), { "aria-label": `Evict from ${one.unit}` })])));
   }
 
   function showWindows() {
@@ -90,7 +90,7 @@ await page(async (place) => {
 
   async function log(unit) {
     const text = h("pre", { tabindex: 0, "aria-label": `Log of ${unit}` }, "Loading…");
-    open(h("div", {}, h("h2", {}, unit), text, h("div", { class: "buttons" }, button("Close", () => dialog.close()))));
+    dialog.open(h("div", {}, h("h2", {}, unit), text, h("div", { class: "buttons" }, button("Close", () => dialog.close()))));
     text.textContent = await get(`/sites/units/${encodeURIComponent(unit)}/log`, { site }).then((told) => told.lines.join("\n") || "Its drivers have said nothing.", (problem) => problem.message);
   }
 
@@ -128,9 +128,4 @@ await page(async (place) => {
 
 function leaseLink(id) {
   return id ? h("a", { class: "code", href: path(`leases/${encodeURIComponent(id)}`) }, id) : "";
-}
-
-function open(form) {
-  fill(dialog, form);
-  dialog.showModal();
 }

@@ -44,6 +44,8 @@ export const instant = (year, month = 0, day = 1, hour = 0, minute = 0, second =
 export const clock = (at) => { const p = parts(at); return `${two(p.hour)}:${two(p.minute)}`; };
 export const date = (at) => { const p = parts(at); return virtual ? `day ${Math.floor(at / DAY) + 1}` : `${p.day} ${MONTHS[p.month]}`; };
 export const day = (at) => virtual ? date(at) : `${DAYS[parts(at).weekday]} ${date(at)}`;
+export const year = (at) => (virtual ? "" : `${parts(at).year}`);
+export const monthName = (at) => (virtual ? date(at) : MONTHS[parts(at).month]);
 export const month = (at) => { const p = parts(at); return virtual ? date(at) : `${MONTHS[p.month]} ${p.year}`; };
 
 /** A date and a time; the year where it is not this one. */
