@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -176,18 +176,24 @@ def test_who_sets_policies(user: httpx.Client, manager: httpx.Client, stranger: 
         assert user.post("/approvals", json=body).status_code == 422
 
 
+def _is_ours(body: Mapping[str, Any]) -> bool:
+    """Leases of other tests may end late."""
+    return bool(body["lease"]["start_date"] == "2030-01-01 00:00:00")
+
+
 @contextmanager
 def service(status: int, text: str = "", heard: threading.Event | None = None) -> Iterator[tuple[str, list[Any]]]:
-    """A service that is asked, its URL and what it was asked; ``heard`` is set when it is told of an end."""
+    """A service that is asked, its URL and what it was asked; ``heard`` is set when it is told of the end of ours."""
     asked: list[Any] = []
 
     class Answering(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked.append((self.path, json.loads(self.rfile.read(int(self.headers["content-length"])))))
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            asked.append((self.path, body))
             self.send_response(status)
             self.end_headers()
             self.wfile.write(text.encode())
-            if heard is not None and self.path.endswith("/on-end"):
+            if heard is not None and self.path.endswith("/on-end") and _is_ours(body):
                 heard.set()
 
         def log_message(self, *args: Any) -> None:
@@ -227,10 +233,10 @@ def test_blazars_filter_service_is_asked_and_told(operator: httpx.Client, user: 
         until(user, lease, "ticketed")
         user.post(f"/leases/{lease}/close", json={})
         assert ended.wait(PATIENCE)
-    (path, body), (last, told) = asked
+    (path, body), (last, told) = [one for one in asked if _is_ours(one[1])]
     assert (path, last) == ("/v1/check-create", "/v1/on-end")
     assert (body["context"]["user_id"], body["context"]["project_id"]) == ("ursula", "alpha")
-    assert (body["lease"]["start_date"], body["lease"]["end_date"]) == ("2030-01-01 00:00:00", "2030-01-01 01:00:00")
+    assert body["lease"]["end_date"] == "2030-01-01 01:00:00"
     assert body["lease"]["reservations"][0]["resource_type"] == "vm"
     assert told["context"]["project_id"] == "alpha"
     assert (told["lease"]["start_date"], told["lease"]["reservations"][0]["min"]) == ("2030-01-01 00:00:00", 1)

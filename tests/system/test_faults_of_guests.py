@@ -90,8 +90,13 @@ class Deployed:
 
     def wait(self, lease: str, state: str) -> dict[str, Any]:
         """The guest's record of a lease, once it is in a state."""
-        wait_until(f"not {state}", lambda: self.ask("guest", "lease", lease=lease)["state"] != state)
-        found: dict[str, Any] = self.ask("guest", "lease", lease=lease)
+        found: dict[str, Any] = {}
+
+        def missing() -> object:
+            found.update(self.ask("guest", "lease", lease=lease))
+            return found if found["state"] != state else None
+
+        wait_until(f"not {state}", missing)
         return found
 
     def units(self) -> list[tuple[str, int]]:

@@ -172,7 +172,7 @@ class Authority(Server[SiteLease]):
         ):  # fmt: skip
             self.dispatch.add(part)
         units.moved += (outages.unit_moved, saved.unit_moved, calendars.unit_moved, plans.unit_moved)
-        leases.settled.append(outages.lease_settled)
+        leases.settled += (outages.lease_settled, plans.settled)
         issued.taken.append(maintenance.offer_taken)
         loose = claims.loose if _flag(mapper, "makes_room") else frozenset[bytes]
         self.dispatch.connected.append(Pieces(kernel, calendars, issued, loose).connected)

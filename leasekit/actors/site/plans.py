@@ -39,7 +39,7 @@ NO_CONCERN: Final = frozenset({"up", "down", "modify", "teardown", "back"})
 """What happens to units, and takes them from nobody for whom they are planned."""
 
 
-@keeps(derived="_on _ends _orders")
+@keeps(derived="_on _noted _ends _orders")
 @attrs.define(eq=False, slots=False)
 class UnitPlans:
     """The plans of a site's ``leases``, if its ``mapper`` follows them; of none with a filter of its own. ``is_out``
@@ -52,7 +52,9 @@ class UnitPlans:
     _is_out: Callable[[SiteUnit, Term], bool]
     _mapper: AuthorityMapper
     _on: dict[str, dict[str, None]] = attrs.field(factory=dict, init=False)
-    """For which leases each unit was planned; for which it still is their records say."""
+    """For which leases to come each unit was planned; for which it still is their records say."""
+    _noted: dict[str, dict[str, None]] = attrs.field(factory=dict, init=False)
+    """The same by lease."""
     _ends: dict[str, Instant] = attrs.field(factory=dict, init=False)
     """The last end that was planned on each unit."""
     _orders: dict[bytes, SortedList] = attrs.field(factory=dict, init=False)
@@ -91,12 +93,32 @@ class UnitPlans:
 
     def _note(self, lease: SiteLease, name: str) -> None:
         self._on.setdefault(name, {})[lease.id] = None
-        before, unit = self._ends.get(name, 0), self._units[name]
-        if lease.ends_at > before:
-            self._ends[name] = lease.ends_at
-            for order in (self._orders[class_] for class_ in unit.classes if class_ in self._orders):
-                order.discard((before, unit.number, name))
-                order.add((lease.ends_at, unit.number, name))
+        self._noted.setdefault(lease.id, {})[name] = None
+        self._set_end(name, max(lease.ends_at, self._ends.get(name, 0)))
+
+    def _set_end(self, name: str, end: Instant) -> None:
+        before = self._ends.get(name, 0)
+        if end == before:
+            return
+        self._ends[name] = end
+        if not end:
+            del self._ends[name]
+        unit = self._units[name]  # of one that is gone there is an order no more
+        for order in (self._orders[class_] for class_ in unit.classes if class_ in self._orders):
+            order.discard((before, unit.number, name))
+            order.add((end, unit.number, name))
+
+    def settled(self, lease: SiteLease) -> None:
+        """A lease has its units, or is over: it has no plan any more."""
+        if lease.awaits_mapper:
+            return
+        for name in self._noted.pop(lease.id, ()):
+            del self._on[name][lease.id]
+            if not self._on[name]:
+                del self._on[name]
+                self._set_end(name, 0)
+        if not self._noted:
+            self._orders.clear()
 
     def unit_moved(self, unit: SiteUnit, event: str, *_: object) -> None:
         """Something has happened to a unit."""
@@ -112,17 +134,8 @@ class UnitPlans:
 
     def _planned(self, name: str) -> list[SiteLease]:
         """The leases to come for which a unit is planned."""
-        there = self._on.get(name, {})
-        found = [lease for id_ in there if (lease := self._leases.get(id_)) is not None and self._has(lease, name)]
-        if len(found) < len(there):
-            self._on[name] = {lease.id: None for lease in found}
-            if not found:
-                del self._on[name]
-        return found
-
-    @staticmethod
-    def _has(lease: SiteLease, name: str) -> bool:
-        return lease.awaits_mapper and name in lease.places
+        there = (self._leases[id_] for id_ in self._on[name])
+        return [lease for lease in there if lease.awaits_mapper and name in lease.places]
 
     def _replace(self, lease: SiteLease, name: str) -> None:
         classes = self._units[name].classes

@@ -43,7 +43,8 @@ const wordOf = (rows, names) => asList(rows.filter((row) => names.every((name) =
 const SITE = ["id", "type", "units"], LINK = ["from", "to", "bw"];
 
 await page(async (place) => {
-  const [{ items: projects }, { items: types }] = await Promise.all([get("/projects"), get("/types")]);
+  const [{ items: projects }, { items: offered }] = await Promise.all([get("/projects"), get("/types")]);
+  const types = offered.filter((one) => !one.classes.some(({ properties }) => "link.a" in properties)); // links are planned
   if (!projects.length || !types.length) {
     fill(place, empty(projects.length ? "There is nothing to be asked for." : "You have no project. An operator can give you a role in one."));
     return;
