@@ -24,7 +24,10 @@ from leasekit.core.time import HOUR, SECOND
 # A control group is called by libvirt's number and its unit: other groups of tests call their units by other names.
 pytestmark = pytest.mark.xdist_group("libvirt_saving")
 
-COUNT = "(i=0; while :; do i=$((i+1)); echo $i >/tmp/count; usleep 20000; done) </dev/null >/dev/null 2>&1 &"
+COUNT = (
+    "echo 0 >/tmp/count; (i=0; while :; do i=$((i+1)); echo $i >/tmp/next; mv /tmp/next /tmp/count; usleep 20000; done)"
+    " </dev/null >/dev/null 2>&1 &"
+)
 BOOT = "/proc/sys/kernel/random/boot_id"
 SAVED, RESUMED = {SAVE: "saved-1"}, {RESUME: "saved-1"}
 OTHER_LEASE = "lease-2"
