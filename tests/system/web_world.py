@@ -77,6 +77,16 @@ class WebLab:
         secret = httpx.post(f"{self.url}/api/v1/sessions", json={**asked, "name": name}, timeout=30).json()["secret"]
         return httpx.Client(base_url=f"{self.url}/api/v1", headers={"authorization": f"Bearer {secret}"}, timeout=30)
 
+    def session(self, name: str) -> httpx.Cookies:
+        """The cookies of somebody who has filled in the form of the login."""
+        try:
+            form = {"name": name, "password": PASSWORD}
+            return httpx.post(f"{self.url}/login", data=form, timeout=WITHIN_MS / 1000).cookies
+        except httpx.TimeoutException as error:
+            # Where all its threads are is in the log then.
+            subprocess.run(["pkill", "-ABRT", "-f", f" up {self.file}"], check=True)
+            raise AssertionError(self.file.with_suffix(".log").read_text()[-8_000:]) from error
+
     def users(self) -> None:
         """Make those who log in."""
         for name, rights in {
@@ -118,7 +128,7 @@ def web_lab(folder: Path, more: str = "", *kept: Change) -> Iterator[WebLab]:
         web.store.parent.mkdir(parents=True, exist_ok=True)
         with closing(SqliteStore(web.store)) as store:
             store.commit(kept)
-    with running(file, os.environ):
+    with running(file, {**os.environ, "PYTHONFAULTHANDLER": "1"}):
         made = WebLab(file, load(file).state, f"http://127.0.0.1:{port}")
         made.users()
         yield made
@@ -184,8 +194,8 @@ def log_in(lab: WebLab, chromium: Browser, name: str, **how: Any) -> Person:
     one = Person(lab, context, context.new_page())
     one.page.on("pageerror", lambda error: one.complaints.append(str(error)))
     one.page.on("console", lambda said: one.complaints.append(said.text) if "Content Security" in said.text else None)
-    # The cookie is the browser's from here on. The form itself is filled in by the test of the login.
-    context.request.post(f"{lab.url}/login", form={"name": name, "password": PASSWORD})
+    # The form itself is filled in by the test of the login.
+    context.add_cookies([{"name": key, "value": value, "url": lab.url} for key, value in lab.session(name).items()])
     visit(one.page, f"{lab.url}/")
     expect(one.page.locator(".caller")).to_have_text(name)
     return one
