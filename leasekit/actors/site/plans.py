@@ -97,13 +97,9 @@ class UnitPlans:
         self._set_end(name, max(lease.ends_at, self._ends.get(name, 0)))
 
     def _set_end(self, name: str, end: Instant) -> None:
-        before = self._ends.get(name, 0)
-        if end == before:
-            return
-        self._ends[name] = end
-        if not end:
-            del self._ends[name]
-        unit = self._units[name]  # of one that is gone there is an order no more
+        before, unit = self._ends.pop(name, 0), self._units[name]
+        if end:
+            self._ends[name] = end
         for order in (self._orders[class_] for class_ in unit.classes if class_ in self._orders):
             order.discard((before, unit.number, name))
             order.add((end, unit.number, name))
