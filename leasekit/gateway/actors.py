@@ -5,8 +5,8 @@ ready.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -114,6 +114,15 @@ class ActorConnection:
         """Whether there is a connection now."""
         return self._stream is not None
 
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Where it is not waited for longer than that. Raises ``ActorAwayError`` then."""
+        try:
+            with trio.fail_after(seconds):
+                yield
+        except trio.TooSlowError:
+            raise ActorAwayError(self.name, f"it gave no answer within {seconds:g} s") from None
+
     async def command(self, name: str, arguments: Mapping[str, Any], **caller: str) -> Any:
         """Have the actor do something; what is returned is durable. ``caller`` is who asks, by which ``way``, with
         which ``key``. Raises ``ActorAwayError`` and ``RefusedError``.
@@ -146,11 +155,9 @@ class ActorConnection:
             raise RefusedError(str(error), None) from error
         self._waiting[id_] = waiting
         try:
-            with trio.fail_after(TIMEOUT):
+            with self.within(TIMEOUT):
                 await self._send(frame)
                 await waiting.answered.wait()
-        except trio.TooSlowError:
-            raise ActorAwayError(self.name, f"it gave no answer within {TIMEOUT:g} s") from None
         finally:
             del self._waiting[id_]
         if waiting.answer is None:

@@ -13,14 +13,15 @@ from typing import Any, Final
 
 import attrs
 import msgspec
+import trio
 from msgspec import Struct
 
 from leasekit.client.shapes import ActorState, At, TransitionPage
 from leasekit.core import answers, commands
 from leasekit.core.settings import written_types
-from leasekit.gateway.actors import ActorAwayError
+from leasekit.gateway.actors import ActorAwayError, ActorConnection
 from leasekit.gateway.callers import AUDITOR, OPERATOR, VIEWER
-from leasekit.gateway.door import BROKER, GUEST, SITE, forbidden
+from leasekit.gateway.door import BROKER, GUEST, PATIENCE, SITE, forbidden
 from leasekit.gateway.events import transition
 from leasekit.gateway.instants import converter, read_instants
 from leasekit.gateway.leases import HistoryPage, OfProject
@@ -43,17 +44,24 @@ class Projects(Struct, kw_only=True):
 
 @route("GET", "/actors")
 async def list_actors(call: Call) -> Actors:
-    """List the daemons of the deployment, and whether each is there."""
-    items = []
-    for actor in call.door.actors.values():
-        if not call.caller.sees_all and actor.role == GUEST and not call.caller.may(actor.name, VIEWER):
-            continue
+    """List the daemons of the deployment, and whether each is there: `away` is who says nothing for two seconds."""
+    items = [
+        ActorState(name=one.name, role=one.role, state="away")
+        for one in call.door.actors.values()
+        if one.role != GUEST or call.caller.sees_all or call.caller.may(one.name, VIEWER)
+    ]
+
+    async def look(item: ActorState, actor: ActorConnection) -> None:
         try:
-            shell = (await actor.query("status"))["shell"]
-            state = ActorState(name=actor.name, role=actor.role, state=shell["state"], problem=shell["problem"])
+            with actor.within(PATIENCE):
+                shell = (await actor.query("status"))["shell"]
+            item.state, item.problem = shell["state"], shell["problem"]
         except ActorAwayError as error:
-            state = ActorState(name=actor.name, role=actor.role, state="away", problem=str(error))
-        items.append(state)
+            item.problem = str(error)
+
+    async with trio.open_nursery() as nursery:
+        for item in items:
+            nursery.start_soon(look, item, call.door.actors[item.name])
     return Actors(items=items)
 
 

@@ -40,7 +40,8 @@ WAITS: Final = "waits"
 ANNOUNCEMENTS: Final = "announcements"
 TEMPLATES: Final = "templates"
 PATIENCE: Final = 2.0
-"""After how many seconds without an answer it is looked whether brokers and sites are there; they have as long."""
+"""After how many seconds without an answer it is looked whether brokers and sites are there. Who is asked whether it is
+there has as long to say so."""
 T = TypeVar("T")
 
 
@@ -190,12 +191,10 @@ class GatewayDoor:
         """The first broker or site that is not there, or too busy to say so."""
         for actor in (*self.of_role(BROKER), *self.of_role(SITE)):
             try:
-                with trio.fail_after(PATIENCE):
+                with actor.within(PATIENCE):
                     await actor.query("clock")
             except ActorAwayError as error:
                 return error
-            except trio.TooSlowError:
-                return ActorAwayError(actor.name, f"it gave no answer within {PATIENCE:g} s")
         return None
 
 

@@ -45,6 +45,8 @@ STEPS: Final[Sequence[Duration]] = (
 """How long a stretch may be; else it is so many days."""
 FINER: Final = 8
 """Bars are as exact as an eighth of a stretch: nobody sees more, and it is what takes the room on the wire."""
+GATHERED_WITHIN: Final = 10.0
+"""How long what an actor knows is waited for, in seconds."""
 
 
 class CalendarOf(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -141,11 +143,12 @@ async def _gathered(call: Call, term: Term, step: Duration, params: CalendarOf) 
 
     async def ask(actor: ActorConnection) -> None:
         try:
-            found = await actor.calendar(**asked)
-            if actor.role == SITE:
-                parts.windows += [(actor.name, one) for one in await actor.query("maintenance")]
-            elif actor.role == BROKER:
-                parts.holds += await actor.query("holds")
+            with actor.within(GATHERED_WITHIN):
+                found = await actor.calendar(**asked)
+                if actor.role == SITE:
+                    parts.windows += [(actor.name, one) for one in await actor.query("maintenance")]
+                elif actor.role == BROKER:
+                    parts.holds += await actor.query("holds")
         except ActorAwayError:
             parts.away.append(actor.name)
             return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -14,11 +16,18 @@ from cli_daemons import running, site_and_broker
 from gateway_world import INVENTORY, GatewayUnderTest
 from trio.testing import MockClock
 
-from leasekit.client.shapes import ProblemDetails
+from leasekit.client.shapes import CalendarView, ProblemDetails
 from leasekit.config.load import load
 from leasekit.core.reasons import Code
 from leasekit.gateway.actors import TIMEOUT, ActorAwayError, ActorConnection, RefusedError
+from leasekit.gateway.callers import ANYBODY
+from leasekit.gateway.deployment import Actors, list_actors
+from leasekit.gateway.door import PATIENCE, GatewayDoor
 from leasekit.gateway.problems import of_error
+from leasekit.gateway.rates import Rates
+from leasekit.gateway.routing import Call
+from leasekit.gateway.timeline import GATHERED_WITHIN, CalendarOf, show_calendar
+from leasekit.stores.memory import MemoryStore
 
 LEASE: Final = {"type": "vm", "length": "1h"}
 TOPOLOGY: Final = {
@@ -110,18 +119,46 @@ def test_a_broker_that_is_silent() -> None:
 
 def test_an_actor_that_takes_what_is_asked_and_says_nothing(tmp_path: Path) -> None:
     """Nobody waits for it without end."""
-    path = tmp_path / "dumb.sock"
 
     async def ask() -> float:
-        async with trio.open_nursery() as nursery:
-            listening = trio.socket.socket(trio.socket.AF_UNIX)
-            await listening.bind(str(path))
-            listening.listen()
-            connection, began = ActorConnection("dumb", "guest", path, nursery), trio.current_time()
+        async with silent(tmp_path, dumb="guest") as actors:
+            began = trio.current_time()
             with pytest.raises(ActorAwayError, match="dumb is away: it gave no answer within 30 s"):
-                await connection.query("status")
-            nursery.cancel_scope.cancel()
-        listening.close()
-        return trio.current_time() - began
+                await actors["dumb"].query("status")
+            return trio.current_time() - began
 
     assert trio.run(ask, clock=MockClock(autojump_threshold=0.01)) == pytest.approx(TIMEOUT, abs=0.1)
+
+
+def test_several_that_say_nothing_are_waited_for_at_once(tmp_path: Path) -> None:
+    """Where all actors are looked at, each that is silent is named as away, after the time that one of them takes."""
+
+    async def ask() -> tuple[Actors, float, CalendarView, float]:
+        async with silent(tmp_path, site="authority", broker="broker", alpha="guest") as actors:
+            limits = dict.fromkeys(("logins", "sources", "calls"), Rates(10))
+            call = Call(GatewayDoor("web", actors, without_login=True, store=MemoryStore(), **limits), ANYBODY, {})
+            began = trio.current_time()
+            found = await list_actors(call)
+            between = trio.current_time()
+            calendar = await show_calendar(call, CalendarOf())
+            return found, between - began, calendar, trio.current_time() - between
+
+    found, took, calendar, longer = trio.run(ask, clock=MockClock(autojump_threshold=0.01))
+    assert [(one.name, one.state, one.problem) for one in found.items] == [
+        (name, "away", f"{name} is away: it gave no answer within 2 s") for name in ("site", "broker", "alpha")
+    ]
+    assert calendar.away == ["alpha", "broker", "site"]
+    assert (took, longer) == (pytest.approx(PATIENCE, abs=0.1), pytest.approx(GATHERED_WITHIN, abs=0.1))
+
+
+@asynccontextmanager
+async def silent(folder: Path, **roles: str) -> AsyncIterator[dict[str, ActorConnection]]:
+    """Actors of these roles, which take what is asked and say nothing."""
+    async with trio.open_nursery() as nursery:
+        with ExitStack() as listening:
+            for name in roles:
+                at = listening.enter_context(trio.socket.socket(trio.socket.AF_UNIX))
+                await at.bind(str(folder / name))
+                at.listen()
+            yield {name: ActorConnection(name, role, folder / name, nursery) for name, role in roles.items()}
+        nursery.cancel_scope.cancel()
