@@ -8,7 +8,7 @@ peers: of their tables counts where they are, and whose key they have.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -52,23 +52,23 @@ def reread(deployment: Deployment, name: str) -> tuple[Deployment, list[ChangedK
     return resolve_document(deployment.file, deployment.state, taken, {}), changes
 
 
-def new_guests(
-    deployment: Deployment, gateway: str, known: Collection[str]
-) -> tuple[list[ActorSpec], list[ChangedKey]]:
-    """The guests that the file of ``deployment`` has by now beside those that are ``known`` to its running gateway; and
-    all that it says otherwise of guests and of the gateway. Raises :class:`~.errors.ConfigErrors`.
+def reread_actors(
+    deployment: Deployment, gateway: str, known: Mapping[str, str]
+) -> tuple[Mapping[str, ActorSpec], list[ChangedKey]]:
+    """The actors that the file of ``deployment`` has by now; and all that it says otherwise of the actors that are
+    ``known`` to its running gateway, each with its role, and of the gateway. Raises :class:`~.errors.ConfigErrors`.
     """
-    now, guest = load(deployment.file, deployment.state), {"role": "guest"}
-    there = {one.name: one for one in now.actors.values() if one.role == "guest"}
-    new = [one for name, one in there.items() if name not in known]
+    now = load(deployment.file, deployment.state)
     own, by_now = ({gateway: one.document["actor"].get(gateway, {})} for one in (deployment, now))
-    before = {**dict.fromkeys(known, guest), **own}
-    taken = {**before, **dict.fromkeys([one.name for one in new], guest)}
-    after = {**dict.fromkeys(there, guest), **by_now}
-    return new, [
-        *_changes({"actor": before}, {"actor": taken}, gateway, restart=False),
-        *_changes({"actor": taken}, {"actor": after}, gateway, restart=True),
+    before, after = ({name: {"role": role} for name, role in roles.items()} for roles in (known, _roles(now)))
+    return now.actors, [
+        *_changes({"actor": before}, {"actor": after}, gateway, restart=False),
+        *_changes({"actor": own}, {"actor": by_now}, gateway, restart=True),
     ]
+
+
+def _roles(deployment: Deployment) -> dict[str, str]:
+    return {one.name: one.role for one in deployment.actors.values()}
 
 
 def _taken(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -93,7 +93,8 @@ class FrameReader:
 class ActorConnection:
     """The way to one actor, by its control socket. It connects when it is asked, and again when that was lost.
 
-    ``nursery`` is where its reader runs; to be set before anything is asked.
+    ``nursery`` is where its reader runs, and all else that goes on as long as the deployment has the actor; to be set
+    before anything is asked.
     """
 
     name: str
@@ -113,6 +114,12 @@ class ActorConnection:
     def connected(self) -> bool:
         """Whether there is a connection now."""
         return self._stream is not None
+
+    def leave(self) -> None:
+        """Hang up for good: the deployment has the actor no more. Who waits for an answer is told that it is away."""
+        if self.nursery is not None:
+            self.nursery.cancel_scope.cancel()
+            self.nursery = None
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
@@ -172,10 +179,13 @@ class ActorConnection:
             async with self._connecting:
                 if self._stream is None:
                     stream = await self._connect()
-                    assert self.nursery is not None, "who makes the connection says where its tasks run"
+                    nursery = self.nursery
+                    if nursery is None:
+                        await stream.aclose()
+                        raise ActorAwayError(self.name, "the deployment has it no more")
                     self._stream = stream
-                    self.nursery.start_soon(self._read, stream)
-                    self.nursery.start_soon(self._write, stream)
+                    nursery.start_soon(self._read, stream)
+                    nursery.start_soon(self._write, stream)
         self._outgoing += frame
         self._more.set()
 

@@ -41,7 +41,7 @@ TABLE: Final = "tokens"
 @attrs.frozen
 class Caller:
     """Who calls: ``name``, by which ``way`` (a token, a session, no login), and their rights: ``projects`` with a role
-    in each, and ``offices``. ``token`` is the id of the token that they show.
+    in each, and ``offices``. ``token`` is the id of the token that they show, ``until`` when a JWT is over.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Caller:
     projects: Mapping[str, Role] = attrs.Factory(dict)
     offices: frozenset[Office] = frozenset()
     token: str = ""
+    until: Instant | None = None
 
     def may(self, project: str, role: str) -> bool:
         """Whether they have ``role``, or one above it, in a project."""
@@ -145,12 +146,17 @@ class Tokens:
         A token is looked for by its hash, so that how long it takes says nothing of those that there are.
         """
         record = self._by_digest.get(digest_of(secret)) if TOKEN.fullmatch(secret) else None
-        if record is None or (record.expires is not None and record.expires <= now):
+        if record is None or not self.is_good(record.id, now):
             return None, None
         if record.used is not None and now - record.used < USED_EVERY:
             return record, None
         record.used = now
         return record, Change(TABLE, record.id, record.row())
+
+    def is_good(self, id_: str, now: Instant) -> bool:
+        """Whether a token is there, and not over."""
+        record = self._by_id.get(id_)
+        return record is not None and (record.expires is None or record.expires > now)
 
     def all(self) -> list[TokenRecord]:
         """Every token, oldest first."""

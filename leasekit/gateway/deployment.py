@@ -7,6 +7,7 @@ says which query or command of which role that is. Its answer is described where
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import cache
 from http import HTTPStatus
 from typing import Any, Final
@@ -25,6 +26,7 @@ from leasekit.gateway.door import BROKER, GUEST, PATIENCE, SITE, forbidden
 from leasekit.gateway.events import transition
 from leasekit.gateway.instants import converter, read_instants
 from leasekit.gateway.leases import HistoryPage, OfProject
+from leasekit.gateway.problems import ProblemError
 from leasekit.gateway.routing import ROUTES, Call, Route, route, unprocessable, variables
 
 COMMANDED: Final = "commanded"
@@ -83,6 +85,20 @@ class EventsOf(OfProject, kw_only=True):
 @route("GET", "/events")
 async def listen(call: Call, params: EventsOf) -> AsyncIterator[bytes]:
     """Hear what happens as it happens, as server-sent events; with ``Last-Event-ID`` from there on."""
+    names, others = heard = _heard(call, params)
+
+    def still() -> bool:
+        with suppress(ProblemError):  # the project is there no more
+            return call.door.knows(call.caller) and heard == _heard(call, params)
+        return False
+
+    return call.door.hub.listen(names, call.headers.get("last-event-id", ""), others, still)
+
+
+def _heard(call: Call, params: EventsOf) -> tuple[list[str], set[str]]:
+    """The actors whose events somebody hears, and those of which only that something has changed. Raises
+    :class:`ProblemError`.
+    """
     if params.all:
         need_office(call, AUDITOR)
         names = list(call.door.actors)
@@ -90,8 +106,7 @@ async def listen(call: Call, params: EventsOf) -> AsyncIterator[bytes]:
         names = [call.door.project(call.caller, params.project, VIEWER).name]
     else:
         names = call.door.projects(call.caller)
-    others = {one.name for one in call.door.actors.values() if one.role != GUEST} if params.calendar else set()
-    return call.door.hub.listen(names, call.headers.get("last-event-id", ""), others)
+    return names, {one.name for one in call.door.actors.values() if one.role != GUEST} if params.calendar else set()
 
 
 class AuditPage(HistoryPage, kw_only=True):

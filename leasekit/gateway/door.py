@@ -122,9 +122,19 @@ class GatewayDoor:
         self.approvals.update((one.id, one) for one in sorted(found, key=lambda one: (one.created, one.id)))
 
     async def commit(self, *changes: Change) -> None:
-        """Keep what has changed; it is on the disk when this returns. Raises ``StoreError``."""
+        """Keep what has changed; it is on the disk when this returns. Who listens by a token that is gone hears nothing
+        more. Raises ``StoreError``.
+        """
+        if any(one.table == TABLE and one.row is None for one in changes):
+            self.hub.review()
         async with self._store_lock:
             await trio.to_thread.run_sync(partial(self._store.commit, list(changes)))
+
+    def knows(self, caller: Caller) -> bool:
+        """Whether what somebody called with is good by now, too."""
+        now = self.clock()
+        is_over = caller.until is not None and caller.until <= now
+        return not is_over and (not caller.token or self.tokens.is_good(caller.token, now))
 
     def of_role(self, role: str) -> Sequence[ActorConnection]:
         """The actors of a role, in the order of the deploy file."""

@@ -50,6 +50,7 @@ ANNOUNCEMENTS_CHANGED: Final = b"event: announcements\ndata: {}\n\n"
 DELIVERIES_CHANGED: Final = b"event: deliveries\ndata: {}\n\n"
 """That something was sent by a rule, or could not be."""
 ALIVE: Final = b": heartbeat\n\n"
+ENDED: Final = b": what you may hear has changed: ask anew, with Last-Event-ID\n\n"
 BEHIND: Final = b": you are too far behind: go on with Last-Event-ID\n\n"
 
 logger = logging.getLogger(__name__)
@@ -94,12 +95,14 @@ class EventChunk:
 class Listener:
     """Somebody who listens to some actors, and hears of ``others`` only that something has changed; ``hints``: what it
     is to hear already. It is ``behind`` by so many events, ``took`` some at that time, and is waited for as long as
-    there is ``patience``, in seconds. ``lost``: it hears nothing more.
+    there is ``patience``, in seconds. It is ``lost``, and hears nothing more, once that is not ``still`` what it may
+    hear.
     """
 
     actors: frozenset[str]
     others: frozenset[str]
     send: trio.MemorySendChannel[EventChunk | bytes]
+    still: Callable[[], bool]
     hints: set[bytes] = attrs.field(factory=set)
     behind: int = 0
     took: float = -math.inf
@@ -107,6 +110,11 @@ class Listener:
     lost: bool = False
     last: bytes = b""
     """What it is told at the end."""
+
+    def hang_up(self, last: bytes = b"") -> None:
+        """Have it hear nothing more than what it is told already, and this."""
+        self.lost, self.last = True, last
+        self.send.close()
 
     def hear(self, chunk: EventChunk) -> None:
         """Have it hear what concerns it. Raises ``trio.BrokenResourceError`` if it has gone."""
@@ -178,24 +186,28 @@ class EventHub:
 
     _feeds: dict[str, ActorFeed] = attrs.field(init=False, factory=dict)
     _listeners: dict[int, Listener] = attrs.field(init=False, factory=dict)
-    _beats: bool = attrs.field(init=False, default=False)
     _taken: trio.Event = attrs.field(init=False, factory=trio.Event)
     """Set when somebody who was far behind has taken something."""
 
-    def follow(self, actors: Sequence[ActorConnection], nursery: trio.Nursery) -> None:
-        """Follow these actors, too, from now on."""
-        for actor in actors:
-            feed = self._feeds[actor.name] = ActorFeed(actor, self._publish)
-            nursery.start_soon(feed.run)
-        if not self._beats:
-            self._beats = True
-            nursery.start_soon(self._beat)
+    def follow(self, actor: ActorConnection, nursery: trio.Nursery) -> None:
+        """Follow this actor, too, from now on."""
+        feed = self._feeds[actor.name] = ActorFeed(actor, self._publish)
+        nursery.start_soon(feed.run)
 
-    async def _beat(self) -> None:
-        """One clock for all: a time limit of each listener's own would cost as much as to tell it something."""
+    async def beat(self) -> None:
+        """Say that all is well, until cancelled. One clock for all: a time limit of each listener's own would cost as
+        much as to tell it something.
+        """
         while True:
             await trio.sleep(HEARTBEAT)
+            self.review()
             self.hint(ALIVE)
+
+    def review(self) -> None:
+        """Hang up on all who may hear less than they hear, or more."""
+        for listener in self._listeners.values():
+            if not listener.lost and not listener.still():
+                listener.hang_up(ENDED)
 
     @property
     def listeners(self) -> int:
@@ -204,9 +216,8 @@ class EventHub:
 
     def close(self) -> None:
         """Hang up on all listeners: the gateway ends."""
-        for listener in list(self._listeners.values()):
-            listener.lost = True
-            listener.send.close()
+        for listener in self._listeners.values():
+            listener.hang_up()
 
     async def _publish(self, chunk: EventChunk) -> None:
         """Have all hear it, when those who are far behind have taken what they were told, or were waited for. Where all
@@ -224,8 +235,7 @@ class EventHub:
                     listener.patience -= now - since
                 is_over = listener.patience <= 0 or now - max(began, listener.took) >= PATIENCE
                 if is_over and listener.is_far_behind:
-                    listener.lost, listener.last = True, BEHIND
-                    listener.send.close()
+                    listener.hang_up(BEHIND)
         for listener in self._listeners.values():
             if not listener.lost:
                 try:
@@ -242,23 +252,27 @@ class EventHub:
                 with suppress(trio.BrokenResourceError):  # it has gone
                     listener.hear_hint(what)
 
-    async def listen(self, actors: Sequence[str], last: str, others: Iterable[str] = ()) -> AsyncGenerator[bytes]:
+    async def listen(
+        self, actors: Sequence[str], last: str, others: Iterable[str] = (), still: Callable[[], bool] = lambda: True
+    ) -> AsyncGenerator[bytes]:
         """The events of these actors, after the one with the id ``last`` (empty: from now on), and that something has
-        changed at ``others``; until whoever takes them goes, or does not keep up.
+        changed at ``others``; until whoever takes them goes, does not keep up, or that is not ``still`` what they may
+        hear.
         """
         seen = _positions(last)
         send, receive = trio.open_memory_channel[EventChunk | bytes](math.inf)  # `behind` bounds it
-        listener = Listener(frozenset(actors), frozenset(others), send)
+        listener = Listener(frozenset(actors), frozenset(others), send, still)
+        feeds = {name: self._feeds[name] for name in actors}
         self._listeners[id(listener)] = listener
         try:
             with trio.move_on_after(REACHED_WITHIN):  # an actor that is away is heard when it is there
-                for name in actors:
-                    await self._feeds[name].reached.wait()
+                for feed in feeds.values():
+                    await feed.reached.wait()
             # What is heard of no actor yet is heard from here on, also by who comes back before the first event.
-            seen = {**{name: self._feeds[name].seq for name in actors if self._feeds[name].seq >= 0}, **seen}
+            seen = {**{name: feed.seq for name, feed in feeds.items() if feed.seq >= 0}, **seen}
             yield _identified(seen, b": connected\n\n")
-            for name in actors:
-                async for data in self._missed(name, seen):
+            for feed in feeds.values():
+                async for data in _missed(feed, seen, listener):
                     yield data
             while True:
                 chunk = await receive.receive()
@@ -288,21 +302,22 @@ class EventHub:
             self._taken.set()
             self._taken = trio.Event()
 
-    async def _missed(self, name: str, seen: dict[str, int]) -> AsyncIterator[bytes]:
-        """What happened since a listener was here last."""
-        feed = self._feeds[name]
-        if name not in seen:
-            return
-        while True:
-            try:
-                rows = await feed.actor.request("log", "", {"after": seen[name], "limit": LOG_PAGE})
-            except ActorAwayError:
-                return  # its feed goes on where the log was read, when it is there again
-            for row in rows:
-                seen[name] = row["seq"]
-                yield _identified(seen, event(name, row))
-            if len(rows) < LOG_PAGE:
+
+async def _missed(feed: ActorFeed, seen: dict[str, int], listener: Listener) -> AsyncIterator[bytes]:
+    """What happened at an actor since a listener was here last."""
+    name = feed.actor.name
+    while name in seen:
+        try:
+            rows = await feed.actor.request("log", "", {"after": seen[name], "limit": LOG_PAGE})
+        except ActorAwayError:
+            return  # its feed goes on where the log was read, when it is there again
+        for row in rows:
+            if listener.lost:
                 return
+            seen[name] = row["seq"]
+            yield _identified(seen, event(name, row))
+        if len(rows) < LOG_PAGE:
+            return
 
 
 def _identified(seen: Mapping[str, int], data: bytes) -> bytes:

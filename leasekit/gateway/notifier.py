@@ -14,7 +14,7 @@ import trio
 from leasekit.config.gateway import MailTable
 from leasekit.core.time import SECOND
 from leasekit.gateway.actors import ActorAwayError, ActorConnection, RefusedError
-from leasekit.gateway.door import GUEST, GatewayDoor
+from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.events import DELIVERIES_CHANGED
 from leasekit.gateway.notices import DeliveryRecord, ends_lease, notices_of, soon
 from leasekit.gateway.policies import tell_end
@@ -45,15 +45,14 @@ class Notifier:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            for guest in self._door.of_role(GUEST):
-                self.follow(guest)
             nursery.start_soon(self._send_all, nursery)
             task_status.started()
 
-    def follow(self, guest: ActorConnection) -> None:
-        """Tell what happens to the leases of a guest, too; once it runs."""
-        self._nursery.start_soon(self._follow, guest)
-        self._nursery.start_soon(self._look, guest)
+    async def follow(self, guest: ActorConnection) -> None:
+        """Tell what happens to the leases of a guest, too, until cancelled; once it runs."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow, guest)
+            nursery.start_soon(self._look, guest)
 
     async def _follow(self, guest: ActorConnection) -> None:
         while True:

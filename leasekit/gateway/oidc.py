@@ -111,7 +111,8 @@ class OpenIdKeys:
         given = [right for group in groups if isinstance(group, str) for right in self.table.groups.get(group, ())]
         projects = _projects(right for right in given if right not in OFFICES)
         offices = frozenset(cast(Office, right) for right in given if right in OFFICES)
-        return Caller(f"oidc:{name}", "OpenID Connect", projects, offices)
+        until = (int(claims["exp"]) + LEEWAY) * SECOND
+        return Caller(f"oidc:{name}", "OpenID Connect", projects, offices, until=until)
 
 
 def _projects(rights: Iterable[str]) -> dict[str, Role]:

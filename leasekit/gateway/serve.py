@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from leasekit.config.deployment import ActorSpec, Deployment
 from leasekit.config.gateway import GatewaySpec
-from leasekit.config.reload import ChangedKey, new_guests
+from leasekit.config.reload import ChangedKey, reread_actors
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.measures import Measuring
 from leasekit.core.schema import Store
@@ -71,6 +71,7 @@ class GatewayServer:
     door: GatewayDoor | None = attrs.field(init=False, default=None)
     _notifier: Notifier = attrs.field(init=False)
     _nursery: trio.Nursery = attrs.field(init=False)
+    _reloading: trio.Lock = attrs.field(init=False, factory=trio.Lock)
 
     async def serve(self, stopping: trio.Event, *, task_status: trio.TaskStatus[str]) -> None:
         """Serve until ``stopping``. Raises ``LeasekitError`` where it can't listen."""
@@ -92,9 +93,11 @@ class GatewayServer:
             self._notifier = Notifier(door, self.spec.webhook_networks, self.spec.mail)
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                self._add(door, self.deployment.actors.values())
-                nursery.start_soon(watch, door)
                 await nursery.start(self._notifier.run)
+                for spec in self.deployment.actors.values():
+                    await nursery.start(self._attend, door, spec)
+                nursery.start_soon(door.hub.beat)
+                nursery.start_soon(watch, door)
                 self.door = door
                 await self._serve_http(door, stopping, task_status)
                 nursery.cancel_scope.cancel()
@@ -102,26 +105,36 @@ class GatewayServer:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(store.close)
 
-    def _add(self, door: GatewayDoor, specs: Iterable[ActorSpec]) -> list[ActorConnection]:
-        """Know these actors, too."""
-        made = [ActorConnection(one.name, one.role, one.control, self._nursery) for one in specs]
-        door.actors = {**door.actors, **{one.name: one for one in made}}
-        door.hub.follow(made, self._nursery)
-        for one in made:
-            if one.role == GUEST:
-                self._nursery.start_soon(_say_present, one)
-        return made
+    async def _attend(self, door: GatewayDoor, spec: ActorSpec, *, task_status: trio.TaskStatus[None]) -> None:
+        """Serve an actor, too, as long as the deployment has it."""
+        async with trio.open_nursery() as nursery:
+            actor = ActorConnection(spec.name, spec.role, spec.control, nursery)
+            door.actors = {**door.actors, actor.name: actor}
+            door.hub.follow(actor, nursery)
+            if actor.role == GUEST:
+                nursery.start_soon(_say_present, actor)
+                nursery.start_soon(self._notifier.follow, actor)
+            task_status.started()
 
     async def reload(self) -> list[ChangedKey]:
-        """Serve the projects that the deploy file has beside those that there were; what else it says otherwise of the
-        gateway takes a restart. Raises ``LeasekitError`` with nothing changed.
+        """Serve the actors that the deploy file has by now, and no others; what else it says otherwise of the gateway
+        takes a restart. Raises ``LeasekitError`` with nothing changed.
         """
-        if self.door is None:
+        door = self.door
+        if door is None:
             raise CommandError("the gateway is starting")
-        known = [one.name for one in self.door.of_role(GUEST)]
-        new, changes = await trio.to_thread.run_sync(new_guests, self.deployment, self.spec.name, known)
-        for guest in self._add(self.door, new):
-            self._notifier.follow(guest)
+        async with self._reloading:
+            known = {one.name: one.role for one in door.actors.values()}
+            now, changes = await trio.to_thread.run_sync(reread_actors, self.deployment, self.spec.name, known)
+            for name, actor in door.actors.items():
+                if name not in now or now[name].role != actor.role:
+                    actor.leave()
+            door.actors = {name: one for name, one in door.actors.items() if one.nursery is not None}
+            for spec in now.values():
+                if spec.name not in door.actors:
+                    await self._nursery.start(self._attend, door, spec)
+            door.actors = {name: door.actors[name] for name in now}
+            door.hub.review()
         for change in changes:
             logger.info("reload: %s", change)
         return changes

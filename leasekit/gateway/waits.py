@@ -91,7 +91,17 @@ async def watch(door: GatewayDoor) -> None:
     """Look for all who wait, whenever something has changed at a broker, and now and then as time goes on; until the
     gateway ends.
     """
-    async with aclosing(door.hub.listen((), "", [one.name for one in door.of_role(BROKER)])) as heard:
+    while True:
+        await _watch(door, [one.name for one in door.of_role(BROKER)])
+
+
+async def _watch(door: GatewayDoor, brokers: list[str]) -> None:
+    """Until there are other brokers."""
+
+    def still() -> bool:
+        return brokers == [one.name for one in door.of_role(BROKER)]
+
+    async with aclosing(door.hub.listen((), "", brokers, still)) as heard:
         async for _ in heard:
             for one in [one for one in door.waits.values() if one.state == WAITING]:
                 try:

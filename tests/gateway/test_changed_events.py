@@ -18,6 +18,7 @@ from leasekit.gateway.events import (
     BEHIND,
     CHANGED,
     CHUNK,
+    ENDED,
     HEARTBEAT,
     PATIENCE,
     ActorFeed,
@@ -59,7 +60,7 @@ async def test_who_hears_of_nothing_hears_that_the_connection_is_there(autojump_
     """At equal times, and once however many were missed; also who has heard of something since."""
     hub = EventHub()
     async with trio.open_nursery() as nursery, aclosing(hub.listen([], "", ["broker"])) as heard:
-        hub.follow([], nursery)
+        nursery.start_soon(hub.beat)
         await anext(heard)
         began = trio.current_time()
         assert await anext(heard) == ALIVE
@@ -88,6 +89,30 @@ async def test_a_hint_is_heard_by_who_listens_to_the_project() -> None:
         hub.hint(APPROVALS_CHANGED, "alpha")
         assert await anext(heard) == APPROVALS_CHANGED
         assert await anext(other) == CHANGED
+
+
+async def test_who_may_hear_something_else_by_now_is_told(autojump_clock: trio.testing.MockClock) -> None:
+    """At once where somebody says that it is so, at the next heartbeat where time alone has made it so; after what
+    happened before.
+    """
+    for is_told in (True, False):
+        hub, good = hub_of_a_broker(), [True]
+        async with trio.open_nursery() as nursery, aclosing(hub.listen(["broker"], "")) as other:
+            nursery.start_soon(hub.beat)
+            heard = hub.listen(["broker"], "", still=lambda good=good: good[0])
+            await anext(heard)
+            await anext(other)
+            hub.review()
+            await hub._publish(numbered(0, 1))
+            good[0], began = False, trio.current_time()
+            if is_told:
+                hub.review()
+                await hub._publish(numbered(1, 1))
+            told = [text async for text in heard]
+            assert (told[0].count(b"data: "), told[1:]) == (1, [ENDED])
+            assert trio.current_time() - began == pytest.approx(0 if is_told else HEARTBEAT)
+            assert hub.listeners == 1
+            nursery.cancel_scope.cancel()
 
 
 def numbered(first: int, count: int) -> EventChunk:

@@ -1,4 +1,4 @@
-"""Projects that a deploy file gets while its daemons run."""
+"""Projects, brokers and sites that a deploy file gets, or loses, while its daemons run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,30 @@ from gateway_world import INVENTORY, GatewayUnderTest, until
 from system.system_waits import wait_until
 
 from leasekit.config.load import load
+from leasekit.gateway.events import ENDED
 
 NEW = '[actor.lab]\nrole = "guest"\n'
+SECOND = """
+[actor.second]
+role = "broker"
+listen = ["unix:second.sock"]
+
+[actor.east]
+role = "authority"
+listen = ["unix:east.sock"]
+
+[[actor.east.inventory]]
+type = "board"
+units = 2
+driver = "null"
+
+[[actor.east.delegation]]
+broker = "second"
+type = "board"
+
+[actor.east.driver.null]
+kind = "null"
+"""
 
 
 @pytest.mark.parametrize("by", ["reload", "signal", "process"])
@@ -69,7 +91,7 @@ def _check(client: httpx.Client, before: dict[str, Any]) -> None:
 
 
 def test_a_project_that_can_t_be_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A file that is wrong changes nothing; one in which a guest is gone says that this takes a restart."""
+    """A file that is wrong changes nothing; a guest that is gone is no project, and who listens to it is told."""
     file = tmp_path / "leasekit.toml"
     text = site_and_broker(INVENTORY, "alpha", "beta")
     file.write_text(text)
@@ -77,8 +99,54 @@ def test_a_project_that_can_t_be_run(tmp_path: Path, capfd: pytest.CaptureFixtur
         gateway, cli = GatewayUnderTest(file, load(file).state), Cli(file, capfd)
         file.write_text(text + NEW.replace("guest", "gust"))
         assert "actor.lab.role: found 'gust'" in cli("reload", 1)[1]
-        file.write_text(site_and_broker(INVENTORY, "alpha"))
-        rows = [(row["key"], row["restart"]) for row in cli.json("reload") if row["actor"] == "web"]
-        assert rows == [("actor.beta.role", True)]
+        with gateway.client(gateway.token("berta", beta="user")) as member, member.stream("GET", "/events") as heard:
+            made = _ask(member, "beta")
+            feed = member.post("/feeds", json={}).json()["path"]
+            file.write_text(site_and_broker(INVENTORY, "alpha"))
+            rows = [(row["key"], row["restart"]) for row in cli.json("reload") if row["actor"] == "web"]
+            assert rows == [("actor.beta.role", False)]
+            assert ENDED.decode().strip() in list(heard.iter_lines())
+            assert member.get(f"/leases/{made['id']}").status_code == 404
+            assert member.get(feed.removeprefix("/api/v1")).status_code == 404
         with gateway.client(gateway.token("olga", "operator")) as client:
-            assert client.get("/projects").json()["items"] == ["alpha", "beta"]
+            assert client.get("/projects").json()["items"] == ["alpha"]
+            assert client.post("/leases", params={"project": "beta"}, json={"type": "vm"}).status_code == 404
+
+
+def test_a_broker_and_a_site_come_and_go(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The gateway sees them after a reload, leases can be had of them, and who hears all is told to come back; after
+    another reload they are nobody's any more.
+    """
+    file = tmp_path / "leasekit.toml"
+    text = site_and_broker(INVENTORY, "alpha")
+    file.write_text(text)
+    with running(file, os.environ):
+        gateway, cli = GatewayUnderTest(file, load(file).state), Cli(file, capfd)
+        with gateway.client(gateway.token("olga", "operator")) as client:
+            file.write_text(text + SECOND)
+            with running(file, os.environ, only=["second", "east"]):
+                told = _reloaded(cli, client)
+                assert {row["key"] for row in told} == {"actor.second.role", "actor.east.role"}
+                found = {one["name"]: one["state"] for one in client.get("/actors").json()["items"]}
+                assert found == dict.fromkeys(("broker", "site", "alpha", "second", "east"), "running")
+                wish = {"type": "board", "length": "1h", "broker": "second"}
+                made = client.post("/leases", json=wish).json()
+                assert until(client, made["id"], "active")["site"] == "east"
+                assert {row["site"] for row in client.get("/calendar").json()["rows"]} == {"site", "east"}
+            file.write_text(text)
+            told = _reloaded(cli, client)
+            assert {row["key"] for row in told} == {"actor.second.role", "actor.east.role"}
+            assert [one["name"] for one in client.get("/actors").json()["items"]] == ["broker", "site", "alpha"]
+            assert client.get("/brokers/status", params={"broker": "second"}).status_code == 404
+            assert client.get("/calendar").json()["away"] == []
+
+
+def _reloaded(cli: Cli, client: httpx.Client) -> list[dict[str, Any]]:
+    """What a gateway has taken, of which all who hear everything are told."""
+    with client.stream("GET", "/events?all=true") as heard:
+        lines = heard.iter_lines()
+        next(line for line in lines if line.startswith(": connected"))
+        rows = [row for row in cli.json("reload") if row["actor"] == "web"]
+        assert ENDED.decode().strip() in list(lines)
+    assert not any(row["restart"] for row in rows)
+    return rows
