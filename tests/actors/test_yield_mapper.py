@@ -9,6 +9,7 @@ from deployed_world import DeployedWorld
 
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import service_manager as sm
+from leasekit.core.reasons import Code
 from leasekit.core.steps import Action
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND
 from leasekit.emulation.world import Outcome
@@ -30,7 +31,11 @@ type = "node"
 length = "1d"
 [actor.broker]
 role = "broker"
+priorities = { high = 2 }
 [actor.web]
+role = "guest"
+settings.default_broker = "broker"
+[actor.high]
 role = "guest"
 settings.default_broker = "broker"
 """
@@ -207,3 +212,112 @@ def test_given_needs_stay_whatever_is_used(tmp_path: Path) -> None:
     names = [unit.id for unit in world.site().units.machines]
     measured(world, dict.fromkeys(names[:6], 10))
     assert sorted(cap for caps in yields(world).values() for cap in caps) == [1000] * 12
+
+
+def big(world: DeployedWorld, who: str, gib: int = 4, *, units: int = 1, **more: str) -> str:
+    """A lease of machines that are limited by memory, a minute after it was asked for."""
+    properties = {"needs.cpu": "1000", "needs.memory": str(1024 * gib), **more}
+    lease = world.request(who, units, world.now, world.now + HOUR, type="node", properties=properties)
+    world.pass_time(MINUTE)
+    return lease
+
+
+def hosts_of(world: DeployedWorld, *leases: str) -> list[str]:
+    """The hosts of leases' machines; no decision was refused."""
+    site = world.site()
+    assert site.errors == []
+    return [unit.host for lease in leases for unit in site.units.machines if unit.lease == lease]
+
+
+def ending(world: DeployedWorld) -> set[str]:
+    """The leases that end for others."""
+    leases = world.site().leases.values()
+    return {one.id for one in leases if one.notice is not None and one.notice.code == Code.MAKES_ROOM}
+
+
+def test_where_a_host_dies_the_highest_class_has_the_room_that_is_left(tmp_path: Path) -> None:
+    """Of two machines on it one has a place elsewhere: that of the higher class, whoever came first. Caps go on."""
+    world = world_of(tmp_path)
+    first, low = big(world, "web", units=2), big(world, "web")
+    high = big(world, "high", units=2)
+    (shared,) = set(hosts_of(world, high)) & set(hosts_of(world, low, first))
+    victim = low if shared in hosts_of(world, low) else first
+    assert not world.command("site", "unit.fail", unit=shared).error
+    world.pass_time(MINUTE)
+    assert len(hosts_of(world, high)) == 2 and shared not in hosts_of(world, high)
+    assert len(hosts_of(world, first, low)) == 2
+    told = world.site().leases[victim].reason
+    assert told is not None and told.code == Code.UNITS_MISSING, told
+
+
+def pieces(world: DeployedWorld, *left: str) -> tuple[str, ...]:
+    """Both of these leases are alone on their hosts, which are half full by that; the third host is full."""
+    site = world.site()
+    for host in hosts_of(world, *left):
+        for unit in [one for one in site.units.machines if one.host == host and one.lease not in left]:
+            who = "web" if unit.lease in world.guest("web").leases else "high"
+            assert not world.command(who, "lease.close", lease=unit.lease).error
+    world.pass_time(MINUTE)
+    assert len(set(hosts_of(world, *left))) == len(left) and len(list(site.units.machines)) == 4
+    return left
+
+
+def full(world: DeployedWorld, **more: str) -> list[str]:
+    """Preemptible machines of both guests in turn, two on each of three hosts."""
+    return [big(world, who, preemptible="true", **more) for who in ("web", "high") * 3]
+
+
+def apart(world: DeployedWorld, leases: list[str]) -> tuple[str, str]:
+    """Two leases that are on different hosts, of the guest ``web`` and of ``high``."""
+    low = leases[0]
+    return low, next(one for one in leases[1::2] if hosts_of(world, one) != hosts_of(world, low))
+
+
+@pytest.mark.parametrize("who", ["web", "high"])
+def test_what_has_no_room_has_preemptible_leases_of_the_lowest_class_leave(tmp_path: Path, who: str) -> None:
+    """Where nobody may move the lowest class leaves, after its notice; then nobody is left that class 0 could ask."""
+    world = world_of(tmp_path, "makes_room = true, migration_bound = 0")
+    low, _ = pieces(world, *apart(world, full(world)))
+    new = big(world, who, 8)
+    assert ending(world) == {low} and world.lease("web", low)["state"] == sm.CLOSED
+    assert world.lease(who, new)["state"] == sm.ACTIVE and len(yields(world)) == 3
+
+
+def test_who_moves_need_not_leave(tmp_path: Path) -> None:
+    """Where a migration makes room for what has its place beside preemptible leases nobody leaves."""
+    world = world_of(tmp_path, "makes_room = true")
+    left = pieces(world, *apart(world, full(world)))
+    new = big(world, "web", 8)
+    world.pass_time(MINUTE)
+    assert world.lease("web", new)["state"] == sm.ACTIVE and ending(world) == set()
+    assert len(set(hosts_of(world, *left))) == 1
+
+
+def test_a_machine_of_a_host_that_died_has_room_that_another_makes_by_moving(tmp_path: Path) -> None:
+    """No host has room for it, until one machine joins another."""
+    world = world_of(tmp_path)
+    large, *fillers = big(world, "web", 6), big(world, "web", 5), big(world, "web", 5)
+    small = big(world, "web", 3), big(world, "web", 3)
+    for lease in fillers:
+        assert not world.command("web", "lease.close", lease=lease).error
+    world.pass_time(MINUTE)
+    (host,) = hosts_of(world, large)
+    assert len(set(hosts_of(world, *small))) == 2 and host not in hosts_of(world, *small)
+    assert not world.command("site", "unit.fail", unit=host).error
+    world.pass_time(2 * MINUTE)
+    assert len(set(hosts_of(world, *small))) == 1 and len(hosts_of(world, large)) == 1
+    assert world.lease("web", large)["state"] == sm.ACTIVE
+
+
+def test_a_restart_while_others_leave_changes_nothing(tmp_path: Path) -> None:
+    """While others leave their caps stay within their host, and who leaves is told once; then it is as decided."""
+    world = world_of(tmp_path, "makes_room = true, migration_bound = 0")
+    left = pieces(world, *apart(world, full(world, notice="5m")))
+    new = big(world, "high", 8)
+    (gone,) = ending(world)
+    assert gone in left and world.lease("high", new)["state"] != sm.ACTIVE
+    world.restart("site")
+    world.pass_time(MINUTE)
+    assert ending(world) == {gone} and sum(map(len, yields(world).values())) == 4
+    world.pass_time(6 * MINUTE)
+    assert world.lease("high", new)["state"] == sm.ACTIVE and len(yields(world)) == 3

@@ -396,9 +396,10 @@ class SiteLeases:
 
     def plan_anew(self, hosts: Collection[str], over: Term) -> None:
         """Hosts are out of service over a time: leases that have places on them then, and no unit there, have these on
-        others; where none has room their guests hear of it.
+        others, the highest class first; where none has room their guests hear of it.
         """
-        for lease in list(self.by_id.values()) if hosts else ():
+        leases = sorted(self.by_id.values(), key=lambda one: (-one.early.priority, one.preemptible)) if hosts else ()
+        for lease in leases:
             planned = [] if lease.is_ending or not lease.sizes else missing_places(lease, self._units)
             for host in [one for one in planned if one in hosts]:
                 claims = {claim: term for claim, term in self.claims_of(lease).items() if term.overlaps(over)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import ClassVar, Final
 
@@ -58,7 +58,7 @@ class FirstFit:
     def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
         """Decide every demand of the cycle, in its order."""
         turn = FirstFitTurn(cycle)
-        return [turn.shrink(demand) if demand.units < 0 else turn.fill(demand) for demand in cycle.demands]
+        return [decision for demand in cycle.demands for decision in turn.decide(demand)]
 
 
 class _Offer:
@@ -98,6 +98,17 @@ class FirstFitTurn:
             if demand.units > 0
             for unit in (*demand.wanted, *(() if demand.sizes else demand.places))
         }
+
+    def decide(self, demand: Demand) -> Iterable[AuthorityDecision]:
+        """What a demand gets, or gives up."""
+        return (self.shrink(demand) if demand.units < 0 else self.fill(demand),)
+
+    def expect(self, demand: Demand, machines: Sequence[tuple[str, Vector]]) -> None:
+        """Machines of a demand, of these sizes, go to these hosts by another's decision: where they have no places yet
+        they count beside what this turn sends there.
+        """
+        for host in (Counter(host for host, _ in machines) - Counter(demand.places)).elements():
+            self._beside[host] += 1
 
     def shrink(self, demand: Demand) -> Release:
         """The last ones go: of each class as many as are too many."""

@@ -11,7 +11,7 @@ asked to, and what they leave is for the lease that they make room for.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import add
 from typing import ClassVar, Final
 
@@ -85,15 +85,8 @@ class HostPreemptionMapper:
 
     def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
         """Decide every demand of the cycle, in its order."""
-        turn, found = _VictimsTurn(cycle, self), list[AuthorityDecision]()
-        for demand in cycle.demands:
-            if demand.units < 0:
-                found.append(turn.shrink(demand))
-            elif demand.needs and demand.sizes:
-                found += turn.place_in(self._farm(demand.type, cycle), demand)
-            else:
-                found.append(turn.fill(demand))
-        return found
+        turn = VictimsTurn(cycle, self)
+        return [decision for demand in cycle.demands for decision in turn.decide(demand)]
 
     def choose(self, index: HostIndex, request: HostRequest, now: Instant, accept: Accept) -> HostOption | None:
         """The best host that is accepted, and its victims."""
@@ -104,7 +97,8 @@ class HostPreemptionMapper:
         farm = self._farms.get(type_)
         return list(farm.indexes.values()) if farm is not None else []
 
-    def _farm(self, type_: str, cycle: AuthorityCycle) -> _Farm:
+    def farm(self, type_: str, cycle: AuthorityCycle) -> _Farm:
+        """The hosts of a type, as a cycle shows them."""
         farm = self._farms.get(type_)
         if farm is None:
             farm = self._farms[type_] = _Farm(type_, self.rules)
@@ -278,6 +272,14 @@ class _Farm:
         self._stale.add(host.id)
         self.put(host)
 
+    def guess_beside(self, name: str, machine: HostedLease) -> None:
+        """One more machine on a host, if nobody leaves that."""
+        for class_ in self.known[name].view.classes if name in self.known else ():
+            host = self.indexes[class_].hosts.get(name)
+            if host is not None:
+                self.guess(host.exchanged((), machine))
+                return
+
     def hold(self, lease: str, holder: str) -> None:
         """A lease leaves: nobody else comes to its hosts in this turn, and is asked to leave them until it has."""
         self._told.add(lease)
@@ -311,14 +313,27 @@ class _Farm:
         return found
 
 
-class _VictimsTurn(FirstFitTurn):
-    """One turn."""
+class VictimsTurn(FirstFitTurn):
+    """One turn, in which what has no room gets that of preemptible leases."""
 
     def __init__(self, cycle: AuthorityCycle, mapper: HostPreemptionMapper) -> None:
         super().__init__(cycle)
         self._mapper = mapper
 
-    def place_in(self, farm: _Farm, demand: Demand) -> Iterator[AuthorityDecision]:
+    def decide(self, demand: Demand) -> Iterable[AuthorityDecision]:
+        """What a demand gets, or gives up, and who leaves for that."""
+        if demand.units < 0 or not (demand.needs and demand.sizes):
+            return super().decide(demand)
+        return self._place_in(self._mapper.farm(demand.type, self._cycle), demand)
+
+    def expect(self, demand: Demand, machines: Sequence[tuple[str, Vector]]) -> None:
+        """Machines of a demand go to these hosts by another's decision, which the site may not carry out."""
+        super().expect(demand, machines)
+        farm = self._mapper.farm(demand.type, self._cycle)
+        for host, size in machines:
+            farm.guess_beside(host, HostedLease(demand.lease, farm.amounts(size) or (), self._cycle.now))
+
+    def _place_in(self, farm: _Farm, demand: Demand) -> Iterator[AuthorityDecision]:
         """The machines of a demand where they are best; where that is nowhere, where their places are. If these are the
         places of leases that can't be asked to leave yet, the demand waits until they can.
         """

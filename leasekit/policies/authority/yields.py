@@ -6,11 +6,15 @@ yield larger, within a bound of memory that is moved at once. Caps follow: lower
 
 A site has a place for each machine before it begins (in its calendars): where nothing better is found,
 or a host has no room up to the end of a lease, the machine goes there. So this mapper can't be worse than first fit.
+Where not all have room, as when a host has failed, those of the highest class have it first; where it may have
+preemptible leases leave, they do for what has none, as :mod:`.preemption` decides.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from math import inf
 from typing import ClassVar, Final, Literal, NamedTuple
@@ -26,17 +30,21 @@ from leasekit.core.mappers import (
     MachineView,
     Migrate,
     Place,
-    Refuse,
+    Wake,
 )
 from leasekit.core.properties import CORE, CPU, MEMORY, THOUSAND, Vector, added, amount, is_within
-from leasekit.core.time import Instant, Term
+from leasekit.core.settings import DurationSetting
+from leasekit.core.time import HOUR, MINUTE, Instant, Term
 from leasekit.policies.authority.first_fit import FILTER, FirstFitTurn
 from leasekit.policies.authority.placing.model import Placement, SecondPhase, YieldHost, YieldProblem, YieldTask
 from leasekit.policies.authority.placing.moves import Changes, changes
-from leasekit.policies.authority.placing.solve import solve
+from leasekit.policies.authority.placing.solve import admit
+from leasekit.policies.authority.preemption import HostPreemptionMapper, RetrySettings, VictimsTurn
+from leasekit.policies.preempting.costs import COSTS
 
 UP: Final = "active"
 FREE: Final = "free"
+REPLACE: Final = "replace"
 WEIGHT, SPREAD, AFFINITY = "weight", "spread", "affinity"
 """Configuration properties of a lease: how much more yield its machines are to have than others (1), a group of which a
 host takes one machine at most, and one that shares a host."""
@@ -66,6 +74,15 @@ class YieldSettings:
     """What machines need of CPU: what was asked for (`"given"`), or what probes see them use and a quarter more, from
     what is guaranteed up to what was asked for (`"measured"`). One that uses nearly all that it may counts as using
     twice that."""
+    makes_room: bool = False
+    """Whether preemptible leases leave for others of their class or above that have no room, also if machines move: as
+    with the mapper `preemption`."""
+    cost: str = attrs.field(default="priority", validator=attrs.validators.in_(tuple(COSTS)))
+    """What a lease costs that leaves, as for the mapper `preemption`: with `"priority"` the lowest class leaves."""
+    period: DurationSetting = attrs.field(default=HOUR, validator=attrs.validators.ge(1))
+    """The billing period of that cost."""
+    budget: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(0)))
+    """How many leases of one holder and type may be on their way out at once."""
     least_change: int = attrs.field(default=10, validator=[attrs.validators.ge(0), attrs.validators.le(THOUSAND)])
     """By how many thousandths of a machine's need its cap must change to be changed at all."""
 
@@ -80,12 +97,18 @@ class _Holder(NamedTuple):
 
 
 class _Newcomer(NamedTuple):
-    """A machine that is to start, and where the site has planned it."""
+    """A machine that is to start, and where the site has planned it (empty: on a host that is out of service)."""
 
     demand: Demand
     size: Vector
     given_as: bytes
     planned: str
+
+
+def _rank(cycle: AuthorityCycle, demand: Demand) -> tuple[int, bool]:
+    """Who goes before whom: the highest class first, in a class what is not preemptible."""
+    tenant = cycle.tenant(demand.lease)
+    return (-tenant.priority, tenant.preemptible) if tenant is not None else (0, False)
 
 
 class YieldMapper:
@@ -98,19 +121,24 @@ class YieldMapper:
 
     def __init__(self, settings: YieldSettings | None = None) -> None:
         self.settings = settings or YieldSettings()
+        self.makes_room = self.settings.makes_room
+        chosen = RetrySettings(cost=self.settings.cost, period=self.settings.period, budget=self.settings.budget)
+        self._others = HostPreemptionMapper(chosen)
+        """By what leases leave."""
         self._settled: dict[str, object] = {}
         """What hosts of each type looked like when there was nothing to change."""
 
     def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
         """Decide every demand of the cycle; then what changes for machines that run."""
-        turn, found = FirstFitTurn(cycle), list[AuthorityDecision]()
+        turn = VictimsTurn(cycle, self._others) if self.makes_room else FirstFitTurn(cycle)
+        found: list[AuthorityDecision] = []
         newcomers: dict[str, list[Demand]] = {}
         types = {demand.type: None for demand in cycle.demands}
-        for demand in cycle.demands:
+        for demand in sorted(cycle.demands, key=partial(_rank, cycle)):
             if demand.units > 0 and demand.needs and demand.places:
                 newcomers.setdefault(demand.type, []).append(demand)
             else:
-                found.append(turn.shrink(demand) if demand.units < 0 else turn.fill(demand))
+                found += turn.decide(demand)
         for type_ in {**types, **dict.fromkeys(self._settled)}:
             hosts = cycle.hosts(type_)
             if hosts:
@@ -159,7 +187,7 @@ class _Plan:
         names = {name for host in hosts for name, _ in host.capacity if name != CPU}
         self._rigid = sorted(names, key=lambda name: (name != MEMORY, name))
         self._leases = self._known_leases(hosts[0].type) if hosts else {}
-        self._running = [(machine, host) for host in hosts for machine in host.machines if machine.lease]
+        self._running = [(machine, host) for host in hosts for machine in _present(host)]
         self._new = [one for demand in demands for one in _newcomers(demand, self._hosts)]
         self._sent: dict[str, list[Vector]] = {}
         """What this turn has sent to each host so far."""
@@ -175,27 +203,32 @@ class _Plan:
         return found
 
     def decisions(self, turn: FirstFitTurn) -> Iterator[AuthorityDecision]:
-        """Caps that fall, migrations, newcomers, caps that rise: in this order."""
+        """Caps that fall, migrations, newcomers, caps that rise: in this order; then what has no room like that."""
         placed = self._solved() if self._hosts else None
         if placed is None:
-            yield from map(turn.place, self._demands)
+            for demand in self._demands:
+                yield from turn.decide(demand)
             return
-        problem, placement, todo = placed
+        placement, todo = placed
         ids = list(self._hosts)
         moving = {one.task: one.target for one in todo.migrations}
         yield from self._caps(todo.lowered, moving)
+        crowded, leaving = set[str](), set[str]()
         for task, target in moving.items():
-            machine = self._running[task][0]
+            machine, host = self._running[task]
             if self._takes(ids[target], machine.size, machine.lease, now=True):
+                leaving.add(host.id)
                 why = f"for a least yield of {placement.min_yield:.3f}"
                 yield Migrate(
                     machine.id, ids[target], why, self._cap_of(machine.size, placement.cpu[task], ids[target])
                 )
-        yield from self._start(problem, placement, turn)
+            else:
+                crowded.add(host.id)
+        yield from self._start(placement, turn, crowded, leaving)
         if not moving and len({machine.id for machine, _ in self._running}) == len(self._running):
             yield from self._caps(todo.raised, moving)  # what moves has its CPU on both hosts until it is there
 
-    def _solved(self) -> tuple[YieldProblem, Placement, Changes] | None:
+    def _solved(self) -> tuple[Placement, Changes] | None:
         """A placement of all, if one is found, and what leads to it. Machines that could only change places with each
         other, for which there is no room, stay where they are.
         """
@@ -210,23 +243,35 @@ class _Plan:
         caps = {at: float(_cap(machine)) for at, (machine, _) in enumerate(self._running)}
         while tasks:
             problem = YieldProblem(hosts=hosts, tasks=tuple(tasks), bound=self._settings.migration_bound)
-            found = solve(
+            found = admit(
                 problem, self._settings.algorithm, local_search=self._settings.local_search,
-                second_phase=self._settings.second_phase,
+                second_phase=self._settings.second_phase, ranked=self._ranked(),
             )  # fmt: skip
-            if found.status not in ("optimal", "placed"):
+            if found.status not in ("optimal", "placed") or any(t < len(self._running) for t in found.dropped):
                 return None
             todo = changes(problem, found, caps)
             if not todo.stuck:
-                return problem, found, todo
+                return found, todo
             for one in todo.stuck:
                 home = hosts[one.source].id
                 tasks[one.task] = attrs.evolve(tasks[one.task], hosts=frozenset((home,)))
         return None
 
+    def _ranked(self) -> list[list[int]]:
+        """What has room or not: all that runs; then the machines of each demand, if it may have some of them each."""
+        found, before = [list(range(len(self._running)))], None
+        for at, one in enumerate(self._new, len(self._running)):
+            if one.demand is not before or one.demand.op == REPLACE:
+                found.append([])
+            found[-1].append(at)
+            before = one.demand
+        return found if self._running else found[1:]
+
     def _task(self, machine: MachineView, host: HostView) -> YieldTask:
         """A machine that runs: it stays where it is unless it is up and can be moved."""
-        moves = machine.state == UP and "migrate" in host.able
+        tenant = self._cycle.tenant(machine.lease)
+        is_leaving = tenant is not None and tenant.is_leaving
+        moves = machine.state == UP and "migrate" in host.able and not is_leaving
         id_ = f"{machine.id} on {host.id}"  # one that leaves a host is on two
         return self._made(
             id_, machine.lease, self._needs_of(machine), machine.size,
@@ -239,8 +284,17 @@ class _Plan:
         return tuple((name, _needed(machine) if name == CPU else much) for name, much in machine.needs)
 
     def _newcomer(self, at: int, one: _Newcomer) -> YieldTask:
-        there = self._of_class(one.given_as)
+        """A machine that is to start. Where its place is that of leases that may leave, others can't come there: who
+        moves from there makes room, nobody by moving elsewhere.
+        """
+        is_alone = not one.planned or self._has_place(one)
+        there = self._of_class(one.given_as) if is_alone else frozenset((one.planned,))
         return self._made(f"new {at}", one.demand.lease, one.demand.needs, one.size, there, None)
+
+    def _has_place(self, one: _Newcomer) -> bool:
+        """Whether the planned place of a newcomer has room up to the end of its lease, if nobody leaves early."""
+        term = Term(self._cycle.now, max(one.demand.term.end, self._cycle.now + 1))
+        return self._cycle.room(one.planned, one.size, term) >= 0
 
     def _of_class(self, class_: bytes) -> frozenset[str]:
         return frozenset(host.id for host in self._hosts.values() if class_ in host.classes)
@@ -273,22 +327,41 @@ class _Plan:
             self._sent[host] = sent
         return fits
 
-    def _start(self, problem: YieldProblem, placement: Placement, turn: FirstFitTurn) -> Iterator[Place | Refuse]:
-        """Newcomers where they are best, or where the site has planned them; with their caps."""
-        chosen: dict[str, list[tuple[str, int]]] = {}
+    def _start(
+        self, placement: Placement, turn: FirstFitTurn, crowded: Container[str], leaving: Container[str]
+    ) -> Iterator[AuthorityDecision]:
+        """Newcomers where they are best, or where the site has planned them, with their caps. What can only go to hosts
+        that machines are ``leaving`` has a place there in the next turn. Hosts are ``crowded`` that machines were to
+        leave, and don't.
+        """
+        ids, chosen, missing, later = list(self._hosts), dict[str, list[tuple[str, Vector, int]]](), [], set[str]()
         for number, one in enumerate(self._new, len(self._running)):
-            found = placement.mapping[number]
-            best = problem.hosts[found].id if found is not None else one.planned
-            fits = best == one.planned or self._takes(best, one.size, one.demand.lease)
-            host = best if fits else one.planned
-            cap = self._cap_of(one.size, placement.cpu[number], host)
-            chosen.setdefault(one.demand.lease, []).append((host, cap))
+            best = placement.mapping[number]
+            host = self._place_of(one, ids[best] if best is not None else "", crowded)
+            if host:
+                cap = self._cap_of(one.size, placement.cpu[number], host)
+                chosen.setdefault(one.demand.lease, []).append((host, one.size, cap))
+            elif best is not None and ids[best] in leaving:
+                later.add(one.demand.lease)
         for demand in self._demands:
             machines = chosen.get(demand.lease, [])
             if len(machines) == demand.units:
-                yield Place(demand.lease, tuple(host for host, _ in machines), tuple(cap for _, cap in machines))
+                turn.expect(demand, [(host, size) for host, size, _ in machines])
+                yield Place(demand.lease, tuple(host for host, *_ in machines), tuple(cap for *_, cap in machines))
+            elif demand.lease in later:
+                yield Wake(self._cycle.now + MINUTE)
             else:
-                yield turn.place(demand)
+                missing.append(demand)
+        for demand in missing:
+            yield from turn.decide(demand)
+
+    def _place_of(self, one: _Newcomer, best: str, crowded: Container[str]) -> str:
+        """Where a newcomer goes; empty if that has no room up to the end of its lease, with nobody leaving early."""
+        if best and best != one.planned and best not in crowded and self._takes(best, one.size, one.demand.lease):
+            return best
+        if not one.planned or (best == one.planned and best in crowded):
+            return ""
+        return one.planned if best == one.planned or self._has_place(one) else ""
 
     def _cap_of(self, size: Vector, cpu: float, host: str) -> int:
         """A share as a cap: no less than what is guaranteed; -1 where machines can't be capped."""
@@ -307,16 +380,25 @@ class _Plan:
                 yield Cap(machine.id, to)
 
 
-def _newcomers(demand: Demand, hosts: dict[str, HostView]) -> Iterator[_Newcomer]:
-    """The machines that a demand is to get, each with its planned place; none if one of these is out of service."""
+def _present(host: HostView) -> Iterator[MachineView]:
+    """The machines of leases on a host, but for those that wait for others to leave it."""
+    machines = [machine for machine in host.machines if machine.lease]
+    if not is_within(added([machine.size for machine in machines]), host.capacity):
+        machines = [machine for machine in machines if machine.state != FREE]
+    yield from machines
+
+
+def _newcomers(demand: Demand, hosts: Mapping[str, HostView]) -> Iterator[_Newcomer]:
+    """The machines that a demand is to get, each with its planned place."""
     sizes = dict(zip((class_ for class_, _ in demand.classes), demand.sizes, strict=True))
-    planned = demand.places[: demand.units]
-    fitting = [
-        [class_ for class_ in hosts[host].classes if class_ in sizes] if host in hosts else [] for host in planned
-    ]
-    if all(fitting):
-        for host, (class_, *_) in zip(planned, fitting, strict=True):
+    left = Counter(dict(demand.classes))
+    for host in demand.places[: demand.units]:
+        class_ = next((one for one in hosts[host].classes if left[one] > 0), None) if host in hosts else None
+        if class_ is not None:
+            left[class_] -= 1
             yield _Newcomer(demand, sizes[class_], class_, host)
+    for class_ in left.elements():
+        yield _Newcomer(demand, sizes[class_], class_, "")
 
 
 def _weight(text: str) -> float:

@@ -33,7 +33,7 @@ from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant, Term
 from leasekit.policies.authority.energy import EnergyManager, EnergySettings
 from leasekit.policies.authority.first_fit import FirstFit
 from leasekit.policies.authority.preemption import HostPreemptionMapper, HostPreemptionSettings
-from leasekit.policies.authority.yields import YieldMapper
+from leasekit.policies.authority.yields import YieldMapper, YieldSettings
 from leasekit.policies.broker.coallocate import Coallocation, CoallocationSettings
 from leasekit.policies.broker.fair_share import FairShare, FairShareSettings
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
@@ -296,7 +296,7 @@ def make_mapper(kind: str, mood: Mood, fcfs: FcfsSettings, asks: Callable[[str],
         "fair_share": lambda: FairShare(FairShareSettings(gather=fcfs.gather)),
         "quotas": lambda: Fcfs(FcfsSettings(gather=fcfs.gather, quotas=QUOTAS)),
         "first_fit": FirstFit,
-        "yield": YieldMapper,
+        "yield": lambda: YieldMapper(YieldSettings(makes_room=True, budget=2, period=MINUTE)),
         "victims": lambda: HostPreemptionMapper(HostPreemptionSettings(budget=2, period=MINUTE)),
         "slow_site": lambda: SlowSite(mood),
         "wrong_site": lambda: WrongSite(mood),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Final
@@ -288,22 +288,16 @@ def admit(
     local_search: bool = False,
     second_phase: SecondPhase = "average",
     seed: int = 0,
+    ranked: Sequence[Sequence[int]] | None = None,
 ) -> Placement:
     """The same as :func:`solve`, but where not all fit, jobs are dropped: those of the lowest priority first, of equal
     ones those that don't run yet, of these the last. A job that fits beside all that go before it is never dropped.
+    With ``ranked`` these groups of tasks, by position, are the jobs, the first the last to be dropped.
     """
     place = partial(solve, algorithm=algorithm, local_search=local_search, second_phase=second_phase, seed=seed)
-    jobs: dict[tuple[str, int], list[int]] = {}
-    for t, task in enumerate(problem.tasks):
-        jobs.setdefault((task.job, -1) if task.job else ("", t), []).append(t)
+    order = _ranked(problem) if ranked is None else ranked
 
-    def rank(job: list[int]) -> tuple[int, bool]:
-        tasks = [problem.tasks[t] for t in job]
-        return -max(task.priority for task in tasks), all(task.host is None for task in tasks)
-
-    order = sorted(jobs.values(), key=rank)
-
-    def attempt(some: Sequence[list[int]]) -> Placement | None:
+    def attempt(some: Iterable[Sequence[int]]) -> Placement | None:
         kept = sorted(t for job in some for t in job)
         found = place(attrs.evolve(problem, tasks=tuple(problem.tasks[t] for t in kept)))
         return _widened(found, kept, len(problem.tasks)) if found.status in ("optimal", "placed") else None
@@ -316,7 +310,7 @@ def admit(
         middle = (fitting + above) // 2
         found = attempt(order[:middle])
         fitting, above, best = (middle, above, found) if found is not None else (fitting, middle, best)
-    kept, refused = order[:fitting], order[fitting : fitting + 1]
+    kept, refused = list(order[:fitting]), list(order[fitting : fitting + 1])
     for job in order[fitting + 1 :]:
         if any(_needs_as_much(problem, job, other) for other in refused):
             continue
@@ -326,6 +320,19 @@ def admit(
         else:
             kept, best = [*kept, job], found
     return best or attempt([]) or Placement(status="failed", bound=0.0)
+
+
+def _ranked(problem: YieldProblem) -> list[list[int]]:
+    """The tasks of each job, the first the last to be dropped."""
+    jobs: dict[tuple[str, int], list[int]] = {}
+    for t, task in enumerate(problem.tasks):
+        jobs.setdefault((task.job, -1) if task.job else ("", t), []).append(t)
+
+    def rank(job: list[int]) -> tuple[int, bool]:
+        tasks = [problem.tasks[t] for t in job]
+        return -max(task.priority for task in tasks), all(task.host is None for task in tasks)
+
+    return sorted(jobs.values(), key=rank)
 
 
 def _needs_as_much(problem: YieldProblem, job: Sequence[int], other: Sequence[int]) -> bool:
