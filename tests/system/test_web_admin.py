@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from gateway.gateway_world import give_back, until
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from web_world import PASSWORD, WITHIN_MS, XSS, Person, WebLab, ada, chromium, olga, person, visit, web_lab
 
 from leasekit.core.schema import Change
@@ -61,6 +61,18 @@ def lab(tmp_path_factory: pytest.TempPathFactory, hook: str) -> Iterator[WebLab]
     kept = (Change(RULES, "r1", rule.row()), Change(DELIVERIES, "d1", dead.row()))
     with web_lab(tmp_path_factory.mktemp("web"), 'webhook_networks = ["127.0.0.0/8"]\n', *kept) as made:
         yield made
+
+
+@contextmanager
+def first_answer_last(page: Page, address: str) -> Iterator[None]:
+    """The first answer from ``address`` in a block comes to the page after the block."""
+    held: list[Route] = []
+    page.route(address, lambda route: route.continue_() if held else held.append(route))
+    yield
+    with page.expect_request_finished(lambda request: request == held[0].request):
+        held[0].continue_()
+    page.unroute(address)
+    page.evaluate("new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
 
 
 @contextmanager
@@ -344,6 +356,12 @@ def test_a_rule_is_made_and_tested_and_what_was_dead_is_retried(person: Callable
     assert b"leasekit.lease.granted" in Hook.got.get(timeout=WITHIN_MS / 1000)
     expect(deliveries.get_by_role("row").filter(has_text="?of=ada")).to_contain_text("done")
     expect(row).to_have_count(0)
+    with first_answer_last(page, "**/notifications/deliveries?*"):
+        page.get_by_label("State", exact=True).select_option("done")
+        page.get_by_label("State", exact=True).select_option("dead")
+        expect(deliveries).to_have_count(0)
+    expect(deliveries).to_have_count(0)  # none is dead any more
+    page.get_by_label("State", exact=True).select_option("")
     page.get_by_role("button", name=f"Remove {hook}?of=rule").click()
     expect(page.get_by_role("region", name="Rules").get_by_role("row").filter(has_text="?of=rule")).to_have_count(0)
     who.check()

@@ -1,6 +1,6 @@
 // Policies of projects, the rules by which people are told of leases, and what was sent by them.
 
-import { get, here, path, post, ask, tagOf } from "./api.js";
+import { ask, get, here, latest, path, post, tagOf } from "./api.js";
 import { button, chip, choice, field, fill, h, table } from "./dom.js";
 import { setView, view } from "./frame.js";
 import { inputOf, read, words } from "./schema-form.js";
@@ -20,11 +20,12 @@ const text = (value) => (Array.isArray(value) ? value.join(", ") : value === tru
 export function policies(world) {
   const place = h("section", {}), fields = world.schemas.LeasePolicy.properties;
 
-  async function load() {
+  const load = latest(async (last) => {
     const { items } = await get("/policies"), match = tagOf("/policies");
+    if (!last()) return;
     fill(place, h("h2", {}, "Policies"), table("Policies", ["Project", "Leases", done()], items.map((one) => [one.project, said(one.policy),
       here.operates ? button("Change…", () => change(one, match), { "aria-label": `Change the policy of ${one.project}` }) : ""])));
-  }
+  });
 
   function said(policy) {
     const given = Object.entries(policy).filter(([, value]) => value !== null && value !== "");
@@ -48,12 +49,13 @@ export function policies(world) {
 export function rules(world) {
   const place = h("section", {}), fields = world.schemas.NotificationRuleRequest.properties;
 
-  async function load() {
+  const load = latest(async (last) => {
     const { items } = await get("/notifications", { project: world.project });
+    if (!last()) return;
     fill(place, h("h2", {}, `Rules by which people are told, ${world.project}`),
       items.length ? table("Rules", ["Told", "To", "Of", "Before ends", "Before starts", "By", done()], items.map(row)) : h("p", { class: "dim" }, "None: nobody is told what happens to leases."),
       button("New rule…", make, { class: "do" }));
-  }
+  });
 
   function row(one) {
     const to = one.url || one.mail, where = `/notifications/${encodeURIComponent(one.id)}`;
@@ -85,14 +87,15 @@ export function deliveries(world) {
   const state = () => (["waiting", "done", "dead"].includes(view().state) ? view().state : "");
   fill(place, h("h2", {}, "Deliveries"), h("div", { class: "tools" }, field("State", choice(STATES, state(), (value) => { setView({ state: value }); load(); }))), list);
 
-  async function load() {
+  const load = latest(async (last) => {
     const of = { project: world.project };
     const [{ items }, { items: by }] = await Promise.all([get("/notifications/deliveries", { ...of, state: state() }), get("/notifications", of)]);
+    if (!last()) return;
     const to = new Map(by.map((one) => [one.id, one.url || one.mail]));
     items.sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state));
     fill(list, items.length ? table("Deliveries", ["What", "To", "State", "Tries", "Problem", `Next (${time.zone()})`, done()], items.slice(0, SHOWN).map((one) => row(one, to.get(one.rule) ?? ""))) : h("p", { class: "dim" }, "None."),
       items.length > SHOWN && h("p", { class: "dim" }, `${items.length - SHOWN} more are left out.`));
-  }
+  });
 
   function row(one, to) {
     const lease = one.lease && h("a", { href: path(`leases/${encodeURIComponent(one.lease)}`, { project: world.project }) }, one.lease);

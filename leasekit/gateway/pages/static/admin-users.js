@@ -1,6 +1,6 @@
 // Who may log in, and the tokens by which programs call: what they may do, and what an operator, or who they are of, does about it.
 
-import { ask, get, here, post, tagOf } from "./api.js";
+import { ask, get, here, latest, post, tagOf } from "./api.js";
 import { button, choice, field, fill, h, table } from "./dom.js";
 import { inputOf, read } from "./schema-form.js";
 import * as time from "./time.js";
@@ -37,12 +37,13 @@ const password = (name, autocomplete) => h("input", { type: "password", name, au
 export function users(world) {
   const place = h("section", {});
 
-  async function load() {
+  const load = latest(async (last) => {
     const { items } = await get("/users"), match = tagOf("/users");
+    if (!last()) return;
     fill(place, h("h2", {}, "Users"),
       items.length ? table("Users", ["Name", "May", `Since (${time.zone()})`, done()], items.map((one) => row(one, match))) : h("p", { class: "dim" }, here.seesAll ? "None." : "You are no local user: you log in elsewhere, or by a token."),
       here.operates && button("Add user…", add, { class: "do" }));
-  }
+  });
 
   function row(user, match) {
     return [user.name, rights(user), at(user.created), h("span", { class: "group" },
@@ -80,13 +81,14 @@ export function users(world) {
 export function announcements(world) {
   const place = h("section", {}), fields = world.schemas.AnnouncementRequest.properties;
 
-  async function load() {
+  const load = latest(async (last) => {
     if (!here.operates) return;
     const { items } = await get("/announcements");
+    if (!last()) return;
     fill(place, h("h2", {}, "Announcements"),
       items.length ? table("Announcements", [`When (${time.zone()})`, "What", "By", done()], items.map(row)) : h("p", { class: "dim" }, "No outage is announced."),
       button("Announce an outage…", make, { class: "do" }));
-  }
+  });
 
   function row(one) {
     return [time.term(Date.parse(one.start), Date.parse(one.end)), h("span", { class: "why" }, one.text), one.caller,
@@ -108,13 +110,14 @@ export function announcements(world) {
 export function tokens(world) {
   const place = h("section", {});
 
-  async function load() {
+  const load = latest(async (last) => {
     const { items } = await get("/tokens");
+    if (!last()) return;
     items.sort((a, b) => Date.parse(b.created) - Date.parse(a.created));
     fill(place, h("h2", {}, "Tokens"),
       items.length ? table("Tokens", ["For", "Of", "May", `Made (${time.zone()})`, "Good until", "Last used", done()], items.map(row)) : h("p", { class: "dim" }, "None."),
       button("New token…", make, { class: "do" }));
-  }
+  });
 
   function row(one) {
     const mine = here.operates || one.caller === here.caller, name = one.name || "a session";

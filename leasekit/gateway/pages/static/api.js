@@ -114,6 +114,15 @@ export function listen(query, heard, again) {
   });
 }
 
+/** `load`, which asks `last()` after it waited: where it was asked for again meanwhile it shows nothing, lest what is older covers what is newer. */
+export function latest(load) {
+  let turn = 0;
+  return () => {
+    const mine = ++turn;
+    return load(() => mine === turn);
+  };
+}
+
 /** Calls `load` soon after it is asked to, once however often: one at a time, and again if it was asked meanwhile. */
 export function gently(load, wait = 80) {
   let timer = 0, runs = false, again = false;

@@ -1,7 +1,7 @@
 // What waits to be approved, with what a broker would answer to it now, and what was decided; approved, refused and withdrawn.
 
 import { Dialog, did, whyForm } from "./acts.js";
-import { Problem, gently, get, here, listen, path, post } from "./api.js";
+import { Problem, gently, get, here, latest, listen, path, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, table } from "./dom.js";
 import { note, page, setView, view } from "./frame.js";
 import { verdict } from "./lease-actions.js";
@@ -28,10 +28,9 @@ await page(async (place) => {
   fill(place, h("div", { class: "tools" },
     projects.length > 1 && field("Project", choice([["", "all"], ...projects], project(), chosen("project"))),
     field("State", choice(STATES, state(), chosen("state")))), list, dialog.place);
-  let turn = 0, refocus = false;
+  let refocus = false;
 
-  async function load() {
-    const mine = ++turn;
+  const load = latest(async (last) => {
     let items, policies;
     try {
       [{ items }, { items: policies }] = await Promise.all([get("/approvals", { project: project(), state: state() === "all" ? "" : state() }), get("/policies")]);
@@ -40,7 +39,7 @@ await page(async (place) => {
       note(problem.message, { refused: true });
       return;
     }
-    if (mine !== turn) return;
+    if (!last()) return;
     const approvers = new Map(policies.map((one) => [one.project, one.policy.approvers ?? []]));
     const waits = items.filter((one) => one.state === "pending"), over = items.filter((one) => one.state !== "pending").reverse();
     const cards = waits.slice(0, TRIED).map((one) => card(one, approvers.get(one.project) ?? []));
@@ -55,10 +54,10 @@ await page(async (place) => {
     if (had) ([...list.querySelectorAll("button")].find((one) => one.getAttribute("aria-label") === name) ?? list.querySelector("h2, .empty p, .scrolls"))?.focus();
     // One after the other: a broker has others to answer as well.
     for (const one of cards) {
-      if (mine !== turn) return;
+      if (!last()) return;
       await one.tried();
     }
-  }
+  });
 
   /** Who may decide it is who manages the project, or is named by its policy and has not asked for it. */
   function decides(one, approvers) {

@@ -1,7 +1,7 @@
 // One lease: what it is, why it is so, its units and how they are reached, what happened to it, and what one does to it.
 
 import { Dialog } from "./acts.js";
-import { gently, get, here, listen, path } from "./api.js";
+import { gently, get, here, latest, listen, path } from "./api.js";
 import { h, fill, button, chip, empty, table } from "./dom.js";
 import { note, page, view } from "./frame.js";
 import { changeForm, closeForm, extendForm, goesOn, handForm, sshLine, title } from "./lease-actions.js";
@@ -18,9 +18,10 @@ await page(async (place) => {
 
   const close = () => { dialog.close(); load(); };
 
-  async function load() {
+  const load = latest(async (last) => {
+    let found;
     try {
-      [lease, { items: history }] = await Promise.all([get(at, query), get(`${at}/history`, query)]);
+      found = await Promise.all([get(at, query), get(`${at}/history`, query)]);
     } catch (problem) {
       if (!lease && problem.status === 404) {
         fill(place, empty(`There is no lease ${id}, or it is of a project that is not yours.`, h("a", { class: "button", href: path("leases", query) }, "All leases")));
@@ -30,8 +31,10 @@ await page(async (place) => {
       note(problem.message, { refused: true });
       return;
     }
+    if (!last()) return;
+    [lease, { items: history }] = found;
     show();
-  }
+  });
 
   function show() {
     heading.textContent = title(lease);

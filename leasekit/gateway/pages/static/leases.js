@@ -1,7 +1,7 @@
 // The leases of a project: their states, why, when they end; many are extended or closed at once.
 
 import { Dialog } from "./acts.js";
-import { all, gently, get, listen, path } from "./api.js";
+import { all, gently, get, latest, listen, path } from "./api.js";
 import { h, fill, button, choice, chip, empty, table, field } from "./dom.js";
 import { note, page, setView, view } from "./frame.js";
 import { OVER, closeForm, extendMany, extendForm, goesOn, title } from "./lease-actions.js";
@@ -32,18 +32,20 @@ await page(async (into) => {
     button("Close…", () => dialog.open(closeForm(marked(), close)), { id: "close-many", disabled: true, class: "danger" }),
     h("a", { class: "button do", href: path("request", { project: projects.length > 1 ? project : "" }) }, "Request")), list, dialog.place);
 
-  async function load() {
+  const load = latest(async (last) => {
     const state = view().state ?? "", over = state === "all" || OVER.includes(state);
+    let found;
     try {
-      leases = await all("/leases", { project, all: over, state: state === "all" ? "" : state });
+      found = await all("/leases", { project, all: over, state: state === "all" ? "" : state });
     } catch (problem) {
       if (problem.status === undefined) throw problem;
       note(problem.message, { refused: true });
       return;
     }
-    leases.sort((a, b) => OVER.includes(a.state) - OVER.includes(b.state) || Date.parse(a.end) - Date.parse(b.end));
+    if (!last()) return;
+    leases = found.sort((a, b) => OVER.includes(a.state) - OVER.includes(b.state) || Date.parse(a.end) - Date.parse(b.end));
     show();
-  }
+  });
   const soon = gently(load);
   await load();
   listen({ project }, soon, soon);

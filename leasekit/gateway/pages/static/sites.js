@@ -1,7 +1,7 @@
 // Sites, for those who operate them: units and what ails them, maintenance, delegations, peers; and what one does about it.
 
 import { Dialog, did, whyForm } from "./acts.js";
-import { Problem, ask, gently, get, here, listen, path, post } from "./api.js";
+import { Problem, ask, gently, get, here, latest, listen, path, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, table } from "./dom.js";
 import { note, page, setView, view } from "./frame.js";
 import * as time from "./time.js";
@@ -27,9 +27,10 @@ await page(async (place) => {
     all, units, windows, given, peers, dialog.place);
   const shown = {};
 
-  async function load() {
+  const load = latest(async (last) => {
     const of = { site };
     const results = await Promise.allSettled([get("/sites/status", of), get("/sites/units", of), get("/sites/inventory", of), get("/maintenance", of), get("/sites/delegations", of), get("/peers", { actor: site })]);
+    if (!last()) return;
     const away = results.find((one) => one.status === "rejected");
     if (away) {
       if (!(away.reason instanceof Problem)) throw away.reason;
@@ -43,7 +44,7 @@ await page(async (place) => {
     showUnits();
     showWindows();
     showGiven();
-  }
+  });
 
   function showStatus() {
     const { status } = shown, clock = status.shell?.clock;

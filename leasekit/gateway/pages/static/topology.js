@@ -1,7 +1,7 @@
 // Topologies: sites and the bandwidth between them, as two tables and a drawing of both; what would be planned, and what is leased.
 
 import { did } from "./acts.js";
-import { Problem, gently, get, listen, path, post } from "./api.js";
+import { Problem, gently, get, latest, listen, path, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, table } from "./dom.js";
 import { asList, note, ofList, page, setView, view } from "./frame.js";
 import { Trying } from "./lease-actions.js";
@@ -62,7 +62,6 @@ await page(async (place) => {
     siteTable, linkTable, h("div", { class: "fields" }, field("For how long", length, "Such as 90m, 2h or 1d 12h."), field(`From (${time.zone()})`, start, "Empty: as soon as it can.")),
     picture, answer, h("div", { class: "buttons" }, send));
   fill(place, form, list);
-  let turn = 0;
 
   const named = () => links.map((one, number) => ({ ...one, id: `link${number}` }));
 
@@ -135,8 +134,7 @@ await page(async (place) => {
     if (await did("It is planned and leased, all or nothing.", () => post("/topologies", { request: request() }, { project }))) await load();
   }
 
-  async function load() {
-    const mine = ++turn;
+  const load = latest(async (last) => {
     let items;
     try {
       items = await get("/topologies", { project });
@@ -145,9 +143,9 @@ await page(async (place) => {
       note(problem.message, { refused: true });
       return;
     }
-    if (mine !== turn) return;
+    if (!last()) return;
     fill(list, items.length > 0 && [h("h2", {}, "Topologies"), table("Topologies", ["Id", "State", `Term (${time.zone()})`, "Why", done()], items.map(row))]);
-  }
+  });
 
   function row(one) {
     const close = () => did("It closes.", () => post(`/topologies/${encodeURIComponent(one.topology)}/close`, {}, { project })).then(load);

@@ -1,7 +1,7 @@
 // For what one waits: what would have to fit, between when, and the window that was found.
 
 import { did } from "./acts.js";
-import { Problem, gently, get, listen, path, post } from "./api.js";
+import { Problem, gently, get, latest, listen, path, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, table } from "./dom.js";
 import { note, page, setView, view } from "./frame.js";
 import * as time from "./time.js";
@@ -17,10 +17,8 @@ await page(async (place) => {
   const list = h("div", {});
   const project = () => (projects.includes(view().project) ? view().project : projects[0]);
   fill(place, projects.length > 1 && h("div", { class: "tools" }, field("Project", choice(projects, project(), (value) => { setView({ project: value }); load(); }))), list);
-  let turn = 0;
 
-  async function load() {
-    const mine = ++turn;
+  const load = latest(async (last) => {
     let items;
     try {
       ({ items } = await get("/waits", { project: project() }));
@@ -29,12 +27,12 @@ await page(async (place) => {
       note(problem.message, { refused: true });
       return;
     }
-    if (mine !== turn) return;
+    if (!last()) return;
     fill(list, items.length
       ? table("Waiting list", ["What", "For", `Between (${time.zone()})`, "Who", "State", "It would fit at", h("span", { class: "hidden" }, "Do")], items.reverse().map(row))
       : empty("Nobody waits. Where something does not fit, the forms offer to tell you when it is free.", h("a", { class: "button", href: path("request", { project: project() }) }, "Request")),
     h("p", { class: "dim" }, "You are told on this page, and by your rules for what is free: ", h("a", { href: path("admin", { project: project() }) }, "Admin"), "."));
-  }
+  });
 
   function row(one) {
     const { asked } = one, what = `${asked.units ?? 1} × ${asked.type}`;
