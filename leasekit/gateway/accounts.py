@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import attrs
 from msgspec import Struct
@@ -12,7 +12,7 @@ from leasekit.client.shapes import LoginWays, SessionRequest, Token, User, UserC
 from leasekit.core.schema import Change
 from leasekit.core.time import HOUR, Duration
 from leasekit.gateway.calendars import FEEDS
-from leasekit.gateway.callers import OPERATOR, Caller, rights
+from leasekit.gateway.callers import OPERATOR, VIEWER, Caller, rights
 from leasekit.gateway.door import GUEST, TEMPLATES, WAITS, GatewayDoor, forbidden
 from leasekit.gateway.instants import moment
 from leasekit.gateway.problems import ProblemError, not_found
@@ -50,7 +50,7 @@ async def open_session(call: Call, body: SessionRequest) -> Token:
             HTTPStatus.UNAUTHORIZED, "name, password: there is no user of that name with that password",
             code="unauthenticated",
         )  # fmt: skip
-    return await begin_session(door, Caller(record.name, "session", record.projects, frozenset(record.offices)))
+    return await begin_session(door, record.caller)
 
 
 async def begin_session(door: GatewayDoor, who: Caller) -> Token:
@@ -97,7 +97,9 @@ async def add_user(call: Call, body: UserRequest) -> User:
 
 @route("PATCH", "/users/{user}")
 async def change_user(call: Call, user: str, body: UserChange) -> User:
-    """Change rights, or a password: one's own with the `old` one, anybody's as an operator. Their sessions end."""
+    """Change rights, or a password: one's own with the `old` one, anybody's as an operator. Their sessions end; with
+    rights their tokens that allow more, and their calendars, rules, waits and own templates of projects that are lost.
+    """
     if OPERATOR in call.caller.offices:
         _there(call, user)
     elif body.password is None or body.projects is not None or body.offices is not None:
@@ -114,7 +116,10 @@ async def change_user(call: Call, user: str, body: UserChange) -> User:
         projects=kept.projects if body.projects is None else body.projects,
         offices=kept.offices if body.offices is None else body.offices,
     )  # fmt: skip
-    await door.commit(door.users.replace(record), *door.tokens.end_sessions(user, None))
+    gone = door.tokens.end_sessions(user, None)
+    if (record.projects, record.offices) != (kept.projects, kept.offices):
+        gone += [*door.tokens.end_beyond(record.caller), *_let_go(door, record.caller)]
+    await door.commit(door.users.replace(record), *gone)
     return told(record)
 
 
@@ -126,20 +131,26 @@ async def remove_user(call: Call, user: str) -> User:
     door = call.door
     record = door.users.find(user)
     theirs = [one.id for one in door.tokens.all() if one.caller.name == user]
-    feeds = [one.id for one in door.feeds.values() if one.caller == user]
-    for id_ in feeds:
-        del door.feeds[id_]
-    gone = [Change(FEEDS, id_, None) for id_ in feeds]
-    for rule in [one.id for one in door.notices.rules.values() if one.caller == user]:
-        gone += door.notices.remove(rule)
-    for wait in [one.id for one in door.waits.values() if one.caller == user]:
-        del door.waits[wait]
-        gone.append(Change(WAITS, wait, None))
-    for template in [one.id for one in door.templates.values() if one.caller == user and not one.shared]:
-        del door.templates[template]
-        gone.append(Change(TEMPLATES, template, None))
+    gone = _let_go(door, Caller(user, ""))
     await door.commit(door.users.remove(user), *map(door.tokens.revoke, theirs), *gone)
     return told(record)
+
+
+def _let_go(door: GatewayDoor, who: Caller) -> list[Change]:
+    """What somebody has made in projects into which they may not look any more goes, but for what others use."""
+    gone = list[Change]()
+    made: tuple[tuple[str, dict[str, Any]], ...] = (FEEDS, door.feeds), (WAITS, door.waits), (TEMPLATES, door.templates)
+    for table, kept in made:
+        for id_ in [one.id for one in kept.values() if _is_lost(one, who) and not getattr(one, "shared", False)]:
+            del kept[id_]
+            gone.append(Change(table, id_, None))
+    for rule in [one.id for one in door.notices.rules.values() if _is_lost(one, who)]:
+        gone += door.notices.remove(rule)
+    return gone
+
+
+def _is_lost(one: Any, who: Caller) -> bool:
+    return one.caller == who.name and not who.may(one.project, VIEWER)
 
 
 def _operators(call: Call) -> None:

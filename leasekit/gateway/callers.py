@@ -172,6 +172,11 @@ class Tokens:
             ended |= {one.id for one in self.all() if one.is_session and one.expires is not None and one.expires <= now}
         return [self.revoke(id_) for id_ in sorted(ended)]
 
+    def end_beyond(self, who: Caller) -> list[Change]:
+        """End all tokens of somebody that allow more than they may by now."""
+        theirs = [one for one in self.all() if one.caller.name == who.name]
+        return [self.revoke(one.id) for one in theirs if not who.covers(one.caller.projects, one.caller.offices)]
+
     def revoke(self, id_: str) -> Change:
         """Have a token be none any more. Raises ``TokenError``."""
         record = self._by_id.pop(id_, None)

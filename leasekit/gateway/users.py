@@ -18,6 +18,7 @@ from leasekit.client.shapes import Office, Role
 from leasekit.core.errors import LeasekitError
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Instant
+from leasekit.gateway.callers import Caller
 
 USERS: Final = "users"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -48,6 +49,11 @@ class UserRecord:
     offices: list[Office]
     salt: bytes = attrs.field(repr=False)
     digest: bytes = attrs.field(repr=False)
+
+    @property
+    def caller(self) -> Caller:
+        """Who calls in a session of theirs."""
+        return Caller(self.name, "session", self.projects, frozenset(self.offices))
 
     def change(self) -> Change:
         """What is to be committed."""

@@ -13,11 +13,12 @@ import attrs
 import httpx
 import pytest
 from cli_daemons import Cli, running, site_and_broker
-from gateway_world import INVENTORY, GatewayUnderTest
+from gateway_world import INVENTORY, GatewayUnderTest, until
 
 from leasekit.config.load import load
 from leasekit.core.time import HOUR, MINUTE
 from leasekit.gateway.callers import SESSIONS_MAX, Caller, Tokens
+from leasekit.gateway.events import ENDED
 from leasekit.gateway.problems import ProblemError
 from leasekit.gateway.rates import KEPT_MAX, Rates, network
 from leasekit.gateway.users import LocalUsers, UserError, UserRecord
@@ -195,6 +196,55 @@ def test_who_is_removed_has_no_token(gateway: GatewayUnderTest, operator: httpx.
     for kind in ("feeds", "notifications", "waits", "templates"):
         kept = operator.get(f"/{kind}", params={"project": "alpha"}).json()["items"]
         assert [one for one in kept if one["caller"] == "ada"] == []
+
+
+def test_lesser_rights_are_those_of_all_that_a_user_has_made(
+    gateway: GatewayUnderTest, operator: httpx.Client, ada: str
+) -> None:
+    """Tokens that allow more end, events by them, and what tells of a project that is lost; leases go on."""
+    both = {"alpha": "manager", "beta": "user"}
+    assert operator.patch("/users/ada", json={"projects": both}).status_code == 200
+    with gateway.client() as client, gateway.client(login(client, ada, PASSWORD).json()["secret"]) as own:
+        made = [
+            own.post("/tokens", json={"name": name, "projects": may}).json()
+            for name, may in (("all", both), ("less", {"alpha": "viewer"}))
+        ]
+        for project in both:
+            of = {"project": project}
+            assert own.post("/feeds", params=of, json={}).status_code == 201
+            assert own.post("/waits", params=of, json={"type": "vm", "length": "1h", "units": 7}).status_code == 201
+            mailed = {"events": ["granted"], "url": "https://93.184.215.14/hook"}
+            assert own.post("/notifications", params=of, json=mailed).status_code == 201
+        lease = own.post("/leases", params={"project": "beta"}, json={"type": "vm", "length": "1h"}).json()["id"]
+    with gateway.client(made[0]["secret"]) as more, gateway.client(made[1]["secret"]) as less:
+        with more.stream("GET", "/events") as heard:
+            assert operator.patch("/users/ada", json={"projects": {"alpha": "viewer"}}).status_code == 200
+            assert ENDED.decode().strip() in list(heard.iter_lines())
+        assert more.get("/me").status_code == 401
+        assert less.get("/me").json()["projects"] == {"alpha": "viewer"}
+    for kind in ("feeds", "waits", "notifications"):
+        found = {project: operator.get(f"/{kind}", params={"project": project}).json()["items"] for project in both}
+        assert [project for project, items in found.items() if any(one["caller"] == "ada" for one in items)] == [
+            "alpha"
+        ]
+    assert until(operator, lease, "active")["project"] == "beta"
+    assert operator.post(f"/leases/{lease}/close", json={}).status_code == 200
+
+
+def test_who_listens_by_a_token_hears_nothing_once_it_is_revoked(
+    gateway: GatewayUnderTest, operator: httpx.Client
+) -> None:
+    """Though the connection is open; others go on listening."""
+    with gateway.client(gateway.token("gone", alpha="user")) as client, operator.stream("GET", "/events") as others:
+        lines = others.iter_lines()
+        with client.stream("GET", "/events") as heard:
+            (token,) = (one["id"] for one in operator.get("/tokens").json()["items"] if one["name"] == "gone")
+            assert operator.post(f"/tokens/{token}/revoke").status_code == 200
+            assert list(heard.iter_lines())[-2:] == [ENDED.decode().strip(), ""]
+        assert client.get("/events").status_code == 401
+        lease = operator.post("/leases", params={"project": "beta"}, json={"type": "vm", "length": "1h"}).json()["id"]
+        assert lease in next(line for line in lines if line.startswith("data:"))
+        operator.post(f"/leases/{lease}/close", json={})
 
 
 def test_a_token_is_no_session(user: httpx.Client) -> None:
