@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import httpx
@@ -12,6 +13,14 @@ from web_world import Person, ada, chromium, lab, olga, person
 
 __all__ = ["ada", "chromium", "lab", "olga", "person"]
 pytestmark = pytest.mark.xdist_group("web")
+FULL = "/request?project=alpha&type=vm&units=6"
+"""A request that does not fit for as long as there is any lease."""
+BEGINS = """() => {
+  const open = [...document.querySelectorAll("dialog[open]")].at(-1);
+  const field = [...open.querySelectorAll("input, select, textarea")].find((one) => one.checkVisibility());
+  return document.activeElement === (field ?? open.querySelector("button"));
+}"""
+"""Whether what is open has the focus at its first field, or at its button where there is none."""
 
 
 def test_maintenance_hits_a_lease_and_is_removed(
@@ -72,6 +81,34 @@ def test_a_unit_is_drained_and_a_lease_evicted(person: Callable[..., Person], ad
     expect(row).not_to_contain_text("it smokes")
     page.get_by_label("Find units").fill("nothing")
     expect(page.locator(".empty")).to_have_text("No unit fits.")
+    ada.post(f"/leases/{lease}/close", json={})
+
+
+def test_dialogs_begin_where_one_types(person: Callable[..., Person], ada: httpx.Client) -> None:
+    """Each at its first field, whatever explanation lies before it; Escape leads back to the button."""
+    lease = ada.post("/leases", json={"type": "vm", "length": "2h", "name": "talked-of"}).json()["id"]
+    until(ada, lease, "active")
+    who, opened = person("olga"), set()
+    for path in ("/sites", "/admin", "/leases?project=alpha", "/leases/talked-of?project=alpha", FULL):
+        page = who.open(path)
+        if path == FULL:
+            expect(page.get_by_role("button", name="Tell me when it is free…")).to_be_visible()
+        if path.startswith("/leases?"):
+            page.get_by_role("checkbox", name="Choose talked-of").check()
+        buttons = page.get_by_role("button").filter(has_text=re.compile("…$"))
+        for words in dict.fromkeys(buttons.all_text_contents()):
+            button = buttons.filter(has_text=words).first
+            button.press("Enter")
+            expect(page.get_by_role("dialog")).to_have_count(1)
+            assert page.evaluate(BEGINS), f"{words} of {path}"
+            page.keyboard.press("Escape")
+            expect(button).to_be_focused()
+            opened.add(words)
+    assert opened == {
+        "Maintenance…", "Disable…", "Move…", "Evict…", "Announce an outage…", "Add user…", "Rights…", "Password…",
+        "Remove…", "New token…", "Change…", "New rule…", "Extend…", "Close…", "Hand over…", "Save as template…",
+        "Tell me when it is free…",
+    }  # fmt: skip
     ada.post(f"/leases/{lease}/close", json={})
 
 
