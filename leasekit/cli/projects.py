@@ -103,13 +103,14 @@ _APPROVALS: Final = listing(
     empty="nothing waits to be approved",
 )  # fmt: skip
 _REASON: Final[Any] = option("Why.")
+_STATES: Final = ("pending", "approving", "approved", "refused", "withdrawn", "expired")
 
 
 @command(approval, name="list")
 def list_approvals(
     place: DeployPlace = DAEMON,
     project: str = _PROJECT,
-    only: str | None = option("Those of one state.", type=("pending", "approved", "refused", "withdrawn", "expired")),
+    only: str | None = option("Those of one state.", type=_STATES),
 ) -> Shown:
     """List what waits to be approved, and what was decided.
 

@@ -495,8 +495,8 @@ class ApprovalDecision(RequestBody):
 
 
 class Approval(Struct, kw_only=True):
-    """Something that waits to be approved until ``until``, or was: ``pending``, ``approved``, ``refused``,
-    ``withdrawn`` or ``expired``; ``lease``, or the days of ``series``, are what came of it.
+    """Something that waits to be approved until ``until``, or was: ``pending``, ``approving`` (it is being done),
+    ``approved``, ``refused``, ``withdrawn`` or ``expired``; ``lease``, or the days of ``series``, are what came of it.
     """
 
     id: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -9,25 +10,31 @@ from typing import Any, Final
 
 import attrs
 import msgspec
+import trio
 from msgspec import Struct
 
 from leasekit.client.shapes import Approval, ApprovalDecision, ApprovalList, ApprovalRequest, LeasePolicy, ProjectPolicy
+from leasekit.core.errors import LeasekitError
 from leasekit.core.schema import Change
 from leasekit.core.time import Instant, parse_duration
-from leasekit.gateway.actors import ActorConnection
-from leasekit.gateway.callers import MANAGER, OPERATOR, USER, VIEWER
-from leasekit.gateway.door import forbidden
+from leasekit.gateway.actors import ActorAwayError, ActorConnection
+from leasekit.gateway.callers import MANAGER, OPERATOR, USER, VIEWER, Caller
+from leasekit.gateway.door import GatewayDoor, forbidden
 from leasekit.gateway.events import APPROVALS_CHANGED
 from leasekit.gateway.instants import moment
 from leasekit.gateway.leases import OfProject, asked_for, extension, holder, modification
 from leasekit.gateway.notices import Notification, one_line
-from leasekit.gateway.policies import APPROVALS, PENDING, POLICIES, ApprovalRecord, admit, check_policy
+from leasekit.gateway.policies import APPROVALS, APPROVING, PENDING, POLICIES, ApprovalRecord, admit, check_policy
 from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.routing import Call, route, unprocessable
 from leasekit.gateway.series import WantedSeries, lease_series, wanted_series
 
 KEPT: Final = 10_000
 """How many approvals are kept; the oldest that are decided go first."""
+AGAIN: Final = 2.0
+"""After how many seconds what was begun is gone on with again."""
+
+logger = logging.getLogger(__name__)
 
 
 class PolicyList(Struct, kw_only=True):
@@ -112,25 +119,56 @@ async def approve(call: Call, approval: str, body: ApprovalDecision) -> Approval
     """Have it done: the request is sent on, with who asked for it and who approved it in the actor's history. A series
     is answered once its broker has answered: each of its days says what became of it.
     """
-    record = _pending(call, approval)
+    door, record = call.door, _pending(call, approval)
     _must_decide(call, record)
-    # By its own key it is done once, whatever becomes of this gateway before it has kept that.
-    theirs = attrs.evolve(
-        call, caller=attrs.evolve(call.caller, name=record.caller, way=f"approved by {call.caller.name}"),
-        key=f"approval-{record.id}",
-    )  # fmt: skip
-    call.door.approving.add(record.id)
+    door.approving.add(record.id)
     try:
+        theirs = _as_asker(call, record)
         wanted = await _wanted(theirs, record.project, record.asked, VIEWER, record.created)
         await wanted.admit(theirs)
-        if wanted.series is not None:
-            answer = await lease_series(theirs, wanted.series)
-            return await _decided(call, record, "approved", body, series=answer)
-        (arguments,) = wanted.each
-        made = await wanted.actor.command(wanted.command, arguments, **theirs.signed)
-        return await _decided(call, record, "approved", body, lease=made["id"])
+        begun = attrs.evolve(record, decided=APPROVING, by=call.caller.name, reason=body.reason)
+        await _keep(call, begun)
+        return _shown(call, await _carry_out(theirs, begun))
     finally:
-        call.door.approving.discard(record.id)
+        door.approving.discard(record.id)
+
+
+def _as_asker(call: Call, record: ApprovalRecord) -> Call:
+    """What an approver does for who asked. By its own key it is done once, whatever becomes of this gateway."""
+    asker = attrs.evolve(call.caller, name=record.caller, way=f"approved by {call.caller.name}")
+    return attrs.evolve(call, caller=asker, key=f"approval-{record.id}")
+
+
+async def _carry_out(theirs: Call, begun: ApprovalRecord) -> ApprovalRecord:
+    """Do what was approved: it is kept that it was, or waits again where it can't be done. Raises ``LeasekitError``."""
+    try:
+        wanted = await _wanted(theirs, begun.project, begun.asked, VIEWER, begun.created)
+        if wanted.series is not None:
+            came: dict[str, Any] = {"series": await lease_series(theirs, wanted.series)}
+        else:
+            (arguments,) = wanted.each
+            came = {"lease": (await wanted.actor.command(wanted.command, arguments, **theirs.signed))["id"]}
+    except ActorAwayError:
+        raise  # what it has done is not known: it is gone on with when it is there
+    except LeasekitError:
+        await _keep(theirs, attrs.evolve(begun, decided=PENDING, by="", reason=""))
+        raise
+    done = attrs.evolve(begun, decided="approved", **came)
+    await _keep(theirs, done)
+    return done
+
+
+async def carry_on(door: GatewayDoor) -> None:
+    """Go on with what was being approved when the gateway was killed, or an actor went away; until cancelled."""
+    while True:
+        left = [one for one in door.approvals.values() if one.decided == APPROVING and one.id not in door.approving]
+        for record in left:
+            call = Call(door, Caller(record.by, "", {record.project: MANAGER}), {})
+            try:
+                await _carry_out(_as_asker(call, record), record)
+            except LeasekitError as error:
+                logger.info("approval %s of %s, which was begun: %s", record.id, record.project, error)
+        await trio.sleep(AGAIN)
 
 
 @route("POST", "/approvals/{approval}/refuse")
@@ -192,9 +230,10 @@ def _visible(call: Call, approval: str) -> ApprovalRecord:
 
 def _pending(call: Call, approval: str) -> ApprovalRecord:
     record = _visible(call, approval)
-    state = "being approved" if approval in call.door.approving else record.state(call.door.clock())
+    state = APPROVING if approval in call.door.approving else record.state(call.door.clock())
     if state != PENDING:
-        raise ProblemError(HTTPStatus.CONFLICT, f"approval {record.id} is {state} already", code="decided")
+        words = "being approved" if state == APPROVING else state
+        raise ProblemError(HTTPStatus.CONFLICT, f"approval {record.id} is {words} already", code="decided")
     return record
 
 
@@ -215,7 +254,9 @@ async def _decided(call: Call, record: ApprovalRecord, decided: str, body: Appro
 async def _keep(call: Call, record: ApprovalRecord) -> None:
     """Commit it; the oldest that nobody waits for make room."""
     kept, now = call.door.approvals, call.door.clock()
-    gone = [one.id for one in kept.values() if one.state(now) != PENDING][: max(0, len(kept) + 1 - KEPT)]
+    gone = [one.id for one in kept.values() if one.state(now) not in (PENDING, APPROVING)][
+        : max(0, len(kept) + 1 - KEPT)
+    ]
     if len(kept) - len(gone) >= KEPT and record.id not in kept:
         raise ProblemError(HTTPStatus.CONFLICT, f"{KEPT} requests wait to be approved already", code="too_many")
     await call.door.commit(Change(APPROVALS, record.id, record.row()), *(Change(APPROVALS, id_, None) for id_ in gone))

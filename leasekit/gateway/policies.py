@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 POLICIES: Final = "policies"
 APPROVALS: Final = "approvals"
 PENDING: Final = "pending"
+APPROVING: Final = "approving"
+"""It is being done."""
 REQUESTS: Final = frozenset({"lease.request", "lease.dry_run"})
 CHANGES: Final = frozenset({"lease.extend", "lease.modify", "lease.dry_run_extend", "lease.dry_run_modify"})
 TOPOLOGY: Final = "topology.request"
@@ -45,7 +47,9 @@ ASK_MAX: Final[Duration] = MINUTE
 
 @attrs.frozen(kw_only=True)
 class ApprovalRecord:
-    """Something that is to be approved, as it is kept. ``decided`` is pending, approved, refused or withdrawn."""
+    """Something that is to be approved, as it is kept. ``decided`` is pending, approving, approved, refused
+    or withdrawn.
+    """
 
     id: str
     project: str

@@ -161,8 +161,9 @@ async def _ask(call: Call, series: WantedSeries) -> list[str | RefusedError]:
     for, or a group not all of it.
     """
     asked: list[str | RefusedError] = []
-    for number, day in enumerate(series.days):
-        signed = {**call.signed, "key": f"{series.id}.{number}" if call.key else ""}
+    for day in series.days:
+        # By its start: days that have begun since it was asked for first are not among these any more.
+        signed = {**call.signed, "key": f"{series.id}.{day['term'][0]}" if call.key else ""}
         try:
             made = await series.guest.command("lease.request", of_group(day, series.group, series.days), **signed)
         except RefusedError as error:

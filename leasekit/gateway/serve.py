@@ -24,6 +24,7 @@ from leasekit.core.measures import Measuring
 from leasekit.core.schema import Store
 from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.app import at_known_hosts, make_app
+from leasekit.gateway.approvals import carry_on
 from leasekit.gateway.callers import OPERATOR, Caller
 from leasekit.gateway.door import GUEST, GatewayDoor
 from leasekit.gateway.notifier import Notifier
@@ -98,6 +99,7 @@ class GatewayServer:
                     await nursery.start(self._attend, door, spec)
                 nursery.start_soon(door.hub.beat)
                 nursery.start_soon(watch, door)
+                nursery.start_soon(carry_on, door)
                 self.door = door
                 await self._serve_http(door, stopping, task_status)
                 nursery.cancel_scope.cancel()

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import os
 import queue as queues
+import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from cli_daemons import site_and_broker
 from gateway.gateway_world import give_back, until
+from openid_provider import free_port
 from playwright.sync_api import Browser, Page, Route, expect
-from web_world import PASSWORD, WITHIN_MS, XSS, Person, WebLab, ada, chromium, olga, person, visit, web_lab
+from runtime.runtime_processes import Daemons
+from system.system_waits import wait_until
+from web_world import (
+    INVENTORY,
+    PASSWORD,
+    WITHIN_MS,
+    XSS,
+    Person,
+    WebLab,
+    ada,
+    chromium,
+    gateway_alone,
+    olga,
+    person,
+    visit,
+    web_lab,
+)
 
 from leasekit.core.schema import Change
 from leasekit.gateway.notices import DEAD, DELIVERIES, RULES, TRIES_MAX, DeliveryRecord, Notification, RuleRecord
@@ -228,6 +250,39 @@ def test_what_recurs_is_approved_by_one_decision(
         expect(queue.get_by_role("heading", name="lab.2031-01-06")).to_be_visible()
         assert "hit" not in page.title() + queue.title()
     give_back(ada, "2031-01-13T09:00:00Z")
+
+
+def test_a_series_is_approved_while_the_gateway_is_killed(tmp_path: Path) -> None:
+    """It goes on once there is a gateway again; nobody can undo half of it, and no day is leased twice."""
+    file = tmp_path / "leasekit.toml"
+    file.write_text(site_and_broker(INVENTORY.format(port=(port := free_port())), "alpha", "beta"))
+    lab = WebLab(file, tmp_path / "run", f"http://127.0.0.1:{port}")
+    days = {"every": "day", "begin": "9:00", "finish": "17:00", "until": "2031-01-08", "each": True}
+    series = {"request": {"type": "vm", "start": "2031-01-05T00:00:00Z"}, **days}
+    with Daemons(file, lab.folder) as daemons:
+        daemons.start_all()
+        broker = daemons.running["broker"].process.pid
+        assert broker is not None
+        with gateway_alone(lab) as gateway, ThreadPoolExecutor() as threads, daemons.client("alpha") as guest:
+            lab.users()
+            with lab.client("ada") as ada, lab.client("mona") as mona:
+                approval = ada.post("/approvals", json={"series": series}).json()["id"]
+                os.kill(broker, signal.SIGSTOP)  # so that no day is answered before the end
+                answer = threads.submit(mona.post, f"/approvals/{approval}/approve", json={})
+                wait_until("some days", lambda: not guest.query("leases") and "none")
+                gateway.kill()
+                with pytest.raises(httpx.TransportError):
+                    answer.result()
+                os.kill(broker, signal.SIGCONT)
+        with gateway_alone(lab), lab.client("mona") as mona:
+            refused = mona.post(f"/approvals/{approval}/refuse", json={})
+            assert (refused.status_code, refused.json()["code"]) == (409, "decided")
+            found = lambda: mona.get(f"/approvals/{approval}").json()  # noqa: E731
+            wait_until("approved", lambda: found()["state"] == "approving" and found())
+            assert found()["state"] == "approved"
+            granted = {one["lease"]: one["status"] for one in found()["series"]["days"]}
+            assert list(granted.values()) == ["granted"] * 4
+            assert {one["id"] for one in mona.get("/leases").json()["items"]} == granted.keys()
 
 
 def test_an_operator_makes_changes_and_removes_a_user(person: Callable[..., Person], lab: WebLab) -> None:

@@ -8,8 +8,8 @@ import { verdict } from "./lease-actions.js";
 import { daysOf, outcome, showDays } from "./recurring.js";
 import * as time from "./time.js";
 
-const STATES = [["pending", "waits"], ["approved", "approved"], ["refused", "refused"], ["withdrawn", "withdrawn"], ["expired", "too late"], ["all", "all"]];
-const KINDS = { pending: "waits", approved: "granted", refused: "refused" };
+const STATES = [["pending", "waits"], ["approving", "being approved"], ["approved", "approved"], ["refused", "refused"], ["withdrawn", "withdrawn"], ["expired", "too late"], ["all", "all"]];
+const KINDS = { pending: "waits", approving: "waits", approved: "granted", refused: "refused" };
 const TRIED = 30, SHOWN = 200;
 const INSTANTS = ["start", "end", "deferrable_until"];
 const LABELS = { every: "on", begin: "at", finish: "to", until: "last day", zone: "zone of the hours", each: "those that can be had" };
