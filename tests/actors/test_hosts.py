@@ -225,7 +225,13 @@ def test_restart_and_failure_of_a_host(tmp_path: Path) -> None:
     world.pass_time(MINUTE)
     assert hosts(world, lease) == before
     (host,) = before
-    assert not world.command("site", "unit.fail", unit=host, reason="fire").error
+    told = world.command("site", "unit.fail", unit=host, reason="fire").result
+    assert (told["state"], told["reason"]) == ("out", "fire"), (
+        "it is out at once, though its machines are torn down yet"
+    )
+    shown = {unit["unit"]: unit["state"] for unit in world.query("site", "units")}
+    assert shown[host] == "out" and world.query("site", "status")["units"]["node"]["out"] == 1
+    assert {state for name, state in shown.items() if name.startswith(f"{host}.")} == {"teardown"}
     world.pass_time(MINUTE)
     assert host not in hosts(world, lease) and hosts(world, lease).total() == 3
     assert world.lease("web", lease)["state"] == sm.ACTIVE

@@ -40,7 +40,7 @@ from leasekit.actors.site.leases import (
     size_of,
     tenant_of,
 )
-from leasekit.actors.site.units import Units, measure
+from leasekit.actors.site.units import Units, measure, shown_state
 from leasekit.core.answers import MeasuredUnit, MovedUnit, OutageDetails, ServiceOfUnit, UnitDetails, WatchedUnit
 from leasekit.core.commands import DisableUnit, EnableUnit, FailUnit, MeasureUnit, MoveUnit
 from leasekit.core.drivers import LEASE, SITE, Blame
@@ -591,7 +591,7 @@ class UnitFailures:
             elif machine.promised:
                 self._units.take(machine, lease.id)
                 self._replacements.replace(lease, machine)
-        return ServiceOfUnit(host.id, host.state, **view(host.reason or host.retire))
+        return ServiceOfUnit(host.id, shown_state(self._units, host), **view(host.reason or host.retire))
 
 
 @attrs.define(eq=False)
@@ -701,7 +701,7 @@ class UnitCommands:
         unit = self._units.retire(asked.unit, _reason(asked.reason, Code.OUT_OF_SERVICE))
         self._calendars.count(unit.type)
         self._leases.plan_anew({unit.id}, self._calendars.from_now_on)
-        return ServiceOfUnit(unit.id, unit.state, **view(unit.retire))
+        return ServiceOfUnit(unit.id, shown_state(self._units, unit), **view(unit.retire))
 
     @command("unit.enable")
     def _enable_unit(self, asked: EnableUnit) -> ServiceOfUnit:

@@ -677,8 +677,8 @@ class Units:
 
     def describe(self, unit: SiteUnit, why: Reason | None = None) -> UnitDetails:
         """A unit, for an operator; ``why`` it is as it is, if that is not the unit's own reason."""
-        reason = view(why or unit.reason or unit.retire)
-        return UnitDetails.of(unit, unit=unit.id, power=self.power(unit), properties=unit.given, **reason)
+        reason, state = view(why or unit.reason or unit.retire), shown_state(self, unit)
+        return UnitDetails.of(unit, unit=unit.id, state=state, power=self.power(unit), properties=unit.given, **reason)
 
 
 @attrs.frozen(slots=True)
@@ -781,9 +781,15 @@ def _fitting(views: Iterable[UnitView], text: str) -> Iterator[UnitView]:
     return (view for view in views if accepts(view.attributes))
 
 
-def summary(units: Iterable[SiteUnit]) -> Mapping[str, Mapping[str, int]]:
+def shown_state(units: Units, unit: SiteUnit) -> str:
+    """The state of a unit; a host that is to go out of service counts as out when nothing on it is up any more."""
+    is_over = unit.retire and unit.is_clean and all(one.is_torn_down for one in units.machines_on(unit.id))
+    return au.OUT if is_over else unit.state
+
+
+def summary(units: Units) -> Mapping[str, Mapping[str, int]]:
     """How many units of each type are in each state."""
     counts: dict[str, Counter[str]] = {}
     for unit in units:
-        counts.setdefault(unit.type, Counter())[unit.state] += 1
+        counts.setdefault(unit.type, Counter())[shown_state(units, unit)] += 1
     return counts
