@@ -16,6 +16,7 @@ import click
 from leasekit.cli.options import SPAN, Count, Number, Shown, argument, command, option
 from leasekit.cli.output import console, listing, note, print_table
 from leasekit.core.errors import LeasekitError
+from leasekit.core.measures import shown_figure
 from leasekit.core.time import Duration
 
 if TYPE_CHECKING:
@@ -176,26 +177,19 @@ def _log_progress(one: str) -> Progress:
     return show
 
 
-def _figure(value: Any) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
 def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f}%"
+    return "" if share is None else f"{shown_figure(100 * share)}%"
 
 
 def _span(seconds: float | None) -> str:
     if seconds is None:
         return ""
-    return f"{seconds / 3600:.1f}h" if seconds >= 3600 else f"{seconds / 60:.1f}m"
-
-
-def _hours(amount: float | None) -> str:
-    return "" if amount is None else f"{amount:,.0f}"
+    size, unit = (3600, "h") if seconds >= 3600 else (60, "m") if seconds >= 60 else (1, "s")
+    return f"{shown_figure(seconds / size)}{unit}"
 
 
 def _of(
-    key: str, show: Callable[[Any], str] = _figure, called: str = ""
+    key: str, show: Callable[[Any], str] = shown_figure, called: str = ""
 ) -> tuple[str, Callable[[Mapping[str, Any]], str]]:
     """The column of a figure, ``called`` so or as its key; nothing where a thing has none."""
     return called or key.replace("_", " "), lambda one: show(one.get(key))
@@ -207,9 +201,9 @@ def _counted(codes: Mapping[str, int]) -> str:
 
 GUESTS: Final = listing(
     "run", "guest", _of("mean_demand", called="demand"), _of("mean_leased", called="leased"),
-    _of("leased_unit_h", _hours, "leased unit-h"), _of("rmse"), _of("unserved", _percent),
+    _of("leased_unit_h", called="leased unit-h"), _of("rmse"), _of("unserved", _percent),
     _of("idle_leased", _percent), _of("fidelity"),
-    ("wall s", lambda one: f"{one['wall_s']:.1f}"), ("ms a tick", lambda one: f"{one['alpha_ms']:.4f}"), "events",
+    _of("wall_s"), _of("alpha_ms", called="ms a tick"), "events",
     empty="no runs",
     right=(
         "demand", "leased", "leased unit-h", "rmse", "unserved", "idle leased", "fidelity", "wall s", "ms a tick",
@@ -217,7 +211,7 @@ GUESTS: Final = listing(
     ),
 )  # fmt: skip
 SITES: Final = listing(
-    "run", "site", "type", ("units", "capacity"), _of("bought_unit_h", _hours, "bought unit-h"),
+    "run", "site", "type", ("units", "capacity"), _of("bought_unit_h", called="bought unit-h"),
     _of("used", _percent), _of("idle", _percent), _of("out_of_service", _percent), "peak", "failed", "repaired",
     empty="no sites",
     right=("units", "bought unit-h", "used", "idle", "out of service", "peak", "failed", "repaired"),
@@ -259,7 +253,7 @@ def _mean_rows(summary: Mapping[str, Any], of: str) -> Iterator[dict[str, Any]]:
         for name, (figure, factor) in MEAN_FIGURES.items():
             if (found := one["figures"].get(f"{of}.{figure}")) is not None:
                 half = factor * (found["high"] - found["mean"])
-                row[name] = f"{_figure(factor * found['mean'])} ± {half:.2g}"
+                row[name] = f"{shown_figure(factor * found['mean'])} ± {shown_figure(half, 2)}"
         yield {**row, "of": of, "seeds": one["seeds"]}
 
 
@@ -273,9 +267,9 @@ MISHAPS: Final = listing(
     right=("times", "hours", "messages lost", "actions lost", "mean delay (s)"),
 )  # fmt: skip
 ENERGY: Final = listing(
-    "run", ("energy", "site"), "switched", ("off unit-h", lambda one: _hours(one["e_savings"] / 3600)),
-    ("suspended unit-h", lambda one: _hours(one["suspended"] / 3600)), "delayed",
-    _of("saved_wh", _hours, "saved Wh"), empty="nothing was switched",
+    "run", ("energy", "site"), "switched", ("off unit-h", lambda one: shown_figure(one["e_savings"] / 3600)),
+    ("suspended unit-h", lambda one: shown_figure(one["suspended"] / 3600)), "delayed",
+    _of("saved_wh", called="saved Wh"), empty="nothing was switched",
     right=("switched", "off unit-h", "suspended unit-h", "delayed", "saved Wh"),
 )  # fmt: skip
 
@@ -363,7 +357,13 @@ def _print_purchase(bought: Mapping[str, Any]) -> None:
 def _print_types(summary: Mapping[str, Any]) -> None:
     """What guests held that leased units of several types, which are not added: they may be different things."""
     rows = [
-        (run["run"] or summary["deployment"], name, kind, _figure(held["mean_leased"]), _figure(held["peak_leased"]))
+        (
+            run["run"] or summary["deployment"],
+            name,
+            kind,
+            shown_figure(held["mean_leased"]),
+            shown_figure(held["peak_leased"]),
+        )
         for run in summary["runs"]
         for name, guest in run["guests"].items()
         for kind, held in (guest["types"].items() if len(guest["types"]) > 1 else ())
@@ -465,16 +465,17 @@ def _print(summary: Mapping[str, Any]) -> None:
     rows = []
     for name, found in summary["scenarios"].items():
         for user, ratios in found["success"].items():
-            rows.append((name, user, *("" if ratio is None else f"{ratio:.3f}" for ratio in ratios)))
+            rows.append((name, user, *map(shown_figure, ratios)))
     print_table(("success", "user", *loads), rows, empty="no runs", right=loads)
     shares = [
-        (name, site, *(f"{share:.2f}" for share in found["utilisation"][site]))
+        (name, site, *map(shown_figure, found["utilisation"][site]))
         for name, found in summary["scenarios"].items()
         for site in found["utilisation"]
     ]
     print_table(("utilisation", "site", *loads), shares, empty="no runs", right=loads)
     planning = [
-        (name, found["mean_ms"], found["p99_ms"], found["max_ms"]) for name, found in summary["measured"].items()
+        (name, *map(shown_figure, (found["mean_ms"], found["p99_ms"], found["max_ms"])))
+        for name, found in summary["measured"].items()
     ]
     print_table(("planning (ms)", "mean", "99 %", "max"), planning, empty="", right=("mean", "99 %", "max"))
     print_comparison(summary)
@@ -489,8 +490,9 @@ def print_comparison(summary: Mapping[str, Any]) -> None:
     alone = "one seed alone"
     compared = [
         (
-            row["what"], f"{row['low']:g} to {row['high']:g}", row["found"],
-            "" if row["least"] is None else f"{row['least']:g} to {row['most']:g}", row["verdict"],
+            row["what"], f"{row['low']:g} to {row['high']:g}", shown_figure(row["found"]),
+            "" if row["least"] is None else " to ".join(shown_figure(row[end]) for end in ("least", "most")),
+            row["verdict"],
         )
         for row in summary["comparison"]
     ]  # fmt: skip
@@ -615,14 +617,19 @@ def _print_yields(summary: Mapping[str, Any]) -> None:
     )
     rows = [
         (
-            one["algorithm"], _figure(one["least_yield"]), _figure(one["mean_yield"]), _figure(one[above]),
-            one["failures"], *(_figure(times[one["algorithm"]][n]) for n in sizes),
+            one["algorithm"], *(shown_figure(one[key]) for key in ("least_yield", "mean_yield", above)),
+            one["failures"], *(shown_figure(times[one["algorithm"]][n]) for n in sizes),
         )
         for one in summary["algorithms"]
     ]  # fmt: skip
     print_table(("algorithm", *columns), rows, empty="", right=columns)
     compared = [
-        (row["what"], f"{row['low']:g} to {row['high']:g}", f"{row['found']:.3g}", "ok" if row["ok"] else "differs")
+        (
+            row["what"],
+            f"{row['low']:g} to {row['high']:g}",
+            shown_figure(row["found"]),
+            "ok" if row["ok"] else "differs",
+        )
         for row in summary["comparison"]
     ]
     if compared:

@@ -34,6 +34,7 @@ from leasekit.cli.output import (
 )
 from leasekit.core.errors import LeasekitError
 from leasekit.core.json_text import JsonError, read_json
+from leasekit.core.measures import shown_figure
 from leasekit.core.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -338,7 +339,7 @@ def _compared(targets: tuple[str, ...], workload: Workload, nodes: int, results:
     told: list[Any] = []
     if done:
         rows = [
-            [*(_cell(run.summary[column]) for column in report.COLUMNS), f"{run.summary['measured']['seconds']:.1f}"]
+            [*(_cell(run.summary[column]) for column in report.COLUMNS), _cell(run.summary["measured"]["seconds"])]
             for run in done
         ]
         columns = (*report.COLUMNS, "took s")
@@ -357,9 +358,7 @@ def _compared(targets: tuple[str, ...], workload: Workload, nodes: int, results:
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}"
-    return "" if value is None else str(value)
+    return shown_figure(value) if value is None or isinstance(value, float) else str(value)
 
 
 @command(mapper)

@@ -1,4 +1,4 @@
-"""What is measured of a process for those who watch it: histograms, and where they and other numbers are told."""
+"""What is measured, for those who watch: histograms, where they and other numbers are told, and figures as text."""
 
 from __future__ import annotations
 
@@ -35,6 +35,16 @@ class Histogram:
             reached += count
             told.append((bound, reached))
         return told
+
+
+def shown_figure(value: float | None, digits: int = 3) -> str:
+    """A figure for people: to so many significant digits, however small it is; whole where it has more before the
+    point. Empty for None.
+    """
+    if value is None:
+        return ""
+    rounded = float(f"{value:.{digits}g}")
+    return f"{value:,.0f}" if abs(rounded) >= 10 ** (digits - 1) else f"{rounded:.{digits}g}"
 
 
 class Measuring(Protocol):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from leasekit.cli.emulate import SITES, WAITS
 from leasekit.cli.main import run
 
 DEPLOY = """
@@ -55,3 +56,11 @@ def test_executed_ticks_are_those_of_all_runs(
     assert captured.err.endswith(said)
     assert "topologies" not in captured.out, "nobody asked for any"
     assert re.search(r"web +2 ", captured.out), "of one type all units are added"
+
+
+def test_what_is_small_is_not_shown_as_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither a hundredth of an hour, nor of a percent, nor a wait of milliseconds."""
+    SITES([{"bought_unit_h": 0.05, "used": 0.0004, "idle": 0.9996, "out_of_service": 0.0}])
+    assert re.search(r" 0\.05 +0\.04% +100% +0%", capsys.readouterr().out)
+    WAITS([{"mean_wait_s": 0.02, "p50_wait_s": 0, "p95_wait_s": 90, "p99_wait_s": 45000}])
+    assert re.search(r" 0\.02s +0s +1\.5m +12\.5h", capsys.readouterr().out)

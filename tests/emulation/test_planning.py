@@ -215,9 +215,9 @@ def test_the_table_says_what_became_of_what_was_bought(tmp_path: Path, capsys: p
     file.write_text(LAB.replace("PROPERTIES", DEFERRABLE))
     assert main.run(["emulate", str(file)]) == 0
     shown = capsys.readouterr().out
-    assert re.search(r"lab +lab +node +4 +96 +50\.0% +50\.0% +0\.0% +3\.0 +0 +0\n", shown)
+    assert re.search(r"lab +lab +node +4 +96 +50% +50% +0% +3\.0 +0 +0\n", shown)
     assert re.search(r"lab +lab +node +2 +1 +1 +0 +0 +0 +0 +0\n", shown), "asked, at once, later, and nothing else"
-    assert re.search(r"lab +late +node +12\.0h +12\.0h +12\.0h +12\.0h +3\n", shown), "waits"
+    assert re.search(r"lab +late +node +12h +12h +12h +12h +3\n", shown), "waits"
 
 
 PURCHASE = """

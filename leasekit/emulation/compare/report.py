@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
+from leasekit.core.measures import shown_figure
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND
 from leasekit.emulation.compare.drive import REFUSED
 from leasekit.emulation.compare.measures import Columns, Measured, bounded_slowdowns, ends_of, stretches
@@ -128,8 +129,7 @@ def _measures(figure: Figure, workload: Workload, nodes: int, runs: Sequence[Mea
         axes.xaxis.set_major_locator(NullLocator())
         axes.xaxis.set_minor_locator(NullLocator())
         for place, value in enumerate(values):
-            shown = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-            axes.annotate(shown, (value, place), xytext=(3, 0), textcoords="offset points", va="center")
+            axes.annotate(shown_figure(value), (value, place), xytext=(3, 0), textcoords="offset points", va="center")
     panels[0].set_yticks(range(len(runs)), names)
     panels[0].invert_yaxis()
     figure.suptitle(_title(workload, nodes), x=0.01, ha="left", fontsize=12)

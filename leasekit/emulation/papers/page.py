@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from leasekit.core.measures import shown_figure
 from leasekit.emulation.papers.claims import HOLDS
 
 COLUMNS: Final = ("where", "figure", "theirs", "expected", "ours", "verdict")
@@ -31,17 +32,12 @@ nav ul { columns: 2; }
 """
 
 
-def shown_figure(value: float | None) -> str:
-    """A figure to four digits."""
-    return "" if value is None else f"{value:.4g}"
-
-
 def ours(claim: Mapping[str, Any]) -> str:
     """What was found, with the half of its 95% interval and the number of seeds, where there are several."""
-    found = shown_figure(claim["found"])
+    found = shown_figure(claim["found"], 4)
     if claim["low"] is None:
         return found
-    return f"{found} ± {(claim['high'] - claim['low']) / 2:.2g} ({claim['seeds']})"
+    return f"{found} ± {shown_figure((claim['high'] - claim['low']) / 2, 2)} ({claim['seeds']})"
 
 
 def counted(results: Sequence[Mapping[str, Any]]) -> str:
