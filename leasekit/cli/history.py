@@ -14,7 +14,7 @@ from leasekit.cli.places import DeployPlace
 from leasekit.config.instants import dated
 from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import mark
-from leasekit.core.time import Duration
+from leasekit.core.time import Duration, format_duration
 
 DIFFERENCES: Final = listing(
     ("from", at("at")), "lease", ("differs in", "what"), ("daemons", lambda one: dated(one["daemons"])),
@@ -58,7 +58,12 @@ def compared(file: Path, stores: Sequence[Path], within: Duration | None, data: 
     found = compare_with_daemons(
         file, stores, within=WITHIN if within is None else within, data=data, synthetic=synthetic, tell=note
     )
-    told = f"{found['same']} of {found['leases']} leases are the same; {found['transitions']} transitions were compared"
+    told = (
+        f"{found['same']} of {found['leases']} leases are the same; {found['transitions']} transitions were compared, "
+        f"{found['left_out']} of the last {format_duration(found['within_ms'])} were not"
+    )
+    if found["only_transitions"]:
+        told += f"; the emulation has not come as far with {', '.join(found['only_transitions'])}: no more was compared"
     if not found["differences"]:
         return found, told
     first = found["differences"][0]

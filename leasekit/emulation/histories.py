@@ -6,7 +6,9 @@ slice, its name (its type, where it has none), and by which of those it is, in o
 asked for by hand is in the daemons' history only, and is the first difference.
 
 Daemons take a while to be there, to set up units and to answer: instants are the same that are no further apart than
-``within``. What has happened in the last ``within`` of a history is not compared, for one side may be ahead.
+``within``. What has happened in the last ``within`` of a history is not compared, for one side may be ahead. What a
+lease has (site, units, term, state) is compared as of the last transition of the daemons; the emulation goes on for
+another ``within``, so that it has come as far. Of leases of which it has not, that is left out, and told.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class LoggedStep(NamedTuple):
 
 
 class LeaseHistory(NamedTuple):
-    """What a guest has of one of its leases: the last term and the units of it, and all its transitions."""
+    """What a guest has of one of its leases: the last term and the units of it, and all its transitions. Of an
+    emulated one there is also what it was ``after`` so many of these.
+    """
 
     guest: str
     id: str
@@ -64,6 +68,7 @@ class LeaseHistory(NamedTuple):
     state: str
     because: str
     transitions: tuple[LoggedStep, ...] = ()
+    after: Mapping[int, LeaseHistory] = {}
 
 
 class Difference(NamedTuple):
@@ -81,16 +86,16 @@ def leases_of(guest: str, rows: Iterable[Row], log: Iterable[Row]) -> list[Lease
     transitions: dict[str, list[LoggedStep]] = {}
     for at, lease, event, _, state, _ in log:
         transitions.setdefault(lease, []).append(LoggedStep(at, event, state))
-    found = []
-    for one in sorted(map(GuestLease.from_row, rows), key=lambda lease: by_number(lease.id)):
-        because = "" if one.reason is None else one.reason.code
-        found.append(
-            LeaseHistory(
-                guest, one.id, one.slice, one.name, one.type, one.site, one.latest.units, *one.runs, one.state, because,
-                tuple(transitions.get(one.id, ())),
-            )
-        )  # fmt: skip
-    return found
+    found = sorted((_history(guest, row) for row in rows), key=lambda lease: by_number(lease.id))
+    return [one._replace(transitions=tuple(transitions.get(one.id, ()))) for one in found]
+
+
+def _history(guest: str, row: Row) -> LeaseHistory:
+    one = GuestLease.from_row(row)
+    because = "" if one.reason is None else one.reason.code
+    return LeaseHistory(
+        guest, one.id, one.slice, one.name, one.type, one.site, one.latest.units, *one.runs, one.state, because
+    )
 
 
 # -- stores, and files made of them ------------------------------------------------------------------------------------
@@ -106,7 +111,7 @@ def export(actors: Sequence[ActorSpec], out: Path) -> dict[str, Any]:
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         write_rows(out / TRANSITIONS, list(_TRANSITION_COLUMNS), logs)
-        write_rows(out / LEASES, list(_LEASE_COLUMNS), (lease[:-1] for lease in leases))
+        write_rows(out / LEASES, list(_LEASE_COLUMNS), (lease[: len(_LEASE_COLUMNS)] for lease in leases))
     return {"actors": [actor.name for actor in actors], "transitions": len(logs), "leases": len(leases)}
 
 
@@ -182,15 +187,27 @@ class _Observed:
 
     def __init__(self, guests: Iterable[str]) -> None:
         self.rows: dict[str, dict[str, Row]] = {name: {} for name in guests}
-        self.log: dict[str, list[Row]] = {name: [] for name in guests}
+        self.log: dict[str, list[Row]] = {name: [] for name in self.rows}
+        self._steps: dict[str, Counter[str]] = {name: Counter() for name in self.rows}
+        self._after: dict[str, dict[str, dict[int, Row]]] = {name: {} for name in self.rows}
 
     def observe(self, now: Instant, actor: str, changes: Sequence[Change]) -> None:
+        if actor not in self.rows:
+            return
+        for table, _, row in changes:
+            if table == LOG and row is not None:
+                self.log[actor].append(row)
+                self._steps[actor][row[1]] += 1
         for table, key, row in changes:
-            if actor in self.rows and row is not None:
-                if table == "leases":
-                    self.rows[actor][key] = row
-                elif table == LOG:
-                    self.log[actor].append(row)
+            if table == "leases" and row is not None:
+                self.rows[actor][key] = row
+                self._after[actor].setdefault(key, {})[self._steps[actor][key]] = row
+
+    def leases(self) -> Iterator[LeaseHistory]:
+        for guest, rows in self.rows.items():
+            for lease in leases_of(guest, rows.values(), self.log[guest]):
+                after = self._after[guest][lease.id]
+                yield lease._replace(after={steps: _history(guest, row) for steps, row in after.items()})
 
 
 def compare_with_daemons(
@@ -214,19 +231,16 @@ def compare_with_daemons(
     begin, end = min(instants), max(instants)
     observed = _Observed({lease.guest for lease in daemons})
     emulated = Emulated(
-        deployment.with_overrides(_over(deployment, begin, end)), data=data, synthetic=synthetic, tell=tell,
+        deployment.with_overrides(_over(deployment, begin, end + within)), data=data, synthetic=synthetic, tell=tell,
         observe=observed.observe,
     )  # fmt: skip
     emulated.world.run_until(begin + emulation_of(emulated.deployment).horizon - 1)
-    other = [
-        lease for name, rows in observed.rows.items() for lease in leases_of(name, rows.values(), observed.log[name])
-    ]
     until = end - within
-    found, same, of = compare(daemons, other, until, within)
+    found = compare(daemons, list(observed.leases()), until, within)
     return {
-        "file": file.name, "from": begin, "until": until, "within_ms": within, "leases": of, "same": same,
-        "transitions": sum(one.at <= until for lease in daemons for one in lease.transitions),
-        "differences": [one._asdict() for one in found],
+        "file": file.name, "from": begin, "until": until, "within_ms": within, "leases": found.of, "same": found.same,
+        "transitions": sum(at <= until for at in instants), "left_out": sum(at > until for at in instants),
+        "differences": [one._asdict() for one in found.differences], "only_transitions": found.only_transitions,
     }  # fmt: skip
 
 
@@ -246,19 +260,33 @@ def _over(deployment: Deployment, begin: Instant, end: Instant) -> Mapping[str, 
     return changes
 
 
+class Compared(NamedTuple):
+    """The differences of two histories, the earliest first; how many leases are the same, ``of`` how many that either
+    has; and of which of these the transitions alone were compared, since the emulation has not come as far.
+    """
+
+    differences: list[Difference]
+    same: int
+    of: int
+    only_transitions: list[str]
+
+
 def compare(
     daemons: Sequence[LeaseHistory], emulated: Sequence[LeaseHistory], until: Instant, within: Duration
-) -> tuple[list[Difference], int, int]:
-    """The differences of two histories up to an instant, the earliest first; how many leases are the same, of how many
-    that either has.
-    """
+) -> Compared:
+    """Two histories up to an instant."""
     one, other = _by_name(daemons, until), _by_name(emulated, until)
-    found, same = [], 0
-    for name in {**one, **other}:
-        difference = _difference(name, one.get(name), other.get(name), until, within)
-        same += difference is None
+    found, left_out = [], []
+    names = {**one, **other}
+    for name in names:
+        mine, its = one.get(name), other.get(name)
+        difference = _difference(name, mine, its, until, within)
+        if difference is None and mine is not None and its is not None:
+            reached = _as_of(its, mine.transitions)
+            left_out += [name] if reached is None else []
+            difference = None if reached is None else _state_difference(name, mine, reached, within)
         found += [] if difference is None else [difference]
-    return sorted(found), same, len({**one, **other})
+    return Compared(sorted(found), len(names) - len(found), len(names), left_out)
 
 
 def _by_name(leases: Sequence[LeaseHistory], until: Instant) -> dict[str, LeaseHistory]:
@@ -291,14 +319,23 @@ def _difference(
             return Difference(at, name, "transition", _words(mine), _words(its))
         if abs(mine.at - its.at) > within:
             return Difference(at, name, f"time of {mine.event}", mark(mine.at), mark(its.at))
-    # What each has in the end is of the same moment, unless one side is ahead by what is not compared.
-    if [line[1:] for line in one.transitions] == [line[1:] for line in other.transitions]:
-        for what in _COMPARED:
-            found, expected = getattr(one, what), getattr(other, what)
-            is_instant = what in ("start", "end")
-            if found != expected and not (is_instant and abs(found - expected) <= within):
-                show = mark if is_instant else str
-                return Difference(one.transitions[-1].at, name, what, show(found), show(expected))
+    return None
+
+
+def _as_of(emulated: LeaseHistory, steps: Sequence[LoggedStep]) -> LeaseHistory | None:
+    """What an emulated lease was when so much had happened to it; None where it did not come to that."""
+    so_far = emulated.transitions[: len(steps)]
+    return emulated.after.get(len(steps)) if [one[1:] for one in so_far] == [one[1:] for one in steps] else None
+
+
+def _state_difference(name: str, one: LeaseHistory, other: LeaseHistory, within: Duration) -> Difference | None:
+    """The first difference in what a lease has, None if there is none."""
+    for what in _COMPARED:
+        found, expected = getattr(one, what), getattr(other, what)
+        is_instant = what in ("start", "end")
+        if found != expected and not (is_instant and abs(found - expected) <= within):
+            show = mark if is_instant else str
+            return Difference(one.transitions[-1].at, name, what, show(found), show(expected))
     return None
 
 

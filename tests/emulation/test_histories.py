@@ -105,7 +105,7 @@ def _run_daemons(tmp_path: Path, *, by_hand: str = "") -> Path:
 def test_an_emulation_agrees_with_its_daemons(deploy_file: Path) -> None:
     """Refused requests that are tried again, and leases that follow each other, included."""
     found = compare_with_daemons(deploy_file, [deploy_file.parent / "run"])
-    assert found["differences"] == []
+    assert found["differences"] == [] == found["only_transitions"]
     assert found["leases"] == found["same"] >= 7
     assert found["transitions"] >= 40
     assert found["from"] == START + 113, "the first tick"
@@ -122,17 +122,24 @@ def test_the_first_difference_is_named(deploy_file: Path) -> None:
     assert found["same"] < found["leases"]
 
 
-def test_what_a_lease_that_goes_on_holds_is_compared() -> None:
-    """Where nothing else of it differs, though the last that has happened to it is too late to be compared; not where
-    only one side has come that far.
+def test_what_a_lease_has_is_compared_as_of_what_both_have_reached() -> None:
+    """Though the last that has happened to it is too late to be compared, and the emulation has gone on since; where
+    the emulation has not come as far it is told that only transitions were compared.
     """
     steps = (LoggedStep(0, "ask", "nascent/ticketing"), LoggedStep(58 * SECOND, "extend", "active/extending_ticket"))
+    on = LoggedStep(59 * SECOND, "close", "closed/-")
     daemons = LeaseHistory("guest", "l-1", "static", "", "vm", "site", 2, 0, MINUTE, "active", "", steps)
-    emulated = daemons._replace(units=3)
-    ((_, lease, *differs),), same, of = compare([daemons], [emulated], 55 * SECOND, 5 * SECOND)
-    assert (lease, differs, same, of) == ("guest: static/vm", ["units", "2", "3"], 0, 1)
-    behind = emulated._replace(transitions=steps[:1])
-    assert compare([daemons], [behind], 55 * SECOND, 5 * SECOND) == ([], 1, 1)
+    same, other = daemons._replace(transitions=()), daemons._replace(transitions=(), units=3)
+    ahead = daemons._replace(
+        state="closed", transitions=(*steps, on), after={2: same, 3: same._replace(state="closed")}
+    )
+    until, within = 55 * SECOND, 5 * SECOND
+    assert compare([daemons], [ahead], until, within) == ([], 1, 1, [])
+    found = compare([daemons], [ahead._replace(after={2: other})], until, within)
+    ((_, lease, *differs),) = found.differences
+    assert (lease, differs, found.same) == ("guest: static/vm", ["units", "2", "3"], 0)
+    behind = ahead._replace(transitions=steps[:1], after={1: other})
+    assert compare([daemons], [behind], until, within) == ([], 1, 1, ["guest: static/vm"])
 
 
 def test_instants_are_the_same_within_a_span(deploy_file: Path) -> None:
@@ -176,7 +183,8 @@ def test_the_command_line_tells_the_first_difference(deploy_file: Path, capsys: 
     """With status 0 where there is none, with 1 where there is."""
     command = ["emulate", str(deploy_file), "--against", str(deploy_file.parent / "run")]
     assert run(command) == 0
-    assert "leases are the same" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "leases are the same" in said and "of the last 5s were not" in said
     deploy_file.write_text(DEPLOY.replace("units = 6", "units = 8"))
     assert run(command) == 1
     error = capsys.readouterr().err
