@@ -123,6 +123,24 @@ class _FaultsError(Exception):
         return [(path + inner, text) for inner, text in self.faults]
 
 
+class _UnknownKey(str):
+    """The text of a fault: a table has no such key. The tables around it may have one: then that is said."""
+
+    key: str
+    known: tuple[str, ...]
+
+    def __new__(cls, key: str, known: Iterable[str], of: str = "an unknown key") -> _UnknownKey:
+        made = super().__new__(cls, f"found {of}, {expect_one_of(key, known)}")
+        made.key, made.known = key, tuple(known)
+        return made
+
+    def seen_from(self, around: Iterable[str]) -> _UnknownKey:
+        """The text, for whom the table around it has the keys ``around``."""
+        if self.key not in around:
+            return self
+        return _UnknownKey("", self.known, f"{self.key!r}, a key of a table around this one")
+
+
 @lru_cache(maxsize=32)
 def _converter(base: Path | None) -> cattrs.Converter:
     """The cattrs converter for one base folder. What was registered last is asked first."""
@@ -293,10 +311,8 @@ class _Structurer:
             except _FaultsError as error:
                 raise _FaultsError((path.removeprefix(f".{shorthand}"), text) for path, text in error.faults) from None
         fields = {field.alias or field.name: field for field in setting_fields(cls)}
-        faults = [
-            (f".{key}", f"found an unknown key, {expect_one_of(str(key), fields)}")
-            for key in value
-            if key not in fields
+        faults: list[tuple[str, str]] = [
+            (f".{key}", _UnknownKey(str(key), fields)) for key in value if key not in fields
         ]
         arguments: dict[str, Any] = {}
         for name, field in fields.items():
@@ -304,7 +320,10 @@ class _Structurer:
                 try:
                     arguments[name] = self._field(value[name], field)
                 except _FaultsError as error:
-                    faults += error.within(f".{name}")
+                    faults += [
+                        (path, text.seen_from(fields) if isinstance(text, _UnknownKey) else text)
+                        for path, text in error.within(f".{name}")
+                    ]
             elif field.default is attrs.NOTHING:
                 faults.append((f".{name}", f"found nothing, expected {_describe(field.type)}"))
             elif isinstance(field.default, Path) and self._base is not None:

@@ -207,6 +207,12 @@ def test_all_faults_are_reported_at_once():
     assert "did you mean count?" in found[0]
 
 
+def test_a_key_of_a_table_around_is_told_as_that():
+    """Not as a slip of another key: who writes it has the wrong table."""
+    [error] = errors({"name": "x", "inner": {"port": 80, "count": 2}})
+    assert error == "site.inner.count: found 'count', a key of a table around this one, expected one of: port, weight"
+
+
 def test_checks_over_several_fields_are_reported():
     """What an instance says of its fields together comes under the table's name."""
     assert errors({"name": "x", "count": 5, "limit": 2}) == ["site: limit 2 must not be below count 5"]
