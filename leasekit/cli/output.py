@@ -12,15 +12,17 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from leasekit.config.instants import dated, shown
 from leasekit.core.errors import LeasekitError
+
+if TYPE_CHECKING:  # rich is a quarter of the start of a command, and many print no table
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 WIDTH_UNKNOWN: Final = 240
 """The width of tables that don't go to a terminal: nothing is cut there."""
@@ -50,6 +52,8 @@ PROSE: Final = frozenset({"detail", "reason", "problem", "refused", "why", "word
 
 def console(*, stderr: bool = False) -> Console:
     """A console for what is printed now; made anew, since tests and shells replace the streams."""
+    from rich.console import Console
+
     made = Console(stderr=stderr, highlight=False, emoji=False, markup=False)
     if not made.is_terminal:
         made.width = WIDTH_UNKNOWN
@@ -64,6 +68,8 @@ def clean(value: Any) -> str:
 
 def styled(value: Any, name: str = "") -> Text:
     """A value as a table's cell, coloured if it is a state; ``name`` is its column's or field's."""
+    from rich.text import Text
+
     text = dated(clean(value)) if name in PROSE else clean(value)
     return Text(text, style=STYLES.get(text, ""))
 
@@ -92,6 +98,9 @@ def print_table(
     if not lines:
         note(empty)
         return
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(
         box=None, pad_edge=False, header_style="bold", title=Text(title) if title else None, title_justify="left"
     )
@@ -136,6 +145,8 @@ def listing(
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
     """Names and values, one a line; those without a value are left out."""
+    from rich.table import Table
+
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")

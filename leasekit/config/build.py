@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from leasekit.actors.broker.broker import Broker
-from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, GuestSettings, Peer
-from leasekit.actors.site.authority import Authority
 from leasekit.config.deployment import ActorSpec, Deployment, dialled_at
 from leasekit.config.errors import ConfigErrors, Faults
 from leasekit.config.identities import KeySource, emulation_keys
@@ -31,6 +28,11 @@ from leasekit.drivers.registry import make_driver
 from leasekit.policies.registry import mapper_maker
 from leasekit.stores.memory import MemoryStore
 from leasekit.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from leasekit.actors.broker.broker import Broker
+    from leasekit.actors.guest.service_manager import ServiceManager
+    from leasekit.actors.site.authority import Authority
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -235,9 +237,16 @@ def _actor(
         faults.add_settings(entry.where, error)
         raise ConfigErrors(faults.errors) from None
     settings = spec.settings
+    # A daemon has one role as a rule, and imports the actor of that role alone.
     if isinstance(settings, AuthoritySettings):
+        from leasekit.actors.site.authority import Authority
+
         return Authority(spec.name, signer, scheme, peers, mapper, settings)
     if isinstance(settings, BrokerSettings):
+        from leasekit.actors.broker.broker import Broker
+
         return Broker(spec.name, signer, scheme, peers, mapper, settings, fresh=maker)
     assert isinstance(settings, GuestSettings), "a role has settings of its own"
+    from leasekit.actors.guest.service_manager import ServiceManager
+
     return ServiceManager(spec.name, signer, scheme, peers, mapper, settings)

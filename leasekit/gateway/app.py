@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from http import HTTPStatus
 from time import perf_counter
 from typing import Final
@@ -71,10 +71,13 @@ def routes() -> list[Route]:
 def make_app(door: GatewayDoor, base: str) -> Starlette:
     """The application of a ``door``, whose paths begin with ``base``."""
     ordered = routes()
-    described = _encode(document(ordered, base))
+
+    @cache  # made when it is first asked for: it takes as long as an eighth of the start of a gateway
+    def described() -> bytes:
+        return _encode(document(ordered, base))
 
     async def openapi(request: Request) -> Response:
-        return Response(described, media_type=JSON, headers=SAFE)
+        return Response(described(), media_type=JSON, headers=SAFE)
 
     made = [
         StarletteRoute(

@@ -51,13 +51,16 @@ def _imported(*words: str) -> set[str]:
 
 
 def test_leases_are_listed_with_few_modules(cli: Cli) -> None:
-    """``leasekit lease list`` with a deploy file imports what it needs, not what other commands or daemons do."""
+    """``leasekit lease list`` with a deploy file imports what it needs, not what other commands or daemons do; nor what
+    prints tables where none is printed.
+    """
     cli("lease request vm 1 --for 1h --name web --wait")
     imported = _imported("lease", "list", "--file", str(cli.file))
     own = {name for name in imported if name.startswith("leasekit.")}
     packages = {name.rpartition(".")[0] for name in own}
     assert own - packages - TO_LIST_LEASES == set()
     assert imported & FOR_OTHERS == set()
+    assert "rich" not in _imported("lease", "list", "--file", str(cli.file), "--json")
 
 
 def test_only_what_is_needed_of_a_file_is_read(cli: Cli, tmp_path: Path) -> None:
