@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leasekit.emulation.placement import YieldCase
 from leasekit.policies.authority.placing import packing
 from leasekit.policies.authority.placing.improve import improved
 from leasekit.policies.authority.placing.instance import Rooms, YieldInstance, compiled
@@ -249,6 +250,26 @@ def test_floors_and_cores_that_do_not_count_slow_nothing_down(seed: int, size: i
         if found is not None:
             own = instance.level(found)
             assert own >= level * (1 - 1e-6) and own == pytest.approx(min(instance._levels(found)))
+
+
+@pytest.mark.parametrize("slack", [0.02, 0.1, 0.5])
+@pytest.mark.parametrize("tasks", [packing.MANY, 250])
+def test_a_search_that_begins_ahead_finds_the_same(tasks: int, slack: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether what is ahead fits or not: only that it takes fewer probes."""
+    instance = compiled(YieldCase("large", tasks, slack, 0.75, 0.75, 0, 1).problem())
+    probed: list[float] = []
+    packed = packing._LargestFirst.packed
+
+    def noted(self: packing._LargestFirst, level: float) -> list[int] | None:
+        probed.append(level)
+        return packed(self, level)
+
+    monkeypatch.setattr(packing._LargestFirst, "packed", noted)
+    found, ahead = packing.mcb(instance, 8, [-1] * tasks), len(probed)
+    monkeypatch.setattr(packing, "AHEAD", ())
+    assert packing.mcb(instance, 8, [-1] * tasks) == found
+    fits = found is not None and instance.level(found) > 0.94 * instance.ceiling()
+    assert len(probed) - ahead - ahead in ((3, 4, 2) if fits else (-2,)), (ahead, len(probed) - ahead)
 
 
 def test_the_keys_are_those_of_the_paper() -> None:

@@ -23,6 +23,11 @@ from leasekit.policies.authority.placing.instance import EPSILON, Mapped, Rooms,
 
 WIDTH: Final = 1e-3
 """The search ends when what is left of its range is this share of it."""
+AHEAD: Final = (5, 4)
+MANY: Final = 100
+"""With so many items to place or more MCB8 first probes what would come after so many probes that all fit (1/32, or
+1/16, below the ceiling). Where that fits, the search goes on from there, as if it had come there by itself.
+"""
 CHUNK: Final = 256
 
 Accepts = Callable[[int], bool]
@@ -45,10 +50,15 @@ def mcb(instance: YieldInstance, number: int, pinned: Sequence[int]) -> Mapped |
     packer = (_LargestFirst if is_simple else _Packer)(instance, pinned, number)
     low, high = 0.0, (top := instance.ceiling(pinned))
     best: Mapped | None = None
-    best_level = -1.0
+    best_level, refused = -1.0, set[float]()
+    ahead = [_after(times, top) for times in AHEAD if is_simple and packer.count >= MANY]
     while high - low > WIDTH * high and high > WIDTH * top:
-        probe = (low + high) / 2
-        mapping = packer.packed(probe)
+        is_ahead = bool(ahead) and not low
+        probe = ahead.pop(0) if is_ahead else (low + high) / 2
+        mapping = packer.packed(probe) if probe not in refused else None
+        if mapping is None and is_ahead:
+            refused.add(probe)
+            continue
         if mapping is None:
             high = probe
             continue
@@ -61,6 +71,14 @@ def mcb(instance: YieldInstance, number: int, pinned: Sequence[int]) -> Mapped |
     return best
 
 
+def _after(times: int, top: float) -> float:
+    """Where a search up to ``top`` probes after so many probes that fit."""
+    low = 0.0
+    for _ in range(times):
+        low = (low + top) / 2
+    return low
+
+
 class _Packer:
     """Packs at one level after the other."""
 
@@ -68,6 +86,7 @@ class _Packer:
         self._of, self._pinned = instance, pinned
         self._key, self._descending = KEYS[(number - 1) % 4], number > 4
         self._free = [item for item, host in enumerate(pinned) if host < 0]
+        self.count = len(self._free)
         self._rigid = instance.rigid[: instance.resources] or [[0.0] * len(pinned)]
         room = instance.room[: instance.resources] or [[0.0] * len(instance.capacity)]
         self._space = [[capacity * (1 + EPSILON) for capacity in instance.capacity], *room]
