@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 def gateway_service(deployment: Deployment, spec: GatewaySpec) -> Service:
     """What a daemon runs for a gateway of a deployment."""
+    from leasekit.cli.runs import open_runs
     from leasekit.gateway.serve import GatewayServer
     from leasekit.runtime.daemon import Service
     from leasekit.stores.memory import MemoryStore
     from leasekit.stores.sqlite import SqliteStore
 
     open_store = MemoryStore if spec.store is None else partial(SqliteStore, spec.store)
-    server = GatewayServer(spec, deployment, open_store)
+    server = GatewayServer(spec, deployment, open_store, open_runs)
 
     return Service(
         name=spec.name, role=spec.role, serve=server.serve, control=spec.control, state=deployment.state,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from leasekit.cli.options import Count, argument, command, option
 from leasekit.cli.output import note
+
+if TYPE_CHECKING:
+    from leasekit.emulation.runs.opened import RunsFolder
 
 
 @command(None)
@@ -24,9 +28,15 @@ def runs(
     open_folder(folder, port)
 
 
+def open_runs(folder: Path) -> RunsFolder:
+    """A folder that `leasekit emulate --out` has written. Raises ``LeasekitError`` where it is none."""
+    from leasekit.emulation.runs.opened import RunsFolder
+
+    return RunsFolder(folder)
+
+
 def open_folder(folder: Path, port: int = 0) -> None:
     """Serve a folder until Ctrl-C."""
-    from leasekit.emulation.runs.opened import RunsFolder
     from leasekit.gateway.pages.runs import serve_runs
 
-    serve_runs(RunsFolder(folder), port, lambda address: note(f"{folder}: {address} until Ctrl-C"))
+    serve_runs(open_runs(folder), port, lambda address: note(f"{folder}: {address} until Ctrl-C"))

@@ -120,7 +120,7 @@ class GatewayTable:
     its own names or one of ``hosts``, by which a reverse proxy asks for it.
     ``base`` is the path before all others where a reverse proxy passes one on; ``proxies`` is how many of these a
     request comes through, each of which adds to ``X-Forwarded-For`` from where it came. Webhooks go to addresses that
-    all the world can reach, and to ``webhook_networks``.
+    all the world can reach, and to ``webhook_networks``. ``runs`` is where folders of emulated runs are.
     """
 
     role: Literal["gateway"]
@@ -137,6 +137,7 @@ class GatewayTable:
     oidc: OidcTable | None = None
     webhook_networks: tuple[str, ...] = attrs.field(default=(), validator=_networks)
     mail: MailTable | None = None
+    runs: str = ""
     proxies: int = attrs.field(default=0, validator=_between(0, 9))
     logins_per_minute: int = attrs.field(default=10, validator=_between(1, 1_000))
     calls_per_minute: int = attrs.field(default=60_000, validator=_between(1, 10_000_000))
@@ -162,6 +163,7 @@ class GatewaySpec:
     webhook_networks: tuple[str, ...] = ()
     mail: MailTable | None = None
     """Its ``password_file`` is absolute."""
+    runs: Path | None = None
     proxies: int
     logins_per_minute: int
     calls_per_minute: int

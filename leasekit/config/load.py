@@ -300,6 +300,7 @@ class Resolver:
             and attrs.evolve(
                 table.mail, password_file=str(self.state / table.mail.password_file) if table.mail.password_file else ""
             ),
+            runs=self.file.parent / table.runs if table.runs else None,
             proxies=table.proxies,
             logins_per_minute=table.logins_per_minute,
             calls_per_minute=table.calls_per_minute,

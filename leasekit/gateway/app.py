@@ -32,6 +32,7 @@ from leasekit.gateway import (  # noqa: F401 - they declare their routes
     holders,
     leases,
     notifications,
+    runs,
     series,
     slots,
     templates,

@@ -32,6 +32,7 @@ from leasekit.gateway.users import USERS, LocalUsers
 
 if TYPE_CHECKING:
     from leasekit.gateway.oidc import OpenIdKeys
+    from leasekit.gateway.runs import RunShelf
 
 GUEST: Final = "guest"
 BROKER: Final = "broker"
@@ -63,7 +64,7 @@ class GatewayDoor:
     """``actors`` are the ways to the actors of the deployment, by name; ``store`` keeps tokens and users.
     ``without_login``: who shows no token may do everything. ``logins`` bounds attempts to log in by name, ``sources``
     by address, ``calls`` what a caller asks for; ``oidc`` knows who has a token of a provider. ``blazar``: which
-    units are the hosts of Blazar's API, if it is served.
+    units are the hosts of Blazar's API, if it is served; ``runs`` are folders of emulated runs.
     """
 
     name: str
@@ -75,6 +76,7 @@ class GatewayDoor:
     calls: Rates
     blazar: BlazarTable | None = None
     oidc: OpenIdKeys | None = None
+    runs: RunShelf | None = None
     clock: Callable[[], Instant] = lambda: time.time_ns() // 1_000_000
     tokens: Tokens = attrs.field(init=False, factory=Tokens)
     users: LocalUsers = attrs.field(init=False, factory=LocalUsers)

@@ -6,6 +6,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -30,6 +31,7 @@ from leasekit.gateway.door import GUEST, GatewayDoor
 from leasekit.gateway.notifier import Notifier
 from leasekit.gateway.rates import Rates
 from leasekit.gateway.routing import ROUTES, Call
+from leasekit.gateway.runs import OpenedFolder, RunShelf
 from leasekit.gateway.waits import watch
 
 if TYPE_CHECKING:
@@ -63,12 +65,13 @@ class AskedByControl(Struct, forbid_unknown_fields=True, kw_only=True):
 @attrs.define(eq=False)
 class GatewayServer:
     """The gateway of ``spec``, over the control sockets of the actors of its ``deployment``. It opens its store when it
-    begins to serve.
+    begins to serve, folders of emulated runs when somebody looks at them.
     """
 
     spec: GatewaySpec
     deployment: Deployment
     open_store: Callable[[], Store]
+    open_folder: Callable[[Path], OpenedFolder]
     door: GatewayDoor | None = attrs.field(init=False, default=None)
     _notifier: Notifier = attrs.field(init=False)
     _nursery: trio.Nursery = attrs.field(init=False)
@@ -83,6 +86,7 @@ class GatewayServer:
                 actors={},
                 store=store,
                 without_login=self.spec.without_login,
+                runs=None if self.spec.runs is None else RunShelf(self.spec.runs, self.open_folder),
                 blazar=self.spec.blazar,
                 oidc=_openid_keys(self.spec),
                 webhook_networks=self.spec.webhook_networks,

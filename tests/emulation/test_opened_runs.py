@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_folders import run_folder
 
+from leasekit.client.runs import RunAsked, RunBar, RunView
 from leasekit.config.instants import parse_instant
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import DAY, HOUR, SECOND, Instant, Term
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.runs import opened
 from leasekit.emulation.runs.book import VERSION, CalendarBook
-from leasekit.emulation.runs.opened import OpenedRun, RunAsked, RunBar, RunsFolder, RunView
+from leasekit.emulation.runs.opened import OpenedRun, RunsFolder
 
 
 def at(instant: Instant) -> datetime:

@@ -8,7 +8,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import attrs
 import msgspec
@@ -21,36 +21,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from leasekit.client.runs import RunAsked
 from leasekit.config.instants import parse_instant
 from leasekit.core.errors import LeasekitError
 from leasekit.gateway.callers import NOBODY
 from leasekit.gateway.pages.frames import SAFE, PageFrames, WebPage
 from leasekit.gateway.problems import ProblemError, of_error
+from leasekit.gateway.runs import OpenedFolder
 
 RUNS: Final = WebPage("runs", "Runs", "/")
 RUN: Final = WebPage("run", "Run", "/run")
 LOOPBACK: Final = "127.0.0.1"
 
 logger = logging.getLogger(__name__)
-
-
-class OpenedFolder(Protocol):
-    """What is known of a folder. What can't be answered raises ``LeasekitError``."""
-
-    asked: type[Struct]
-    """What may be asked of a run's calendar."""
-
-    def overview(self) -> Struct:
-        """Its runs side by side."""
-
-    def calendar(self, run: str, asked: Any) -> Struct:
-        """The calendar of a run."""
-
-    def moment(self, run: str, at: int) -> Struct:
-        """A run at an instant, in milliseconds."""
-
-    def picture(self, name: str) -> bytes | None:
-        """A picture."""
 
 
 @attrs.frozen(eq=False)
@@ -101,7 +84,7 @@ class RunPages:
     def _calendar(self, query: dict[str, str]) -> Struct:
         run = query.pop("run", "")
         try:
-            asked = msgspec.convert(query, self.folder.asked, strict=False)
+            asked = msgspec.convert(query, RunAsked, strict=False)
         except msgspec.ValidationError as error:
             raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), code="bad_argument") from None
         return self.folder.calendar(run, asked)
