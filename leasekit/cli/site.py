@@ -228,7 +228,7 @@ WINDOWS: Final = listing(
 )  # fmt: skip
 HIT: Final = listing(
     "lease", "holder", ("units", lambda hit: " ".join(hit["units"])), ("ends", at("end")),
-    empty="no lease in force is hit",
+    empty="no lease in force is hit; brokers tell those who hold tickets for later",
 )  # fmt: skip
 CLAIMS: Final = listing(
     ("claim", lambda claim: claim["claim"][:16]), ("parent", lambda claim: claim["parent"][:16]),

@@ -135,8 +135,16 @@ class Hours(NamedTuple):
         return None
 
 
+def _clock(text: str) -> time:
+    """A time of day, by which what recurs begins or ends."""
+    try:
+        return parse_clock(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; a single lease has --start and --for") from None
+
+
 _DAYS: Final = Parsed("days", weekdays)
-_CLOCK: Final = Parsed("time", parse_clock)
+_CLOCK: Final = Parsed("time", _clock)
 HOURS: Any = gathered(
     Hours,
     days=option("On each of these days: mon-fri; mon,thu; day.", "--every", type=_DAYS, metavar="DAYS"),

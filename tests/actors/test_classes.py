@@ -148,6 +148,27 @@ def test_operators_see_classes(tmp_path: Path) -> None:
         assert sum(one["units"] for one in claim["classes"]) == claim["units"]
 
 
+def test_a_lease_is_moved_to_another_unit_of_its_class(tmp_path: Path) -> None:
+    """Without one nothing is moved: the unit would come back. One that is drained leaves for what there is."""
+    world = world_of(tmp_path)
+    lease = ask(world, 4, world.now, world.now + HOUR, "rack == b")["id"]
+    world.pass_time(MINUTE)
+    units = list(world.lease("site", lease)["units"])
+    refused = world.command("site", "unit.move", unit="b-0").error
+    assert "no other unit of type 'vm', and of its class, is free" in refused
+    world.pass_time(MINUTE)
+    assert world.lease("site", lease)["units"] == units
+    world.command("site", "maintenance.add", units=["b-0"])
+    assert not world.command("site", "unit.move", unit="b-0").error
+    world.pass_time(MINUTE)
+    assert racks(world, lease) == {"b": 3, "a": 1}
+    assert not world.command("site", "maintenance.remove", window=world.query("site", "maintenance")[0]["window"]).error
+    a = next(name for name in world.lease("site", lease)["units"] if name.startswith("a"))
+    assert not world.command("site", "unit.move", unit=a).error
+    world.pass_time(MINUTE)
+    assert racks(world, lease) == {"b": 4}
+
+
 @pytest.mark.parametrize("mapper", MAPPERS)
 def test_units_of_several_classes_are_one_lease(tmp_path: Path, mapper: str) -> None:
     """A lease that takes any gets some of each; it goes on with the units that it has, and gives up some of them."""

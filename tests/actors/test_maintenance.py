@@ -323,7 +323,8 @@ def test_a_lease_is_moved_off_a_unit(world: DeployedWorld) -> None:
     assert "only one that is active can be moved" in world.command("site", "unit.move", unit=unit).error
     rest = [one["unit"] for one in world.query("site", "units") if one["state"] == "free"]
     world.command("site", "maintenance.add", units=rest)
-    assert "no other unit of type 'vm' is free" in world.command("site", "unit.move", unit=units[0]).error
+    refused = world.command("site", "unit.move", unit=units[0]).error
+    assert "no other unit of type 'vm', and of its class, is free" in refused
     assert world.lease("site", lease)["units"] == units
 
 

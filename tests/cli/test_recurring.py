@@ -113,7 +113,10 @@ def test_a_request_is_followed_until_it_is_granted(cli: Cli) -> None:
     [
         ("--every mon --from 9:00 --to 8:00 --until +3w", "--to: found 08:00, which is not after --from, 09:00"),
         ("--every mon --from 9:00 --to 9:00 --until +3w", "which is not after --from"),
-        ("--every mon --from 9 --to 17:00 --until +3w", "found '9', expected a time of day from 0:00 to 23:59"),
+        (
+            "--every mon --from 9 --to 17:00 --until +3w",
+            "found '9', expected a time of day from 0:00 to 23:59; a single lease has --start and --for",
+        ),
         ("--every mun --from 9:00 --to 17:00 --until +3w", "found mun, expected days such as mon-fri"),
         ("--every , --from 9:00 --to 17:00 --until +3w", "found ,, expected days such as mon-fri"),
         ("--every mon --from 9:00 --to 17:00", "--every, --from, --to and --until go together"),

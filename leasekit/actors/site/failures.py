@@ -621,8 +621,9 @@ class UnitMoves:
                 self._assignment.migrate(Migrate(unit.id, to, why))
                 return MovedUnit(unit.id, unit.state, lease.id, to)
             self._leases.change_place(lease, unit.host, to)
-        elif next(self._units.free(unit.type), None) is None:
-            raise CommandError(f"unit {unit.id}: no other unit of type {unit.type!r} is free for lease {lease.id}")
+        elif not any(unit.retire or unit.given_as in view.classes for view in self._units.free(unit.type)):
+            like = "" if unit.retire else ", and of its class,"  # else it would come back to the lease
+            raise CommandError(f"unit {unit.id}: no other unit of type {unit.type!r}{like} is free")
         if lease.properties.get("deficit") == "accept":
             raise CommandError(f"unit {unit.id}: lease {lease.id} takes no other in its place (deficit=accept)")
         self._units.lose(unit, Reason(Code.MOVED, detail=clip(why)), SITE)
