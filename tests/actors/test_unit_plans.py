@@ -101,6 +101,28 @@ def test_who_starts_soon_has_nothing_planned(world: DeployedWorld) -> None:
     assert len(shown(world, lease)["units"]) == 1
 
 
+def test_units_of_another_type_with_the_same_attributes(tmp_path: Path) -> None:
+    """They are of the same class, and planned for nobody who asks for another type."""
+    gpus = """
+[[actor.site.inventory]]
+type = "gpu"
+names = ["g"]
+unit_properties = { gpu = "yes" }
+[[actor.site.delegation]]
+broker = "broker"
+type = "gpu"
+"""
+    world = DeployedWorld(TEXT.replace("[actor.broker]", f"{gpus}[actor.broker]"), tmp_path)
+    start = world.now + HOUR
+    term, filter_ = [start, start + HOUR], {"filter": "gpu == yes"}
+    first = world.command("web", "lease.request", type="gpu", units=1, term=term).result["id"]
+    second = world.command("web", "lease.request", type="vm", units=2, term=term, properties=filter_).result["id"]
+    world.pass_time(SECOND)
+    assert planned(world, first) == ["g"] and planned(world, second) == ["y", "x"]
+    world.run_until(start + MINUTE)
+    assert shown(world, first)["units"] == ["g"] and shown(world, second)["units"] == ["y", "x"]
+
+
 def test_another_takes_a_unit_that_is_planned(world: DeployedWorld) -> None:
     """Whoever needs it sooner gets it, and goes on with it: another is planned, which is an event; or none is."""
     later = ask(world, 1, world.now + HOUR, filter="gpu == no")

@@ -43,6 +43,7 @@ from leasekit.actors.site.claims import SiteClaims, SiteDelegations
 from leasekit.actors.site.failures import Assignment, SiteOutages
 from leasekit.actors.site.inventory import SiteSaved
 from leasekit.actors.site.leases import SiteLeases
+from leasekit.actors.site.plans import UnitPlans
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
@@ -56,6 +57,7 @@ from leasekit.actors.site.units import Units
 from leasekit.core.claims.signed import Ed25519
 from leasekit.core.steps import ActionDone
 from leasekit.core.time import Term
+from leasekit.policies.authority.first_fit import FirstFitTurn
 from leasekit.policies.broker.capacity import GoingOn
 from leasekit_simulation.faults.run import simulate
 from leasekit_simulation.faults.scenario import draw
@@ -278,6 +280,35 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "an extend begins at once": Bug(
         AcceptedTerms, "accept", "if leaf.term.start <= self._kernel.now:", "if True:"
+    ),
+    # -- plans of units
+    "a unit is planned for two leases at once": Bug(
+        UnitPlans, "_meets_another", "one is not lease and term.overlaps(Term(one.term.start, one.ends_at))", "False"
+    ),
+    "a unit that is out of service is planned": Bug(
+        UnitPlans, "_is_there", "if is_out or self._is_out(unit, term):", "if self._is_out(unit, term):"
+    ),
+    "a unit is planned over its maintenance window": Bug(
+        UnitPlans, "_is_there", "if is_out or self._is_out(unit, term):", "if is_out:"
+    ),
+    "units of another type are planned": Bug(UnitPlans, "_order", "unit.type == type_ and ", ""),
+    "a plan changes and nobody is told": Bug(
+        UnitPlans, "_replace",
+        """self._kernel.note(lease.id, "place", "", "", said(f"{others[0] if others else 'none'}, not {name}"))""",
+        NOTHING,
+    ),
+    "a plan that changes is not kept": Bug(UnitPlans, "_replace", "self._kernel.touch(lease)", NOTHING),
+    "a plan is forgotten in a restart": Bug(UnitPlans, "restore", "self._note(lease, name)", NOTHING),
+    "a lease gets others than those that were planned": Bug(
+        FirstFitTurn, "_others", "[unit for unit in demand.places if unit not in self._gone]", "[]"
+    ),
+    "a plan outlives its lease": Bug(
+        UnitPlans, "settled", "if lease.awaits_mapper:", "if lease.awaits_mapper or lease.ended >= 0:",
+        also=Bug(
+            UnitPlans, "_planned",
+            "self._on[name])\n    return [lease for lease in there if lease.awaits_mapper and name in lease.places]",
+            "self._on[name] if id_ in self._leases)\n    return [lease for lease in there if name in lease.places]",
+        ),
     ),
     # -- claims
     "signatures are not checked": Bug(Ed25519, "verify", "if len(signature)", "return True\n    if len(signature)"),

@@ -57,8 +57,8 @@ class UnitPlans:
     """The same by lease."""
     _ends: dict[str, Instant] = attrs.field(factory=dict, init=False)
     """The last end that was planned on each unit."""
-    _orders: dict[bytes, SortedList] = attrs.field(factory=dict, init=False)
-    """Units of each class, by these ends and then as the inventory has them."""
+    _orders: dict[tuple[str, bytes], SortedList] = attrs.field(factory=dict, init=False)
+    """Units of each type and class, by these ends and then as the inventory has them."""
 
     def plan(self, lease: SiteLease) -> None:
         """Plan units for a lease that is new."""
@@ -100,9 +100,10 @@ class UnitPlans:
         before, unit = self._ends.pop(name, 0), self._units[name]
         if end:
             self._ends[name] = end
-        for order in (self._orders[class_] for class_ in unit.classes if class_ in self._orders):
-            order.discard((before, unit.number, name))
-            order.add((end, unit.number, name))
+        for key in [(unit.type, class_) for class_ in unit.classes]:
+            if key in self._orders:
+                self._orders[key].discard((before, unit.number, name))
+                self._orders[key].add((end, unit.number, name))
 
     def settled(self, lease: SiteLease) -> None:
         """A lease has its units, or is over: it has no plan any more."""
@@ -151,10 +152,11 @@ class UnitPlans:
                 yield name
 
     def _order(self, class_: bytes, type_: str) -> SortedList:
-        if class_ not in self._orders:
+        key = type_, class_  # units of other types may have equal attributes
+        if key not in self._orders:
             units = (unit for unit in self._units if unit.type == type_ and class_ in unit.classes)
-            self._orders[class_] = SortedList((self._ends.get(unit.id, 0), unit.number, unit.id) for unit in units)
-        return self._orders[class_]
+            self._orders[key] = SortedList((self._ends.get(unit.id, 0), unit.number, unit.id) for unit in units)
+        return self._orders[key]
 
     def _is_there(self, unit: SiteUnit, lease: SiteLease) -> bool:
         """Whether a unit is in service throughout a lease to come, and who has it has left it by then."""

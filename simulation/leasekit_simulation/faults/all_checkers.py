@@ -16,6 +16,7 @@ from leasekit_simulation.faults.host_book import HostChecker
 from leasekit_simulation.faults.message_book import GuestChecker, MessageChecker, OrderChecker
 from leasekit_simulation.faults.notice_book import NoticeChecker
 from leasekit_simulation.faults.odd_words import WordChecker
+from leasekit_simulation.faults.plan_book import PlanChecker
 from leasekit_simulation.faults.reason_book import ReasonChecker
 from leasekit_simulation.faults.refusals import BrokerRefusals, SiteRefusals
 from leasekit_simulation.faults.unit_book import BlameChecker, KeptChecker, PowerChecker, UnitChecker
@@ -46,6 +47,7 @@ class Checkers:
         is_rogue: bool = False,
         hostile_tag: str = "-",
         wilful: frozenset[str] = frozenset(),
+        planning: frozenset[str] = frozenset(),
         class_of: Callable[[str, str], bytes] = lambda site, unit: b"",
         attributes: Mapping[bytes, Properties] = EMPTY_CLASSES,
     ) -> None:
@@ -57,7 +59,8 @@ class Checkers:
         brokers, ``first_fit`` sites that refuse nobody but for want of units. ``rogue`` is the key of a broker that
         gives away more than it has, if it ``is_rogue``; ``hostile_tag`` begins the ids of a hostile guest's leases;
         ``class_of`` a site's unit is its class, whose units have ``attributes``;
-        the mappers of ``wilful`` actors do wrong on purpose; brokers put a request off by up to ``defer_max``.
+        the mappers of ``wilful`` actors do wrong on purpose, ``planning`` sites do by their plans; brokers put a
+        request off by up to ``defer_max``.
         """
         self._sites = tuple(sites)
         self.states = StateChecker(role, rogue=is_rogue)
@@ -80,10 +83,11 @@ class Checkers:
         self.words = WordChecker(tuple(sites), guests)
         self.hosts = HostChecker()
         self.notices = NoticeChecker(clock)
+        self.plans = PlanChecker(planning, clock, class_of)
         self.all: list[Listening] = [
             self.states, self.memory, self.units, self.claims, self.grants, self.honour, self.messages, self.guests,
             self.orders, self.brokers, self.sites, self.reasons, self.ends, self.kept, self.power, self.blames,
-            self.closing, self.words, self.notices, self.hosts, MapperChecker(wilful),
+            self.closing, self.words, self.notices, self.hosts, self.plans, MapperChecker(wilful),
         ]  # fmt: skip
         self.closes: dict[str, str] = {}
         self._now, self._comes_late = now, comes_late
@@ -154,10 +158,12 @@ class Checkers:
         """
         self.sites.windowed(site, window)
         self.ends.windowed(site, window, ends or window["start"])
+        self.plans.windowed(site, window)
 
     def unwindowed(self, site: str, window: str) -> None:
         """A window is called off, if its site hears that."""
         self.sites.unwindowed(site, window)
+        self.plans.unwindowed(site, window)
 
     def stepped(self, actor: str) -> None:
         """An actor's clock goes wrong by more than is allowed."""

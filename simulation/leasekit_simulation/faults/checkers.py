@@ -17,7 +17,7 @@ from leasekit.core.leases import authority, broker, delegation, outage, plans, p
 from leasekit.core.leases.machine import TransitionTable
 from leasekit.core.protocol.messages import LeaseUpdate, Message, ReturnTicket, TicketUpdate
 from leasekit.core.reasons import Code, read, with_code
-from leasekit.core.schema import Row
+from leasekit.core.schema import Change, Row
 from leasekit.core.steps import Action, ActionDone
 from leasekit.core.time import MINUTE, Duration, Instant
 
@@ -65,6 +65,9 @@ class Listening:
 
     def committed(self, at: Instant, actor: str, rows: Sequence[Row]) -> None:
         """Transitions became durable."""
+
+    def stored(self, at: Instant, actor: str, changes: Sequence[Change]) -> None:
+        """All that an actor's transaction changes became durable."""
 
     def sent(self, at: Instant, sender: str, receiver: str, message: Message, fate: str) -> None:
         """A message left an actor."""

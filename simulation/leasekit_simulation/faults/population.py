@@ -41,7 +41,7 @@ from leasekit_simulation.faults.networks import link_properties, may_plan, plann
 from leasekit_simulation.faults.scenario import HOSTILE, POWER_MAPPERS, ROGUE, Scenario, Share
 from leasekit_simulation.faults.stores import FaultyStore, KilledSqlite, memory_store
 
-HEARINGS: Final = ("committed", "started", "ended", "restarted")
+HEARINGS: Final = ("committed", "stored", "started", "ended", "restarted")
 SHARED_MEMORY: Final = Path("/dev/shm")
 
 KEEP_SAVED: Final[Duration] = 5 * MINUTE
@@ -222,6 +222,7 @@ class Population(FailingWorld):
             leave_time=timing.leave_time,
             close_timeout=timing.close_timeout,
             extend_lead=timing.extend_lead,
+            redeem_lead=timing.redeem_lead,
             defer_max=timing.defer_max,
             **common,
         )

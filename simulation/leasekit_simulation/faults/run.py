@@ -103,7 +103,7 @@ class Run:
         world = self.world
         self.phase = "safety"
         calm = {
-            "request", "long", "extend", "modify", "close", "hurry", "group", "slice", "close_slice", "chain",
+            "request", "long", "ahead", "extend", "modify", "close", "hurry", "group", "slice", "close_slice", "chain",
             "topology",
         }  # fmt: skip
         for number, operation in enumerate(self.scenario.operations):
@@ -128,6 +128,8 @@ class Run:
         for name in (*self.scenario.brokers, *self.scenario.sites):
             if world.is_up(name) and not world.node(name).rereads:
                 check_twin(name, world.actor(name), world.twin(name))
+                if world.role(name) == "authority":
+                    self.checkers.plans.check_shown(name, world.query(name, "leases"))
 
     # -- no faults ---------------------------------------------------------------------------------------------
 
@@ -406,6 +408,7 @@ class Run:
         for kind, count in world.kinds.items():
             met[f"message {kind.__name__}"] += count
         met["delegation renewed"] = sum("#" in source.name for source in self.checkers.claims.sources.values())
+        met.update(self.checkers.plans.met)
         met["tickets that go on from each other"] = self.checkers.claims.joined
         for role, before, event in self.checkers.states.met:
             met[transition(role, before, event)] += 1
@@ -459,6 +462,7 @@ def _checkers(world: FaultyWorld, hostile_tag: str) -> Checkers:
     apart = frozenset(scenario.apart)
     plain = [n for n in scenario.brokers if n not in apart and mappers.get(n, "fcfs") in ("fcfs", "mischief")]
     first_fit = [n for n in scenario.sites if n not in apart and mappers.get(n, "first_fit") == "first_fit"]
+    planning = [n for n in scenario.sites if mappers.get(n, "first_fit") in ("first_fit", "slow_site")]
     return Checkers(
         world.role,
         world.clock,
@@ -479,6 +483,7 @@ def _checkers(world: FaultyWorld, hostile_tag: str) -> Checkers:
         hostile_tag=hostile_tag,
         class_of=world.class_of,
         attributes=world.attributes(),
+        planning=frozenset(planning),
         wilful=apart.union(name for name, kind in mappers.items() if kind in WILFUL),
     )
 

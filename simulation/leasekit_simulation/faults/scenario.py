@@ -22,7 +22,7 @@ from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
 
 Do: TypeAlias = Literal[
-    "request", "long", "extend", "modify", "close", "hurry", "group", "slice", "close_slice", "chain",
+    "request", "long", "ahead", "extend", "modify", "close", "hurry", "group", "slice", "close_slice", "chain",
     "crash", "cut_pair", "cut_side", "slow", "full", "step_within", "step_beyond", "sleep",
     "leap", "operate",
     "reclaim", "delegate", "release", "resize", "reload", "grow", "shrink", "share", "hand_over",
@@ -135,6 +135,7 @@ class Timing:
     failures_max: int = 3
     keep_closed: bool = True
     endorse: bool = False
+    redeem_lead: Duration = 5 * SECOND
 
 
 @attrs.frozen(kw_only=True)
@@ -255,6 +256,7 @@ def draw(seed: int) -> Scenario:
         tidy_every=Random(f"leasekit tidying {seed}").choice((1, 2, 5, 256)),
     )
     drawn = _hosted(_changing(_governed(_networked(_renewed(_reloaded(_timed(_worded(_operated(_live(scenario))))))))))
+    drawn = _ahead(drawn)
     return _marketed(_with(drawn, "early changes", ("early",), share=1.0) if drawn.early else drawn)
 
 
@@ -278,6 +280,18 @@ def _hosted(scenario: Scenario) -> Scenario:
     hosted = attrs.evolve(scenario, hosts=True, mappers={**scenario.mappers, **placed})
     crowded = _with(hosted, "crowds", ("crowd",), share=1.0) if "victims" in placed.values() else hosted
     return _with(crowded, "hosts that change", ("unit", "unit", "unit", "move"), share=0.5)
+
+
+def _ahead(scenario: Scenario) -> Scenario:
+    """In some worlds tickets are redeemed long before their terms: sites plan which units these leases get. From a
+    stream of its own.
+    """
+    rng = Random(f"leasekit ahead {scenario.seed}")
+    if rng.random() >= 0.075:
+        return scenario
+    lead = rng.choice((2 * MINUTE, 10 * MINUTE, HOUR))
+    early = attrs.evolve(scenario, timing=attrs.evolve(scenario.timing, redeem_lead=lead))
+    return _with(early, "requests ahead", ("ahead", "ahead", "ahead", "drain", "move"), most=40, share=1.0)
 
 
 def _changing(scenario: Scenario) -> Scenario:
@@ -326,7 +340,7 @@ def _with(scenario: Scenario, stream: str, kinds: Sequence[Do], most: int = 12, 
         for _ in range(rng.randint(2, most))
     ]
     operations = [
-        attrs.evolve(operation, who=rng.choice(scenario.guests)) if operation.do == "odd" else operation
+        attrs.evolve(operation, who=rng.choice(scenario.guests)) if operation.do in ("odd", "ahead") else operation
         for operation in operations
     ]
     return attrs.evolve(

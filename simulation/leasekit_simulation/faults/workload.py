@@ -33,6 +33,7 @@ GROWTH_MAX: Final = 6
 ADDED: Final = 100
 """The numbers of units that an operator adds are larger."""
 STARTS: Final[tuple[Duration, ...]] = (0, 0, 10 * SECOND, 100 * SECOND)
+AHEAD: Final[tuple[Duration, ...]] = (100 * SECOND, 3 * MINUTE, 6 * MINUTE, 15 * MINUTE)
 
 
 class Workload:
@@ -50,6 +51,7 @@ class Workload:
         early = EarlyChanges(world, self._ask, self._command, self._cut, self._close_lease, self._evict_lease)
         self._operations: Mapping[Do, Callable[[Operation, Random], None]] = {
             "request": lambda d, r: self._request(d.who, r), "long": lambda d, r: self._request(d.who, r, LONG),
+            "ahead": lambda d, r: self._request(d.who, r, starts=AHEAD),
             "extend": lambda d, r: self._extend(d.who, r), "modify": lambda d, r: self._modify(d.who, r),
             "close": lambda d, r: self._close(d.who, r), "hurry": self._hurry, "group": self._group,
             "slice": self._slice, "close_slice": self._close_slice, "chain": self._chain, "crash": self._crash,
@@ -128,13 +130,18 @@ class Workload:
         made = self._command(guest, "lease.request", told, **arguments)
         return "" if made is None else str(made["id"])
 
-    def _term(self, rng: Random, lengths: tuple[Duration, ...] = LENGTHS) -> list[Instant]:
-        start = self.world.now + rng.choice(STARTS)
+    def _term(
+        self, rng: Random, lengths: tuple[Duration, ...] = LENGTHS, starts: tuple[Duration, ...] = STARTS
+    ) -> list[Instant]:
+        start = self.world.now + rng.choice(starts)
         return [start, start + rng.choice(lengths)]
 
     # -- what guests do ----------------------------------------------------------------------------------------
 
-    def _request(self, guest: str, rng: Random, lengths: tuple[Duration, ...] = LENGTHS) -> None:
+    def _request(
+        self, guest: str, rng: Random, lengths: tuple[Duration, ...] = LENGTHS,
+        starts: tuple[Duration, ...] = STARTS,
+    ) -> None:  # fmt: skip
         scenario = self.world.scenario
         properties: dict[str, str] = {}
         if rng.random() < 0.3:
@@ -170,7 +177,7 @@ class Workload:
                 properties["needs.memory"] = str(needs.choice(MEMORY_NEEDS))
         configuration = {"deficit": "accept"} if rng.random() < 0.2 else {}
         self._ask(
-            guest, type=type_, units=rng.randint(1, 4), term=self._term(rng, lengths), properties=properties,
+            guest, type=type_, units=rng.randint(1, 4), term=self._term(rng, lengths, starts), properties=properties,
             configuration=configuration, **more,
         )  # fmt: skip
 

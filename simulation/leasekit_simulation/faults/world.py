@@ -187,6 +187,8 @@ class FaultyWorld(Network):
         rows = [row for table, _, row in ready.changes if table == LOG and row is not None]
         for listener in self._mind["committed"] if rows else ():
             listener.committed(self.now, node.name, rows)
+        for listener in self._mind["stored"]:
+            listener.stored(self.now, node.name, ready.changes)
         return True
 
     def _retry(self, node: FaultyNode, ready: Ready) -> None:
