@@ -20,7 +20,7 @@ import trio
 from leasekit.client.shapes import Transition
 from leasekit.config.instants import dated
 from leasekit.core.errors import LeasekitError
-from leasekit.gateway.actors import ActorAwayError, ActorConnection
+from leasekit.gateway.actors import ActorAwayError, ActorConnection, Recent
 from leasekit.gateway.instants import moment, values_of
 
 HEARTBEAT: Final = 15.0
@@ -35,6 +35,8 @@ LOG_PAGE: Final = 1_000
 CHUNK: Final = 100
 """How many events are told at once at most: as many bytes as a connection may have of its own on their way."""
 TEXTS_MAX: Final = 8
+READ_MAX: Final = 16
+"""How many parts of a log are kept for those who come back."""
 REACHED_WITHIN: Final = 5.0
 """How long a listener waits for it to be known where the logs end, when the gateway begins, in seconds."""
 RETRY: Final = 1.0
@@ -87,7 +89,8 @@ class EventChunk:
             found = b"".join(told)
             if len(self._texts) < TEXTS_MAX:
                 self._texts[before] = found
-        seen[self.actor] = max(seen.get(self.actor, -1), self.events[-1][0])
+        if self.events:
+            seen[self.actor] = max(seen.get(self.actor, -1), self.events[-1][0])
         return found
 
 
@@ -145,6 +148,9 @@ class ActorFeed:
     seq: int = -1
     reached: trio.Event = attrs.field(factory=trio.Event)
     """Set once it is known where the log ends."""
+    _reading: trio.Lock = attrs.field(init=False, factory=trio.Lock)
+    _read: Recent[int, EventChunk] = attrs.field(init=False, factory=lambda: Recent(READ_MAX))
+    """What was read of the log for those who come back, by what they had heard before."""
 
     async def run(self) -> None:
         """Follow the log until cancelled; an actor that is away is asked again."""
@@ -170,6 +176,20 @@ class ActorFeed:
                 await self.publish(EventChunk(self.actor.name, events))
             if len(rows) < LOG_PAGE:
                 return
+
+    async def after(self, seq: int) -> EventChunk:
+        """The events that come after that one, at most as many as are told at once. Many come back at the same place,
+        as when all were hung up on: what is asked for again is read, and made into text, once. Raises
+        ``LeasekitError``.
+        """
+        async with self._reading:
+            found = self._read.get(seq)
+            if found is None:
+                rows = await self.actor.request("log", "", {"after": seq, "limit": CHUNK})
+                found = EventChunk(self.actor.name, [(row["seq"], event(self.actor.name, row)) for row in rows])
+                if len(rows) == CHUNK:  # else there will be more after it
+                    self._read.keep(seq, found)
+        return found
 
     async def _end_of_log(self) -> int:
         return int((await self.actor.request("log_end", "", {}))["seq"])
@@ -306,17 +326,14 @@ class EventHub:
 async def _missed(feed: ActorFeed, seen: dict[str, int], listener: Listener) -> AsyncIterator[bytes]:
     """What happened at an actor since a listener was here last."""
     name = feed.actor.name
-    while name in seen:
+    while name in seen and not listener.lost:
         try:
-            rows = await feed.actor.request("log", "", {"after": seen[name], "limit": LOG_PAGE})
+            chunk = await feed.after(seen[name])
         except ActorAwayError:
             return  # its feed goes on where the log was read, when it is there again
-        for row in rows:
-            if listener.lost:
-                return
-            seen[name] = row["seq"]
-            yield _identified(seen, event(name, row))
-        if len(rows) < LOG_PAGE:
+        if text := chunk.text(seen):
+            yield text
+        if len(chunk.events) < CHUNK:
             return
 
 

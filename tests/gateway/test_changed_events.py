@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
+import attrs
 import httpx
 import pytest
 import trio
@@ -149,6 +153,45 @@ async def test_who_keeps_up_loses_nothing_and_who_does_not_is_told(autojump_cloc
     assert rest[-1] == BEHIND
     assert rest[-2].splitlines()[-2] == b"data: %d" % (BACKLOG_MAX + CHUNK - 1)
     assert hub.listeners == 0
+
+
+@attrs.define(eq=False)
+class WrittenLog(ActorConnection):
+    """An actor whose log has so many lines."""
+
+    lines: int = 0
+    asked: list[int] = attrs.field(factory=list)
+
+    async def request(self, kind: str, name: str, arguments: Mapping[str, Any], **caller: str) -> Any:
+        """A part of the log."""
+        assert (kind, name) == ("log", "")
+        self.asked.append(arguments["after"])
+        await trio.lowlevel.checkpoint()
+        line = {"at": 0, "lease": "l", "event": "e", "from_state": "", "to_state": "", "why": "", "because": None}
+        seqs = range(arguments["after"] + 1, min(self.lines, arguments["after"] + arguments["limit"]) + 1)
+        return [{**line, "seq": seq} for seq in seqs]
+
+
+async def test_what_many_have_missed_is_read_once() -> None:
+    """All who come back at one place are told all from there on, in the same parts."""
+    hub, log = EventHub(), WrittenLog("broker", "broker", Path("none"), lines=3 * CHUNK + 50)
+    hub._feeds["broker"] = feed = ActorFeed(log, hub._publish)
+    feed.reached.set()
+    feed.seq = log.lines
+    told: list[list[bytes]] = []
+
+    async def come_back() -> None:
+        async with aclosing(hub.listen(["broker"], "broker:20")) as heard:
+            told.append([await anext(heard) for _ in range(5)])
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(50):
+            nursery.start_soon(come_back)
+    assert told == 50 * [told[0]]
+    ids = [int(line[11:]) for text in told[0][1:] for line in text.splitlines() if line.startswith(b"id: broker:")]
+    assert ids == list(range(21, log.lines + 1))
+    assert all(one is other for several in told for one, other in zip(several[1:4], told[0][1:4], strict=True))
+    assert Counter(log.asked) == {20: 1, 120: 1, 220: 1, 320: 50}  # of the last part there may be more by then
 
 
 def hub_of_a_broker() -> EventHub:
