@@ -240,6 +240,20 @@ def test_restart_and_failure_of_a_host(tmp_path: Path) -> None:
     check_room(world)
 
 
+def test_all_machines_of_a_host_that_dies_come_back(tmp_path: Path) -> None:
+    """However many of them are of one lease, again and again: it is no fault of theirs."""
+    world = world_of(tmp_path)
+    lease = ask(world, 10, world.now, world.now + HOUR, properties={"needs.cpu": "100", "needs.memory": "512"})["id"]
+    world.pass_time(MINUTE)
+    for _ in range(2):
+        host, count = hosts(world, lease).most_common(1)[0]
+        assert count == 10
+        assert not world.command("site", "unit.fail", unit=host).error
+        world.pass_time(MINUTE)
+        assert hosts(world, lease).total() == 10 and host not in hosts(world, lease)
+    check_room(world)
+
+
 @pytest.mark.parametrize("needs", [{}, SMALL | {"needs.memory": "8192"}], ids=["a whole host", "a machine"])
 def test_nobody_waits_for_room_behind_a_teardown_that_failed(tmp_path: Path, needs: dict[str, str]) -> None:
     """What was to come to a host when a machine has left it goes elsewhere when that machine can't be torn down; the

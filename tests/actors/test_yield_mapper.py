@@ -150,6 +150,30 @@ def test_a_move_that_never_ends_holds_nobody_up(tmp_path: Path) -> None:
     assert world.lease("web", last)["state"] == sm.ACTIVE and world.site().errors == []
 
 
+@pytest.mark.parametrize("which", ["source", "target"])
+def test_a_host_dies_while_machines_move(tmp_path: Path, which: str) -> None:
+    """Those that were to leave it are lost with it, and come back elsewhere; those that were to come are where they
+    were, when their moves have failed.
+    """
+    world = SlowMoves(FARM.replace(", SETTINGS", ""), tmp_path)
+    whole = world.request("web", 2, world.now, world.now + HOUR, type="node")
+    world.pass_time(MINUTE)
+    lease = ask(world, 4)
+    assert not world.command("web", "lease.close", lease=whole).error
+    world.pass_time(MINUTE)
+    site = world.site()
+    moving = {unit.id: unit.host for unit in site.units.machines if unit.leaves}
+    dead = "node-2" if which == "source" else next(iter(moving.values()))
+    assert len(moving) == 2 and not world.command("site", "unit.fail", unit=dead).error
+    world.pass_time(MINUTE)
+    there = {unit.id: unit.host for unit in site.units.machines if unit.is_usable}
+    assert len(there) == 4 and world.lease("web", lease)["state"] == sm.ACTIVE and site.errors == []
+    if which == "source":
+        assert dead not in there.values() and not there.keys() & moving.keys()
+    else:
+        assert there.items() >= moving.items()
+
+
 @pytest.mark.parametrize("algorithm", ["best", "exact", "sg", "mcb1"])
 def test_any_algorithm_will_do(tmp_path: Path, algorithm: str) -> None:
     """Each places machines; none goes below what is guaranteed, or over what hosts have."""

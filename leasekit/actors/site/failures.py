@@ -577,17 +577,20 @@ class UnitFailures:
         return ServiceOfUnit(name, unit.state, **view(unit.reason))
 
     def _fail_host(self, host: SiteUnit, why: Reason) -> ServiceOfUnit:
-        """A host is down, and all machines on it: their leases get others in their place."""
+        """A host is down, and all machines on it, also those that are being changed or are to leave it: their leases
+        get others in their place, however many: it is no fault of theirs. What was to come from elsewhere stays there.
+        """
         if not host.retire:
             self._units.retire(host.id, why)
         self._calendars.count(host.type)
         for machine in self._units.machines_on(host.id):
             lease = self._leases.by_id.get(machine.lease or machine.promised)
-            if lease is None or machine.id not in lease.units:
+            if lease is None or machine.id not in lease.units or machine.leaves not in ("", host.id):
                 continue
-            if machine.is_up:
+            if machine.is_usable:
+                lease.waiting -= machine.is_settling
                 self._units.lose(machine, why, SITE)
-                self._replacements.go_on_without(lease, machine)
+                self._replacements.go_on_without(lease, machine, count=False)
             elif machine.promised:
                 self._units.take(machine, lease.id)
                 self._replacements.replace(lease, machine)

@@ -386,9 +386,9 @@ class Units:
         return self._went_down(unit, done, lease)
 
     def lose(self, unit: SiteUnit, reason: Reason, blame: Blame = UNIT) -> None:
-        """A unit that was up is down: what is left of it goes, and it is free again."""
+        """A unit that was up, or is being changed, is down: what is left of it goes, and it is free again."""
         self._failed(unit, reason, blame)
-        self._tear_down(unit, "failed", unit.reason)
+        self._tear_down(unit, "failed" if unit.is_up else "teardown", unit.reason)
 
     def _tear_down(self, unit: SiteUnit, event: str, why: Reason | None) -> None:
         self._fire(unit, event, why)
