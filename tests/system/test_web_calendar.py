@@ -277,6 +277,26 @@ def test_a_view_has_an_address(person: Callable[..., Person]) -> None:
     assert dataset[0] == dataset[1]
 
 
+def test_a_year_has_each_month_once(person: Callable[..., Person]) -> None:
+    """With the year above it; what is written on the canvas is noted."""
+    who = person("ada")
+    who.page.add_init_script("""
+      const write = CanvasRenderingContext2D.prototype.fillText;
+      CanvasRenderingContext2D.prototype.fillText = function (words, ...where) {
+        (window.written ??= []).push(words);
+        return write.call(this, words, ...where);
+      };
+    """)
+    page = calendar(who, "/calendar?from=2031-01-15T00:00:00Z&to=2032-01-15T00:00:00Z").page
+    months = ["Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec", "Jan"]
+    again = "window.written = []; window.dispatchEvent(new Event('look'));"
+    page.evaluate(again)
+    page.wait_for_function("window.written.includes('UTC')")
+    written = page.evaluate("window.written")
+    assert [one for one in written if one in months] == months
+    assert [one for one in written if one in ("2031", "2032")] == ["2031", "2032"]
+
+
 @pytest.mark.parametrize("look", ["light", "dark"])
 def test_accessible_in_both_looks_and_on_a_phone(person: Callable[..., Person], look: str) -> None:
     """Axe has nothing to say, nothing is wider than the screen, and the help opens by its key."""

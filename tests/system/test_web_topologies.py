@@ -11,19 +11,37 @@ from web_world import Person, WebLab, ada, chromium, person, web_lab
 
 __all__ = ["ada", "chromium", "person"]
 pytestmark = pytest.mark.xdist_group("system")
+PLANS = """
+[actor.broker.mapper]
+name = "coallocation"
+
+[[actor.site.inventory]]
+type = "10g-link"
+units = 4
+driver = "null"
+properties = { "link.a" = "site", "link.b" = "X1", "link.granule_mbps" = "5" }
+
+[[actor.site.delegation]]
+broker = "broker"
+type = "10g-link"
+"""
 MARKUP = "<img src=x>'\"&"
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebLab]:
     """The deployment, whose broker plans."""
-    with web_lab(tmp_path_factory.mktemp("web"), '\n[actor.broker.mapper]\nname = "coallocation"\n') as made:
+    with web_lab(tmp_path_factory.mktemp("web"), PLANS) as made:
         yield made
 
 
 def test_a_topology_is_drawn_planned_leased_and_closed(person: Callable[..., Person], ada: httpx.Client) -> None:
-    """By keys; a link for which there is no network is told."""
+    """By keys; it begins with a type that can be had, which no link is; a link without a network is told."""
     who = person("ada")
+    assert ada.get("/types").json()["items"][0]["type"] == "10g-link"
+    page = who.open("/topology")
+    expect(page.get_by_role("option", name="10g-link")).to_have_count(0)
+    expect(page.locator(".answer")).to_contain_text("planned")
     page = who.open("/topology?sites=lab%252Cvm%252C2")
     expect(page.locator(".answer")).to_contain_text("planned")
     expect(page.locator("svg.topology")).to_contain_text("2 \N{MULTIPLICATION SIGN} vm at site")
