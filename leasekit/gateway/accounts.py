@@ -105,7 +105,7 @@ async def change_user(call: Call, user: str, body: UserChange) -> User:
     elif body.password is None or body.projects is not None or body.offices is not None:
         raise forbidden(f"{call.caller.name} is no operator, and may change their own password only")
     elif user != call.caller.name or await _checked(call, user, body.old) is None:
-        raise forbidden("old: only an operator changes the password of somebody whose old one is not said")
+        raise forbidden("old: it is not the password until now")
     door = call.door
     rights(body.projects or {}, body.offices or [], [actor.name for actor in door.of_role(GUEST)])
     hashed = None if body.password is None else await door.users.hashed(body.password)

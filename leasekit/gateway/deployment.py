@@ -75,11 +75,13 @@ async def list_projects(call: Call) -> Projects:
 
 class EventsOf(OfProject, kw_only=True):
     """``all``: of brokers and sites as well, which operators and auditors may see. ``calendar``: also that something
-    has changed there, without what, as an event ``changed``: then the calendar may be another.
+    has changed there, without what, as an event ``changed``: then the calendar may be another. ``heard``: what a page
+    said when it was made; if something has happened since, an event ``missed`` says so.
     """
 
     all: bool = False
     calendar: bool = False
+    heard: str = ""
 
 
 @route("GET", "/events")
@@ -92,7 +94,7 @@ async def listen(call: Call, params: EventsOf) -> AsyncIterator[bytes]:
             return call.door.knows(call.caller) and heard == _heard(call, params)
         return False
 
-    return call.door.hub.listen(names, call.headers.get("last-event-id", ""), others, still)
+    return call.door.hub.listen(names, call.headers.get("last-event-id", ""), others, still, params.heard)
 
 
 def _heard(call: Call, params: EventsOf) -> tuple[list[str], set[str]]:

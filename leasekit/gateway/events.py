@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -51,6 +52,8 @@ ANNOUNCEMENTS_CHANGED: Final = b"event: announcements\ndata: {}\n\n"
 """That an operator has announced something, or it is announced no more."""
 DELIVERIES_CHANGED: Final = b"event: deliveries\ndata: {}\n\n"
 """That something was sent by a rule, or could not be."""
+MISSED: Final = b"event: missed\ndata: {}\n\n"
+"""That something may have happened since what was said to be heard."""
 ALIVE: Final = b": heartbeat\n\n"
 ENDED: Final = b": what you may hear has changed: ask anew, with Last-Event-ID\n\n"
 BEHIND: Final = b": you are too far behind: go on with Last-Event-ID\n\n"
@@ -206,6 +209,8 @@ class EventHub:
 
     _feeds: dict[str, ActorFeed] = attrs.field(init=False, factory=dict)
     _listeners: dict[int, Listener] = attrs.field(init=False, factory=dict)
+    count: int = attrs.field(init=False, factory=time.time_ns)
+    """How much there was to hear, of all, on top of when the gateway began."""
     _taken: trio.Event = attrs.field(init=False, factory=trio.Event)
     """Set when somebody who was far behind has taken something."""
 
@@ -243,6 +248,7 @@ class EventHub:
         """Have all hear it, when those who are far behind have taken what they were told, or were waited for. Where all
         are behind it is not their fault: the machine is slow.
         """
+        self.count += 1
         began = trio.current_time()
         while late := [one for one in self._listeners.values() if one.is_far_behind]:
             since = trio.current_time()
@@ -267,23 +273,30 @@ class EventHub:
         """Have all who listen, to a project if one is named, hear that something of the gateway's own has changed,
         which has no place in the log of an actor.
         """
+        self.count += 1
         for listener in self._listeners.values():
             if not listener.lost and (not project or project in listener.actors):
                 with suppress(trio.BrokenResourceError):  # it has gone
                     listener.hear_hint(what)
 
     async def listen(
-        self, actors: Sequence[str], last: str, others: Iterable[str] = (), still: Callable[[], bool] = lambda: True
+        self,
+        actors: Sequence[str],
+        last: str,
+        others: Iterable[str] = (),
+        still: Callable[[], bool] = lambda: True,
+        heard: str = "",
     ) -> AsyncGenerator[bytes]:
         """The events of these actors, after the one with the id ``last`` (empty: from now on), and that something has
         changed at ``others``; until whoever takes them goes, does not keep up, or that is not ``still`` what they may
-        hear.
-        """
+        hear. First that something was missed, if :attr:`count` is not what it was when they had ``heard`` all.
+        """  # fmt: skip
         seen = _positions(last)
         send, receive = trio.open_memory_channel[EventChunk | bytes](math.inf)  # `behind` bounds it
         listener = Listener(frozenset(actors), frozenset(others), send, still)
         feeds = {name: self._feeds[name] for name in actors}
         self._listeners[id(listener)] = listener
+        has_missed = heard not in ("", str(self.count))
         try:
             with trio.move_on_after(REACHED_WITHIN):  # an actor that is away is heard when it is there
                 for feed in feeds.values():
@@ -291,6 +304,8 @@ class EventHub:
             # What is heard of no actor yet is heard from here on, also by who comes back before the first event.
             seen = {**{name: feed.seq for name, feed in feeds.items() if feed.seq >= 0}, **seen}
             yield _identified(seen, b": connected\n\n")
+            if has_missed:
+                yield MISSED
             for feed in feeds.values():
                 async for data in _missed(feed, seen, listener):
                     yield data

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 from gateway.gateway_world import until
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 from web_world import XSS, Person, WebLab, ada, chromium, lab, person, visit
 
 __all__ = ["ada", "chromium", "lab", "person"]
@@ -185,3 +185,31 @@ def test_pages_of_a_phone(person: Callable[..., Person], lease: Callable[..., st
         page = who.open(path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
         who.check()
+
+
+def test_what_happens_while_a_page_is_loaded_shows(person: Callable[..., Person], ada: httpx.Client) -> None:
+    """Also what happens after the page has asked, and before it hears of what happens."""
+    lease = ada.post("/leases", json={"type": "vm", "length": "2h", "name": "short"}).json()["id"]
+    until(ada, lease, "active")
+    who = person("ada")
+
+    def late(route: Route) -> None:
+        expect(who.page.get_by_role("row").filter(has_text="short")).to_contain_text("active")
+        ada.post(f"/leases/{lease}/close", json={})
+        until(ada, lease, "closed")
+        route.continue_()
+
+    who.page.route("**/api/v1/events?*", late, times=1)
+    page = who.open("/leases")
+    expect(page.get_by_role("row").filter(has_text="short")).to_have_count(0)
+
+
+def test_an_answer_that_breaks_off_is_told(person: Callable[..., Person]) -> None:
+    """In words, with a way to try again."""
+    who = person("ada")
+    who.page.route("**/api/v1/waits*", lambda route: route.fulfill(body='{"items": [', content_type="application/json"))
+    page = who.open("/waits")
+    expect(page.locator(".refused")).to_contain_text("The answer broke off.")
+    page.unroute("**/api/v1/waits*")
+    page.get_by_role("button", name="Try again").press("Enter")
+    expect(page.locator(".empty")).to_contain_text("Nobody waits")

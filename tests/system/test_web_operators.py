@@ -69,7 +69,7 @@ def test_a_unit_is_drained_and_a_lease_evicted(person: Callable[..., Person], ad
     page.get_by_role("button", name=f"Evict from {unit}").click()
     page.get_by_role("dialog").get_by_label("Why").fill("needed elsewhere")
     page.get_by_role("dialog").get_by_role("button", name="Evict").click()
-    expect(page.locator("#notes")).to_contain_text("Done")
+    expect(page.locator("#notes")).to_contain_text(f"Lease {lease} ends, with notice.")
     assert "needed elsewhere" in str(ada.get(f"/leases/{lease}/history").json())
     page.get_by_role("button", name="Disable vm-5").click()
     page.get_by_role("dialog").get_by_label("Why").fill("it smokes")

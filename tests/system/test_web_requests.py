@@ -48,6 +48,16 @@ def test_a_request_recurs_by_keys(person: Callable[..., Person], ada: httpx.Clie
     expect(page.get_by_role("link", name="lab.2031-01-15")).to_be_visible()
     expect(page.get_by_role("row").filter(has_text="refused")).to_contain_text("Mon 13 Jan 2031")
     who.check()
+    page.get_by_label("Last day").fill("2031-03-20")
+    page.get_by_role("button", name="Try").press("Enter")
+    days, later = page.get_by_role("row").filter(has_text="2031"), page.get_by_role("button", name="Days: next page")
+    expect(days).to_have_count(20)
+    expect(days.first).to_contain_text("refused")
+    later.press("Enter")
+    expect(page.get_by_text("21 to 22 of 22")).to_be_visible()
+    expect(days).to_have_count(2)
+    expect(later).to_be_focused()
+    who.check()
     assert {one["name"] for one in ada.get("/leases?state=ticketed").json()["items"]} == {
         "", "lab.2031-01-06", "lab.2031-01-08", "lab.2031-01-15",
     }  # fmt: skip

@@ -83,9 +83,13 @@ class WebLab:
             form = {"name": name, "password": PASSWORD}
             return httpx.post(f"{self.url}/login", data=form, timeout=WITHIN_MS / 1000).cookies
         except httpx.TimeoutException as error:
-            # Where all its threads are is in the log then.
+            # Where all its threads are is in the log then; ss tells what it has not read, and what is not acknowledged.
+            port = self.url.rpartition(":")[2]
+            sockets = subprocess.run(
+                ["ss", "-tniop", f"sport = :{port} or dport = :{port}"], capture_output=True, text=True
+            )
             subprocess.run(["pkill", "-ABRT", "-f", f" up {self.file}"], check=True)
-            raise AssertionError(self.file.with_suffix(".log").read_text()[-8_000:]) from error
+            raise AssertionError(sockets.stdout + self.file.with_suffix(".log").read_text()[-8_000:]) from error
 
     def users(self) -> None:
         """Make those who log in."""

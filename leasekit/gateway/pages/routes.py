@@ -94,8 +94,8 @@ class _Pages:
                 here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
                 return RedirectResponse(f"{self.base}/login?to={quote(here, safe='')}", 303, headers=SAFE)
             menu = [one for one in PAGES if one.in_menu and (caller.sees_all or not one.office)]
-            given = dict(request.path_params)
-            return self._made("page.html", request, page=page, caller=caller, menu=menu, given=given)
+            shown: dict[str, Any] = {"page": page, "caller": caller, "menu": menu, "heard": self.door.hub.count}
+            return self._made("page.html", request, given=dict(request.path_params), **shown)
 
         return show
 

@@ -1,6 +1,6 @@
 // What one does by a page: it is done and said, or why not is; with a reason where one is asked for it.
 
-import { Problem, path, post } from "./api.js";
+import { Problem, latest, path, post } from "./api.js";
 import { button, field, fill, h } from "./dom.js";
 import { note } from "./frame.js";
 
@@ -22,6 +22,20 @@ export function refused(problem, approval) {
   if (!(problem instanceof Problem)) throw problem;
   if (approval && problem.code === "approval_needed") askApproval(problem.message.replace(/: ask for it [^:]*$/, "."), ...approval);
   else note(problem.message, { refused: true });
+}
+
+/** A load of what a page shows, of which the last one counts. That it can't be had is noted, and what is shown stays; where nothing is yet, the page says it. */
+export function shows(load) {
+  let shown = false;
+  return latest(async (last) => {
+    try {
+      await load(last);
+      shown = true;
+    } catch (problem) {
+      if (!(problem instanceof Problem) || !shown) throw problem;
+      if (last()) note(problem.message, { refused: true });
+    }
+  });
 }
 
 /** A dialog, in which a form is shown. */

@@ -1,18 +1,22 @@
 // Policies of projects, the rules by which people are told of leases, and what was sent by them.
 
 import { ask, get, here, latest, path, post, tagOf } from "./api.js";
-import { button, chip, choice, field, fill, h, table } from "./dom.js";
+import { button, chip, choice, field, fill, h, paged, table } from "./dom.js";
 import { setView, view } from "./frame.js";
 import { inputOf, read, words } from "./schema-form.js";
 import * as time from "./time.js";
 
 const done = () => h("span", { class: "hidden" }, "Do");
-const SHOWN = 200;
+const PAGE = 50;
 const POLICY_HELP = {
   longest: "From start to end, extensions included, such as 8h.", ahead: "How long before its start a lease is asked for at most.", lead: "How long before its start a lease is asked for at least.",
   most_units: "Of one lease.", recurring: "Whether leases may recur.", approve_units: "What has more units is approved first.", approve_length: "What lasts longer is approved first.",
   approvers: "Who approves beside managers, with commas between.", approve_within: "After so long what nobody has decided is over.", ask: "The URL of a service that is asked before a request is sent on.",
   asked_as: "By which protocol.", ask_within: "So long it is waited for.", fails: "Where it does not answer: open lets requests through.", hands: "Who hands a lease to a colleague: its holder or managers, managers alone, or nobody.",
+};
+const POLICY_LABELS = {
+  ahead: "Asked ahead at most", lead: "Asked ahead at least", approve_units: "Approved above, units", approve_length: "Approved above, length",
+  approve_within: "Decided within", ask: "Service asked", asked_as: "Its protocol", ask_within: "It answers within", fails: "If it is silent", hands: "Handed over by",
 };
 const text = (value) => (Array.isArray(value) ? value.join(", ") : value === true ? "yes" : value === false ? "no" : String(value));
 
@@ -39,7 +43,7 @@ export function policies(world) {
     });
     const body = () => Object.fromEntries(inputs.map(([name, input]) => [name, read(input, fields[name])]).filter(([, value]) => value !== undefined));
     world.form(`Policy of ${project}`, "Set", "The policy holds from now on.", () => ask("PUT", `/policies/${encodeURIComponent(project)}`, { body: body(), match }),
-      h("div", { class: "fields" }, inputs.map(([name, input]) => field(words(name), input, POLICY_HELP[name]))));
+      h("div", { class: "fields" }, inputs.map(([name, input]) => field(POLICY_LABELS[name] ?? words(name), input, POLICY_HELP[name]))));
   }
 
   return { place, load };
@@ -47,13 +51,13 @@ export function policies(world) {
 
 /** Who is told of what: one's own rules; a manager sees everybody's. */
 export function rules(world) {
-  const place = h("section", {}), fields = world.schemas.NotificationRuleRequest.properties;
+  const place = h("section", {}), turned = {}, fields = world.schemas.NotificationRuleRequest.properties;
 
   const load = latest(async (last) => {
     const { items } = await get("/notifications", { project: world.project });
     if (!last()) return;
     fill(place, h("h2", {}, `Rules by which people are told, ${world.project}`),
-      items.length ? table("Rules", ["Told", "To", "Of", "Before ends", "Before starts", "By", done()], items.map(row)) : h("p", { class: "dim" }, "None: nobody is told what happens to leases."),
+      items.length ? paged(turned, PAGE, "Rules", ["Told", "To", "Of", "Before ends", "Before starts", "By", done()], items, row) : h("p", { class: "dim" }, "None: nobody is told what happens to leases."),
       button("New rule…", make, { class: "do" }));
   });
 
@@ -83,7 +87,7 @@ const STATES = [["", "all"], "waiting", "done", "dead"], ORDER = ["dead", "waiti
 
 /** What was sent by these rules, waits, or was tried too often. */
 export function deliveries(world) {
-  const place = h("section", {}), list = h("div", {});
+  const place = h("section", {}), list = h("div", {}), turned = {};
   const state = () => (["waiting", "done", "dead"].includes(view().state) ? view().state : "");
   fill(place, h("h2", {}, "Deliveries"), h("div", { class: "tools" }, field("State", choice(STATES, state(), (value) => { setView({ state: value }); load(); }))), list);
 
@@ -93,8 +97,7 @@ export function deliveries(world) {
     if (!last()) return;
     const to = new Map(by.map((one) => [one.id, one.url || one.mail]));
     items.sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state));
-    fill(list, items.length ? table("Deliveries", ["What", "To", "State", "Tries", "Problem", `Next (${time.zone()})`, done()], items.slice(0, SHOWN).map((one) => row(one, to.get(one.rule) ?? ""))) : h("p", { class: "dim" }, "None."),
-      items.length > SHOWN && h("p", { class: "dim" }, `${items.length - SHOWN} more are left out.`));
+    fill(list, items.length ? paged(turned, PAGE, "Deliveries", ["What", "To", "State", "Tries", "Problem", `Next (${time.zone()})`, done()], items, (one) => row(one, to.get(one.rule) ?? "")) : h("p", { class: "dim" }, "None."));
   });
 
   function row(one, to) {

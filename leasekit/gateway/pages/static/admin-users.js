@@ -1,12 +1,12 @@
 // Who may log in, and the tokens by which programs call: what they may do, and what an operator, or who they are of, does about it.
 
 import { ask, get, here, latest, post, tagOf } from "./api.js";
-import { button, choice, field, fill, h, table } from "./dom.js";
+import { button, choice, field, fill, h, hint, paged, table } from "./dom.js";
 import { inputOf, read } from "./schema-form.js";
 import * as time from "./time.js";
 
 const ROLES = [["", "none"], "viewer", "user", "manager"];
-const OFFICES = ["operator", "auditor"];
+const OFFICES = ["operator", "auditor"], PAGE = 50;
 const at = (text) => (text ? time.moment(Date.parse(text)) : "–");
 const done = () => h("span", { class: "hidden" }, "Do");
 const of = (name) => `/users/${encodeURIComponent(name)}`;
@@ -21,7 +21,7 @@ function rightsFields(world, given = { projects: {}, offices: [] }) {
   const known = [...new Set([...world.projects, ...Object.keys(given.projects)])];
   const roles = known.map((project) => [project, choice(ROLES, given.projects[project] ?? "", null, { name: `role-${project}` })]);
   const offices = OFFICES.map((name) => h("input", { type: "checkbox", value: name, checked: given.offices.includes(name) }));
-  const place = h("fieldset", {}, h("legend", {}, "May"),
+  const place = h("fieldset", {}, h("legend", {}, "May", " ", hint("May", "A viewer looks, a user leases, a manager approves as well. An operator may do everything, an auditor see everything.")),
     h("div", { class: "fields" }, roles.map(([project, input]) => field(project, input))),
     h("p", {}, offices.map((box) => h("label", { class: "check" }, box, box.value))));
   const read = () => ({
@@ -35,13 +35,13 @@ const password = (name, autocomplete) => h("input", { type: "password", name, au
 
 /** Local users: an operator's to make, change and remove; everybody else sees, and changes the password of, themselves. */
 export function users(world) {
-  const place = h("section", {});
+  const place = h("section", {}), turned = {};
 
   const load = latest(async (last) => {
     const { items } = await get("/users"), match = tagOf("/users");
     if (!last()) return;
     fill(place, h("h2", {}, "Users"),
-      items.length ? table("Users", ["Name", "May", `Since (${time.zone()})`, done()], items.map((one) => row(one, match))) : h("p", { class: "dim" }, here.seesAll ? "None." : "You are no local user: you log in elsewhere, or by a token."),
+      items.length ? paged(turned, PAGE, "Users", ["Name", "May", `Since (${time.zone()})`, done()], items, (one) => row(one, match)) : h("p", { class: "dim" }, here.seesAll ? "None." : "You are no local user: you log in elsewhere, or by a token."),
       here.operates && button("Add user…", add, { class: "do" }));
   });
 
@@ -108,14 +108,14 @@ export function announcements(world) {
 
 /** Tokens: one's own; who sees all sees everybody's. */
 export function tokens(world) {
-  const place = h("section", {});
+  const place = h("section", {}), turned = {};
 
   const load = latest(async (last) => {
     const { items } = await get("/tokens");
     if (!last()) return;
     items.sort((a, b) => Date.parse(b.created) - Date.parse(a.created));
     fill(place, h("h2", {}, "Tokens"),
-      items.length ? table("Tokens", ["For", "Of", "May", `Made (${time.zone()})`, "Good until", "Last used", done()], items.map(row)) : h("p", { class: "dim" }, "None."),
+      items.length ? paged(turned, PAGE, "Tokens", ["For", "Of", "May", `Made (${time.zone()})`, "Good until", "Last used", done()], items, row) : h("p", { class: "dim" }, "None."),
       button("New token…", make, { class: "do" }));
   });
 

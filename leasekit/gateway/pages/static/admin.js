@@ -40,7 +40,6 @@ await page(async (place) => {
 
   /** Each part for itself: one that can't be shown leaves the others. */
   async function load() {
-    const name = document.activeElement?.getAttribute("aria-label");
     await Promise.all(parts.map(async (one) => {
       try {
         await one.load();
@@ -49,8 +48,6 @@ await page(async (place) => {
         note(problem.message, { refused: true });
       }
     }));
-    // The button that was pressed is another one now.
-    if (name && document.activeElement === document.body) [...place.querySelectorAll("button")].find((one) => one.getAttribute("aria-label") === name)?.focus();
   }
 
   const soon = gently(load);

@@ -48,7 +48,11 @@ export async function ask(method, path, { query = {}, body, signal, key, match }
     if (error.name === "AbortError") throw error;
     throw new Problem(0, { detail: "The gateway does not answer." });
   }
-  const told = await answer.json().catch(() => ({}));
+  const told = await answer.json().catch((error) => {
+    if (error.name === "AbortError") throw error;
+    if (answer.ok) throw new Problem(0, { detail: "The answer broke off." });
+    return {};
+  });
   if (answer.status === 401) over();
   if (!answer.ok) throw new Problem(answer.status, told);
   if (method === "GET") tags.set(path, answer.headers.get("ETag"));
@@ -84,15 +88,19 @@ const RETRY = 1000, HIDDEN = 60_000;
 const HINTS = ["announcements", "approvals", "deliveries", "waits"];
 let source = null;
 
-/** Have `heard` called with each transition (null: of others, who don't say what), hints told to the window, and `again` when the connection is there again after it was lost. */
+/** Have `heard` called with each transition (null: of others, who don't say what), hints told to the window, and `again` where something may have been missed. */
 export function listen(query, heard, again) {
   let lost = false, hidden = 0;
+  const missed = () => {
+    again();
+    for (const hint of HINTS) window.dispatchEvent(new Event(hint));
+  };
   document.getElementById("live").hidden = false;
   const connect = () => {
-    source = new EventSource(meta.api + "/events" + asQuery(query));
+    source = new EventSource(meta.api + "/events" + asQuery({ ...query, heard: meta.heard }));
     source.onopen = () => {
       live("live", "live");
-      if (lost) again();
+      if (lost) missed();
       lost = false;
     };
     source.onerror = () => {
@@ -102,6 +110,7 @@ export function listen(query, heard, again) {
     };
     source.addEventListener("transition", (event) => heard(JSON.parse(event.data)));
     source.addEventListener("changed", () => heard(null));
+    source.addEventListener("missed", missed); // while the page was loaded
     for (const hint of HINTS) source.addEventListener(hint, () => window.dispatchEvent(new Event(hint)));
   };
   connect();

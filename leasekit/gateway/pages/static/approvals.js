@@ -1,18 +1,19 @@
 // What waits to be approved, with what a broker would answer to it now, and what was decided; approved, refused and withdrawn.
 
-import { Dialog, did, whyForm } from "./acts.js";
-import { Problem, gently, get, here, latest, listen, path, post } from "./api.js";
-import { button, chip, choice, empty, field, fill, h, table } from "./dom.js";
-import { note, page, setView, view } from "./frame.js";
+import { Dialog, did, shows, whyForm } from "./acts.js";
+import { Problem, gently, get, here, listen, path, post } from "./api.js";
+import { button, chip, choice, empty, field, fill, h, paged } from "./dom.js";
+import { page, setView, view } from "./frame.js";
 import { verdict } from "./lease-actions.js";
 import { daysOf, outcome, showDays } from "./recurring.js";
+import { words } from "./schema-form.js";
 import * as time from "./time.js";
 
 const STATES = [["pending", "waits"], ["approving", "being approved"], ["approved", "approved"], ["refused", "refused"], ["withdrawn", "withdrawn"], ["expired", "too late"], ["all", "all"]];
 const KINDS = { pending: "waits", approving: "waits", approved: "granted", refused: "refused" };
-const TRIED = 30, SHOWN = 200;
+const TRIED = 20, PAGE = 50;
 const INSTANTS = ["start", "end", "deferrable_until"];
-const LABELS = { every: "on", begin: "at", finish: "to", until: "last day", zone: "zone of the hours", each: "those that can be had" };
+const LABELS = { every: "On", begin: "At", finish: "To", until: "Last day", zone: "Zone of the hours", each: "Those that can be had" };
 const dialog = new Dialog();
 
 await page(async (place) => {
@@ -24,32 +25,25 @@ await page(async (place) => {
   const list = h("div", {});
   const state = () => (STATES.some(([value]) => value === view().state) ? view().state : "pending");
   const project = () => (projects.includes(view().project) ? view().project : "");
-  const chosen = (name) => (value) => { setView({ [name]: value }); load(); };
+  const chosen = (name) => (value) => { setView({ [name]: value }); turned.from = 0; tried = TRIED; load(); };
   fill(place, h("div", { class: "tools" },
     projects.length > 1 && field("Project", choice([["", "all"], ...projects], project(), chosen("project"))),
     field("State", choice(STATES, state(), chosen("state")))), list, dialog.place);
-  let refocus = false;
+  const turned = {};
+  let refocus = false, tried = TRIED;
 
-  const load = latest(async (last) => {
-    let items, policies;
-    try {
-      [{ items }, { items: policies }] = await Promise.all([get("/approvals", { project: project(), state: state() === "all" ? "" : state() }), get("/policies")]);
-    } catch (problem) {
-      if (!(problem instanceof Problem)) throw problem;
-      note(problem.message, { refused: true });
-      return;
-    }
+  const load = shows(async (last) => {
+    const [{ items }, { items: policies }] = await Promise.all([get("/approvals", { project: project(), state: state() === "all" ? "" : state() }), get("/policies")]);
     if (!last()) return;
     const approvers = new Map(policies.map((one) => [one.project, one.policy.approvers ?? []]));
     const waits = items.filter((one) => one.state === "pending"), over = items.filter((one) => one.state !== "pending").reverse();
-    const cards = waits.slice(0, TRIED).map((one) => card(one, approvers.get(one.project) ?? []));
+    const cards = waits.slice(0, tried).map((one) => card(one, approvers.get(one.project) ?? []));
     const focused = document.activeElement, name = focused.getAttribute("aria-label"), had = refocus || list.contains(focused);
     refocus = false;
     fill(list,
       cards.map((one) => one.place),
-      waits.length > TRIED && h("p", { class: "dim" }, `${waits.length - TRIED} more wait: they are shown when these are decided.`),
-      over.length > 0 && table("Decided", [`When (${time.zone()})`, "What", "Asked for by", "State", "By", "Lease"], over.slice(0, SHOWN).map(row)),
-      over.length > SHOWN && h("p", { class: "dim" }, `${over.length - SHOWN} older ones are left out.`),
+      waits.length > tried && button(`${waits.length - tried} more wait: show ${Math.min(TRIED, waits.length - tried)}`, () => { tried += TRIED; load(); }),
+      over.length > 0 && paged(turned, PAGE, "Decided", [`When (${time.zone()})`, "What", "Asked for by", "State", "By", "Lease"], over, row),
       !items.length && empty(state() === "pending" ? "Nothing waits to be approved." : "There is none."));
     if (had) ([...list.querySelectorAll("button")].find((one) => one.getAttribute("aria-label") === name) ?? list.querySelector("h2, .empty p, .scrolls"))?.focus();
     // One after the other: a broker has others to answer as well.
@@ -127,7 +121,7 @@ function brief({ asked }) {
 function details(asked) {
   const said = (name, value) => (INSTANTS.includes(name) ? time.moment(Date.parse(value)) : value === true ? "yes" : typeof value === "object" ? JSON.stringify(value) : String(value));
   const { request, ...days } = asked.series ?? { request: asked.request ?? asked.extend ?? asked.modify };
-  return Object.entries({ ...request, ...(asked.series && { every: "", begin: "", finish: "", until: "", zone: "UTC" }), ...days }).filter(([, value]) => value !== null && value !== "").map(([name, value]) => [h("dt", {}, LABELS[name] ?? name.replaceAll("_", " ")), h("dd", {}, said(name, value))]);
+  return Object.entries({ ...request, ...(asked.series && { every: "", begin: "", finish: "", until: "", zone: "UTC" }), ...days }).filter(([, value]) => value !== null && value !== "").map(([name, value]) => [h("dt", {}, LABELS[name] ?? words(name)), h("dd", {}, said(name, value))]);
 }
 
 /** The path and the body by which one learns what would be answered. */

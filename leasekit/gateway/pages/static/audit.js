@@ -21,7 +21,7 @@ await page(async (place) => {
   const row = (one) => [h("time", { datetime: one.at }, time.moment(Date.parse(one.at), true)), one.values.who ?? "", one.values.what ?? "", one.event, one.lease && (projects.includes(of) ? h("a", { class: "whole", href: path(`leases/${encodeURIComponent(one.lease)}`, { project: of }) }, one.lease) : h("code", {}, one.lease))];
   fill(place,
     h("div", { class: "tools" }, options.length > 1 && field("Of", choice(options, of, (value) => { setView({ of: value, cursor: "" }); location.reload(); }))),
-    told.items.length ? table("Commands", [`When (${time.zone()})`, "Who", "By", "What", "Lease"], told.items.map(row)) : empty("Nobody has commanded anything."),
+    told.items.length ? table("Commands", [`When (${time.zone()})`, "Who", "Way", "What", "About"], told.items.map(row)) : empty("Nobody has commanded anything."),
     h("div", { class: "buttons" }, shown.cursor && button("First page", () => { setView({ cursor: "" }); location.reload(); }), told.next && button("Next page", () => { setView({ cursor: told.next }, true); location.reload(); })));
   window.addEventListener("popstate", () => location.reload());
 });

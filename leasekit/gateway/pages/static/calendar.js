@@ -169,7 +169,7 @@ class Calendar {
   beside(heading, ...content) {
     this.reserving?.stop();
     this.reserving = null;
-    this.picked = null;
+    this.picked = this.turn = null;
     this.side.hidden = false;
     this.frame.hidden = false;
     fill(this.side, h("header", {}, h("h2", {}, heading), button("×", () => this.away(), { class: "quiet", "aria-label": "Put away" })), content);
@@ -178,7 +178,7 @@ class Calendar {
   away() {
     this.reserving?.stop();
     this.reserving = null;
-    this.picked = null;
+    this.picked = this.turn = null;
     this.side.hidden = true;
     if (view().view === "table") this.frame.hidden = true;
     this.chart.select(null);
@@ -252,7 +252,7 @@ class Calendar {
       lease = await get(`/leases/${encodeURIComponent(id)}`, { project: this.project });
     } catch (problem) {
       if (problem.status === undefined) throw problem;
-      this.beside("Lease", h("p", {}, problem.message));
+      if (this.picked === id) this.beside("Lease", h("p", {}, problem.message));
       return;
     }
     if (this.picked !== id) return;
@@ -283,14 +283,17 @@ class Calendar {
       return;
     }
     this.endDrag();
+    this.beside("Change", h("p", { class: "loading" }, "Loading…"));
+    const turn = (this.turn = {});
     let lease;
     try {
       lease = await get(`/leases/${encodeURIComponent(bar.lease)}`, { project: this.project });
     } catch (problem) {
       if (problem.status === undefined) throw problem;
-      note(problem.message, { refused: true });
+      if (this.turn === turn) this.beside("Change", h("p", {}, problem.message));
       return;
     }
+    if (this.turn !== turn) return; // one has gone on to something else
     // A bar is as exact as one sees: what was not dragged stays as the lease has it.
     const wished = {};
     if (start !== bar.start) wished.start = start;

@@ -36,6 +36,11 @@ function release() {
   for (const [parent, children] of later) fill(parent, ...children);
 }
 
+const NEXT = [".scrolls", "input, select, textarea", "button"];
+
+/** What tells an element that can have the focus from others. */
+const called = (one) => one.getAttribute("aria-label") || one.name || one.textContent;
+
 /** Have an element hold these children, in the place of those that it had; not before a press on one of those is over. */
 export function fill(parent, ...children) {
   if (pressed && parent.contains(pressed)) {
@@ -43,8 +48,11 @@ export function fill(parent, ...children) {
     return parent;
   }
   later.delete(parent);
+  const had = document.activeElement !== parent && parent.contains(document.activeElement) ? document.activeElement : null;
   parent.replaceChildren();
   add(parent, children);
+  // What is drawn anew keeps the focus where it was; where that is gone, it is at what came in its place.
+  if (had) ([...parent.querySelectorAll(had.localName)].find((one) => called(one) === called(had)) ?? NEXT.map((each) => parent.querySelector(each)).find(Boolean))?.focus({ preventScroll: true });
   return parent;
 }
 
@@ -89,6 +97,21 @@ export function table(caption, columns, rows, attributes = {}) {
     h("table", attributes, h("caption", { class: attributes.shown ? "" : "hidden" }, caption),
       h("thead", {}, h("tr", {}, columns.map((one) => h("th", { scope: "col" }, one)))),
       h("tbody", {}, rows.map((cells) => (cells instanceof Node ? cells : h("tr", {}, cells.map((cell) => h("td", {}, cell))))))));
+}
+
+/** A table that shows so many of its `items` at a time, each as `row` makes it: from `at.from` on, which is kept where it is drawn anew. */
+export function paged(at, size, caption, columns, items, row, attributes = {}) {
+  const last = Math.floor(Math.max(0, items.length - 1) / size) * size;
+  const list = h("div", {}), shown = h("span", { class: "dim", role: "status" });
+  const turn = (by) => {
+    at.from = Math.max(0, Math.min((at.from ?? 0) + by, last));
+    fill(list, table(caption, columns, items.slice(at.from, at.from + size).map(row), attributes));
+    shown.textContent = `${at.from + 1} to ${Math.min(at.from + size, items.length)} of ${items.length}`;
+    for (const [one, end] of [[before, at.from === 0], [after, at.from === last]]) one.setAttribute("aria-disabled", String(end));
+  };
+  const before = button("‹", () => turn(-size), { "aria-label": `${caption}: page before` }), after = button("›", () => turn(size), { "aria-label": `${caption}: next page` });
+  turn(0);
+  return items.length > size ? h("div", {}, list, h("div", { class: "buttons" }, before, shown, after)) : list;
 }
 
 /** What is said where there is nothing, with what would change that. */

@@ -88,7 +88,7 @@ export function extendForm(lease, done) {
   const units = h("input", { type: "number", min: 1, value: lease.units, name: "units", required: true });
   const victims = members(lease, () => tries());
   const body = () => ({
-    length: length.value.replaceAll(" ", ""), units: Number(units.value),
+    length: length.value.replaceAll(" ", ""), units: Number(units.value) === lease.units ? undefined : Number(units.value), // it may have others by now
     victims: Number(units.value) < lease.units ? victims.chosen() : [],
   });
   const tries = () => {
@@ -128,7 +128,7 @@ export function changeForm(lease, done, wished = {}) {
     victims: Number(units.value) < lease.units ? victims.chosen() : [],
   });
   const later = () => begun && Date.parse(body().end) > Date.parse(lease.end) && body().units === undefined;
-  const call = () => (later() ? [`${of(lease)}/extend`, { end: body().end, units: lease.units }] : [`${of(lease)}/modify`, body()]);
+  const call = () => (later() ? [`${of(lease)}/extend`, { end: body().end }] : [`${of(lease)}/modify`, body()]);
   const tries = () => {
     victims.place.hidden = !(Number(units.value) < lease.units && lease.members?.length);
     const asked = body();

@@ -1,13 +1,14 @@
 // The leases of a project: their states, why, when they end; many are extended or closed at once.
 
-import { Dialog } from "./acts.js";
-import { all, gently, get, latest, listen, path } from "./api.js";
-import { h, fill, button, choice, chip, empty, table, field } from "./dom.js";
-import { note, page, setView, view } from "./frame.js";
+import { Dialog, shows } from "./acts.js";
+import { all, gently, get, listen, path } from "./api.js";
+import { h, fill, button, choice, chip, empty, paged, field } from "./dom.js";
+import { page, setView, view } from "./frame.js";
 import { OVER, closeForm, extendMany, extendForm, goesOn, title } from "./lease-actions.js";
 import * as time from "./time.js";
 
 const STATES = [["", "going on"], ["all", "all, also over"], ["active", "active"], ["ticketed", "ticketed"], ["nascent", "asked for"], ["failed", "failed"], ["closed", "closed"]];
+const PAGE = 100, turned = {};
 const chosen = new Set();
 const dialog = new Dialog();
 let leases = [], place, list;
@@ -21,27 +22,20 @@ await page(async (into) => {
     return;
   }
   const project = projects.includes(shown.project) ? shown.project : projects[0];
-  const search = h("input", { type: "search", placeholder: "name, id, type, site", "aria-label": "Find", value: shown.find ?? "", on: { input: () => { setView({ find: search.value }); show(); } } });
+  const search = h("input", { type: "search", placeholder: "name, id, type, site", "aria-label": "Find", value: shown.find ?? "", on: { input: () => { setView({ find: search.value }); turned.from = 0; show(); } } });
   list = h("div", {});
   fill(place, h("div", { class: "tools" },
     projects.length > 1 && field("Project", choice(projects, project, (value) => { setView({ project: value }); location.reload(); })),
-    field("State", choice(STATES, shown.state ?? "", (value) => { setView({ state: value }); load(); })),
+    field("State", choice(STATES, shown.state ?? "", (value) => { setView({ state: value }); turned.from = 0; load(); })),
     search,
     h("span", { class: "right" }),
     button("Extend…", () => dialog.open(extendMany(marked(), close)), { id: "extend-many", disabled: true }),
     button("Close…", () => dialog.open(closeForm(marked(), close)), { id: "close-many", disabled: true, class: "danger" }),
     h("a", { class: "button do", href: path("request", { project: projects.length > 1 ? project : "" }) }, "Request")), list, dialog.place);
 
-  const load = latest(async (last) => {
+  const load = shows(async (last) => {
     const state = view().state ?? "", over = state === "all" || OVER.includes(state);
-    let found;
-    try {
-      found = await all("/leases", { project, all: over, state: state === "all" ? "" : state });
-    } catch (problem) {
-      if (problem.status === undefined) throw problem;
-      note(problem.message, { refused: true });
-      return;
-    }
+    const found = await all("/leases", { project, all: over, state: state === "all" ? "" : state });
     if (!last()) return;
     leases = found.sort((a, b) => OVER.includes(a.state) - OVER.includes(b.state) || Date.parse(a.end) - Date.parse(b.end));
     show();
@@ -71,9 +65,7 @@ function show() {
     fill(list, leases.length ? empty("No lease fits what you look for.") : empty("No leases. What is free is in the calendar.", h("a", { class: "button do", href: path("calendar") }, "Calendar")));
     return marks();
   }
-  const focus = document.activeElement?.id;
-  fill(list, table("Leases", [h("span", { class: "hidden" }, "Choose"), "Lease", "State", h("span", { class: "number" }, "Units"), "Type", "Site", `Term (${time.zone()})`, "Ends", h("span", { class: "hidden" }, "Do")], found.map(row)));
-  if (focus) document.getElementById(focus)?.focus();
+  fill(list, paged(turned, PAGE, "Leases", [h("span", { class: "hidden" }, "Choose"), "Lease", "State", h("span", { class: "number" }, "Units"), "Type", "Site", `Term (${time.zone()})`, "Ends", h("span", { class: "hidden" }, "Do")], found, row));
   marks();
   count();
   return undefined;

@@ -1,11 +1,11 @@
 // A request that recurs: on which days, at which hours, and what became, or would become, of each of them.
 
 import { path } from "./api.js";
-import { chip, choice, field, fill, h, table } from "./dom.js";
+import { chip, choice, field, fill, h, paged } from "./dom.js";
 import * as time from "./time.js";
 
 const DAYS = [["mon", "Mon"], ["tue", "Tue"], ["wed", "Wed"], ["thu", "Thu"], ["fri", "Fri"], ["sat", "Sat"], ["sun", "Sun"]];
-const KINDS = { possible: "granted" };
+const KINDS = { possible: "granted" }, ORDER = ["refused", "waits", "possible", "granted"], PAGE = 20;
 
 /** What a request that recurs can't say: its days say when, and they are a group of their own. */
 export const NOT_OF_SERIES = ["length", "end", "deferrable_until", "after", "join_after", "proceed", "group", "group_size", "keepalive"];
@@ -83,7 +83,7 @@ export function showDays(place, answer, project, tried) {
   fill(place, h("p", {}, outcome(answer, tried)), daysOf(answer, project));
 }
 
-/** The days of a series, each with what became of it, and those that were left out. */
+/** The days of a series, those that can't be had first, each with what became of it, and those that were left out. */
 export function daysOf({ days, skipped, past = [] }, project) {
   const more = [
     ["Site", (day) => day.site],
@@ -93,6 +93,6 @@ export function daysOf({ days, skipped, past = [] }, project) {
   return [
     skipped.length > 0 && h("p", {}, `Left out, as clocks skip these hours: ${skipped.join(", ")}.`),
     past.length > 0 && h("p", {}, `Left out, as they had begun before it was approved: ${past.join(", ")}.`),
-    table("Days", [`When (${time.zone()})`, "Answer", ...more.map(([word]) => word)], days.map((day) => [
-      time.term(Date.parse(day.start), Date.parse(day.end)), chip(day.status, KINDS[day.status] ?? day.status), ...more.map(([, cell]) => cell(day) || "")]))];
+    paged({}, PAGE, "Days", [`When (${time.zone()})`, "Answer", ...more.map(([word]) => word)], ORDER.flatMap((status) => days.filter((day) => day.status === status)), (day) => [
+      time.term(Date.parse(day.start), Date.parse(day.end)), chip(day.status, KINDS[day.status] ?? day.status), ...more.map(([, cell]) => cell(day) || "")])];
 }

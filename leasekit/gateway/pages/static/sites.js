@@ -2,13 +2,13 @@
 
 import { Dialog, did, whyForm } from "./acts.js";
 import { Problem, ask, gently, get, here, latest, listen, path, post } from "./api.js";
-import { button, chip, choice, empty, field, fill, h, table } from "./dom.js";
+import { button, chip, choice, empty, field, fill, h, paged, table } from "./dom.js";
 import { note, page, setView, view } from "./frame.js";
 import * as time from "./time.js";
 
 const at = (text) => (text ? time.moment(Date.parse(text)) : "–");
 const FAR = Date.parse("2200-01-01");
-const dialog = new Dialog();
+const PAGE = 100, turned = {}, dialog = new Dialog();
 let site;
 
 await page(async (place) => {
@@ -20,9 +20,9 @@ await page(async (place) => {
   }
   site = sites.includes(view().site) ? view().site : sites[0];
   const all = h("section", {}), units = h("section", {}), windows = h("section", {}), given = h("section", {}), peers = h("section", {});
-  const find = h("input", { type: "search", "aria-label": "Find units", placeholder: "unit, type, state", value: view().find ?? "", on: { input: () => { setView({ find: find.value }); showUnits(); } } });
+  const find = h("input", { type: "search", "aria-label": "Find units", placeholder: "unit, type, state", value: view().find ?? "", on: { input: () => { setView({ find: find.value }); turned.from = 0; showUnits(); } } });
   fill(place,
-    h("div", { class: "tools" }, sites.length > 1 && field("Site", choice(sites, site, (value) => { site = value; setView({ site: value }); load(); })), find,
+    h("div", { class: "tools" }, sites.length > 1 && field("Site", choice(sites, site, (value) => { site = value; turned.from = 0; setView({ site: value }); load(); })), find,
       h("span", { class: "right" }), here.operates && button("Maintenance…", () => dialog.open(maintenanceForm(shown.units)), { class: "do" })),
     all, units, windows, given, peers, dialog.place);
   const shown = {};
@@ -60,7 +60,7 @@ await page(async (place) => {
   function showUnits() {
     const words = (view().find ?? "").toLowerCase();
     const found = shown.units.filter((one) => [one.unit, one.type, one.state, one.reason, one.lease].some((text) => (text ?? "").toLowerCase().includes(words)));
-    fill(units, h("h2", {}, "Units"), found.length ? table("Units", ["Unit", "Type", "State", "Lease", "Attributes", "Power", "Failures", h("span", { class: "hidden" }, "Do")], found.slice(0, 1000).map(unitRow)) : empty("No unit fits."));
+    fill(units, h("h2", {}, "Units"), found.length ? paged(turned, PAGE, "Units", ["Unit", "Type", "State", "Lease", "Attributes", "Power", "Failures", h("span", { class: "hidden" }, "Do")], found, unitRow) : empty("No unit fits."));
   }
 
   function unitRow(one) {
@@ -71,9 +71,9 @@ await page(async (place) => {
       h("td", {}, h("span", { class: "group" }, button("Log", () => log(one.unit), { "aria-label": `Log of ${one.unit}` }),
         here.operates && [one.state === "out" || one.state === "disabled"
           ? button("Enable", () => done(`${one.unit} is in service.`, () => post(`/sites/units/${encodeURIComponent(one.unit)}/enable`, {}, { site })), { "aria-label": `Enable ${one.unit}` })
-          : button("Disable…", () => dialog.open(why(`Take ${one.unit} out of service?`, "Disable", (reason) => post(`/sites/units/${encodeURIComponent(one.unit)}/disable`, { reason }, { site }))), { "aria-label": `Disable ${one.unit}` }),
-        one.lease && button("Move…", () => dialog.open(why(`Give lease ${one.lease} another unit than ${one.unit}?`, "Move", (reason) => post(`/sites/units/${encodeURIComponent(one.unit)}/move`, { reason }, { site }))), { "aria-label": `Move ${one.unit}` }),
-        one.lease && button("Evict…", () => dialog.open(why(`End lease ${one.lease}, with notice?`, "Evict", (reason) => post(`/sites/leases/${encodeURIComponent(one.lease)}/evict`, { reason }, { site }))), { "aria-label": `Evict from ${one.unit}` })])));
+          : button("Disable…", () => dialog.open(why(`Take ${one.unit} out of service?`, "Disable", `${one.unit} is out of service.`, (reason) => post(`/sites/units/${encodeURIComponent(one.unit)}/disable`, { reason }, { site }))), { "aria-label": `Disable ${one.unit}` }),
+        one.lease && button("Move…", () => dialog.open(why(`Give lease ${one.lease} another unit than ${one.unit}?`, "Move", `Lease ${one.lease} gets another unit.`, (reason) => post(`/sites/units/${encodeURIComponent(one.unit)}/move`, { reason }, { site }))), { "aria-label": `Move ${one.unit}` }),
+        one.lease && button("Evict…", () => dialog.open(why(`End lease ${one.lease}, with notice?`, "Evict", `Lease ${one.lease} ends, with notice.`, (reason) => post(`/sites/leases/${encodeURIComponent(one.lease)}/evict`, { reason }, { site }))), { "aria-label": `Evict from ${one.unit}` })])));
   }
 
   function showWindows() {
@@ -101,7 +101,7 @@ await page(async (place) => {
     await load();
   }
 
-  const why = (words, verb, doing) => whyForm(words, verb, (reason) => done("Done.", () => doing(reason)), () => dialog.close());
+  const why = (words, verb, said, doing) => whyForm(words, verb, (reason) => done(said, () => doing(reason)), () => dialog.close());
 
   function maintenanceForm(list) {
     const types = [...new Set(list.map((one) => one.type))];

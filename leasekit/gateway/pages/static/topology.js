@@ -1,9 +1,9 @@
 // Topologies: sites and the bandwidth between them, as two tables and a drawing of both; what would be planned, and what is leased.
 
-import { did } from "./acts.js";
-import { Problem, gently, get, latest, listen, path, post } from "./api.js";
+import { did, shows } from "./acts.js";
+import { Problem, gently, get, listen, path, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, table } from "./dom.js";
-import { asList, note, ofList, page, setView, view } from "./frame.js";
+import { asList, ofList, page, setView, view } from "./frame.js";
 import { Trying } from "./lease-actions.js";
 import * as time from "./time.js";
 
@@ -134,15 +134,8 @@ await page(async (place) => {
     if (await did("It is planned and leased, all or nothing.", () => post("/topologies", { request: request() }, { project }))) await load();
   }
 
-  const load = latest(async (last) => {
-    let items;
-    try {
-      items = await get("/topologies", { project });
-    } catch (problem) {
-      if (!(problem instanceof Problem)) throw problem;
-      note(problem.message, { refused: true });
-      return;
-    }
+  const load = shows(async (last) => {
+    const items = await get("/topologies", { project });
     if (!last()) return;
     fill(list, items.length > 0 && [h("h2", {}, "Topologies"), table("Topologies", ["Id", "State", `Term (${time.zone()})`, "Why", done()], items.map(row))]);
   });

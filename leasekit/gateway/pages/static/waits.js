@@ -1,9 +1,9 @@
 // For what one waits: what would have to fit, between when, and the window that was found.
 
-import { did } from "./acts.js";
-import { Problem, gently, get, latest, listen, path, post } from "./api.js";
+import { did, shows } from "./acts.js";
+import { gently, get, listen, path, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, table } from "./dom.js";
-import { note, page, setView, view } from "./frame.js";
+import { page, setView, view } from "./frame.js";
 import * as time from "./time.js";
 
 const KINDS = { waiting: "waits", free: "granted", over: "refused" };
@@ -18,15 +18,8 @@ await page(async (place) => {
   const project = () => (projects.includes(view().project) ? view().project : projects[0]);
   fill(place, projects.length > 1 && h("div", { class: "tools" }, field("Project", choice(projects, project(), (value) => { setView({ project: value }); load(); }))), list);
 
-  const load = latest(async (last) => {
-    let items;
-    try {
-      ({ items } = await get("/waits", { project: project() }));
-    } catch (problem) {
-      if (!(problem instanceof Problem)) throw problem;
-      note(problem.message, { refused: true });
-      return;
-    }
+  const load = shows(async (last) => {
+    const { items } = await get("/waits", { project: project() });
     if (!last()) return;
     fill(list, items.length
       ? table("Waiting list", ["What", "For", `Between (${time.zone()})`, "Who", "State", "It would fit at", h("span", { class: "hidden" }, "Do")], items.reverse().map(row))
