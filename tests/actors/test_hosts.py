@@ -251,6 +251,7 @@ def test_all_machines_of_a_host_that_dies_come_back(tmp_path: Path) -> None:
         assert not world.command("site", "unit.fail", unit=host).error
         world.pass_time(MINUTE)
         assert hosts(world, lease).total() == 10 and host not in hosts(world, lease)
+        assert not world.command("site", "unit.enable", unit=host).error
     check_room(world)
 
 
