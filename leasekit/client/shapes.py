@@ -266,11 +266,16 @@ class KeptLease(Struct, kw_only=True):
 
 
 class SlotSearch(RequestBody):
-    """What is to fit, for how long, and between which instants (not said: from now on, for 30 days)."""
+    """What is to fit, for how long, and between which instants (not said: from now on, for 30 days). With ``sites`` and
+    the ``links`` between them, as a topology has them, all of these are to fit at once; ``type``, ``units`` and
+    ``filter`` are then those of a site that doesn't say its own.
+    """
 
     type: Word
     length: Span
     units: Count = 1
+    sites: Annotated[list[dict[Word, Any]], Meta(max_length=16)] = []
+    links: Annotated[list[dict[Word, Any]], Meta(max_length=32)] = []
     start: At | None = None
     end: At | None = None
     filter: Words = ""
@@ -281,7 +286,7 @@ class SlotSearch(RequestBody):
 
 class Slot(Struct, kw_only=True):
     """A window in which it fits; it may begin at ``latest`` at the latest. A request for ``start`` would be granted
-    now.
+    now. ``members``: where the sites and links of a topology would be.
     """
 
     start: At
@@ -289,16 +294,19 @@ class Slot(Struct, kw_only=True):
     latest: At
     site: str
     broker: str
+    members: dict[str, list[str]] = {}
 
 
 class Slots(Struct, kw_only=True):
     """Windows in order of their start, and what stands in the way before the first one: so many units are ``short`` at
-    the start that was asked for, and these ``leases`` of the project have some until then.
+    the start that was asked for, and these ``leases`` of the project have some until then. ``reason``: why there is no
+    window for a topology.
     """
 
     items: list[Slot]
     short: int = 0
     leases: list[str] = []
+    reason: str = ""
 
 
 class Wait(Struct, kw_only=True):

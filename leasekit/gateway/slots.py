@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from leasekit.client.shapes import Slot, Slots, SlotSearch
 from leasekit.core.properties import NEEDS, as_properties, read_amount
-from leasekit.core.time import DAY, Duration
+from leasekit.core.time import DAY, Duration, Instant
 from leasekit.gateway.actors import ActorConnection, RefusedError
 from leasekit.gateway.callers import USER
 from leasekit.gateway.door import BROKER, GatewayDoor
 from leasekit.gateway.instants import instant, moment, span
 from leasekit.gateway.leases import OfProject
+from leasekit.gateway.policies import TOPOLOGY_PLAN
 from leasekit.gateway.routing import Call, route, unprocessable
+from leasekit.gateway.topologies import checked_topology
 
+PLANNED: Final = "planned"
 AHEAD: Final[Duration] = 30 * DAY
 """How far ahead is looked, unless it is said."""
 
@@ -21,7 +25,8 @@ AHEAD: Final[Duration] = 30 * DAY
 @route("POST", "/slots")
 async def find_slots(call: Call, params: OfProject, body: SlotSearch) -> Slots:
     """Find the first windows in which it fits, over all sites that the project may ask. What is named is granted if it
-    is asked for at once and nobody else came first.
+    is asked for at once and nobody else came first. With `sites` and `links` each window is a plan of the broker's for
+    all of them.
     """
     return await search(call.door, call.door.project(call.caller, params.project, USER), body)
 
@@ -33,6 +38,8 @@ async def search(door: GatewayDoor, guest: ActorConnection, body: SlotSearch) ->
     end = instant(body.end) or start + AHEAD
     if end - start < length:
         raise unprocessable("end: expected at least the length after the start")
+    if body.sites or body.links:
+        return await _topologies(door, guest, body, start, end - length)
     try:
         needs = tuple(sorted((name, read_amount(name, much)) for name, much in body.needs.items()))
     except ValueError as error:
@@ -51,6 +58,46 @@ async def search(door: GatewayDoor, guest: ActorConnection, body: SlotSearch) ->
         short=min((one["short"] for _, one in answers), default=body.units),
         leases=[lease for _, one in answers for lease in one["leases"]],
     )
+
+
+async def _topologies(
+    door: GatewayDoor, guest: ActorConnection, body: SlotSearch, start: Instant, last: Instant
+) -> Slots:
+    """Windows for sites and links at once, none of which overlap: those that the first broker plans that can. Raises
+    ``LeasekitError``.
+    """
+    if body.needs or body.site:
+        raise unprocessable("needs, site: found one of them beside sites and links, which say their own")
+    own = {"type": body.type, "units": body.units, "filter": body.filter}
+    asked = {"sites": [{**own, **one} for one in body.sites], "links": body.links, "duration": body.length}
+    refused, reason, items = list[RefusedError](), "", list[Slot]()
+    for broker in door.of_role(BROKER):
+        while len(items) < body.limit and start <= last:
+            request = checked_topology({**asked, "est": start, "lst": last})
+            plan = partial(guest.command, TOPOLOGY_PLAN, {"request": request, "broker": broker.name})
+            try:
+                found = await door.unless_away(plan)
+            except RefusedError as error:
+                refused.append(error)
+                break
+            if found["status"] != PLANNED:
+                reason = found["reason"]
+                break
+            items.append(_planned(found))
+            start = found["term"][1]
+        if items:
+            return Slots(items=items)
+    if refused and not reason:
+        raise refused[0]
+    return Slots(items=[], reason=reason)
+
+
+def _planned(plan: dict[str, Any]) -> Slot:
+    members: dict[str, list[str]] = {}
+    for part in plan["parts"]:
+        members.setdefault(part["member"], []).append(part["site"])
+    start, end = map(moment, plan["term"])
+    return Slot(start=start, end=end, latest=start, site="", broker=plan["broker"], members=members)
 
 
 async def _answers(door: GatewayDoor, asked: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

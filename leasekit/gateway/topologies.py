@@ -61,11 +61,16 @@ def _arguments(body: WantedTopologyPlan) -> dict[str, Any]:
                 raise unprocessable(f"request.{name}: found {found[name]!r:.60}, expected an instant") from None
     if "est" in found and "lst" not in found:
         found["lst"] = found["est"]
+    return {"request": checked_topology(found, "request."), "broker": body.broker}
+
+
+def checked_topology(request: dict[str, Any], where: str = "") -> dict[str, Any]:
+    """The request, which is one. Raises :class:`ProblemError` with what is wrong, ``where`` before each path."""
     try:
-        read_topology(found)
+        read_topology(request)
     except SettingsError as error:
-        raise unprocessable("; ".join(f"request.{line.lstrip('.')}" for line in error.errors)) from None
-    return {"request": found, "broker": body.broker}
+        raise unprocessable("; ".join(f"{where}{line.lstrip('.')}" for line in error.errors)) from None
+    return request
 
 
 def _told(answer: Mapping[str, Any], kind: type) -> Any:

@@ -39,7 +39,7 @@ def test_windows_are_those_that_are_granted(user: httpx.Client, stranger: httpx.
 def test_what_never_fits_has_no_window(user: httpx.Client, viewer: httpx.Client) -> None:
     """More units than there are, filters that nothing fits, types of nobody, terms that are too short."""
     assert user.post("/slots", json={"type": "vm", "units": 7, "length": "1h"}).json() == {
-        "items": [], "short": 1, "leases": []
+        "items": [], "short": 1, "leases": [], "reason": ""
     }  # fmt: skip
     none = user.post("/slots", json={"type": "vm", "length": "1h", "filter": "rack == b"}).json()
     assert (none["items"], none["short"]) == ([], 1)

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from cli_daemons import running, site_and_broker
-from gateway_world import INVENTORY, GatewayUnderTest
+from gateway_world import INVENTORY, GatewayUnderTest, until
 
 from leasekit.config.load import load
 
@@ -59,6 +59,37 @@ def test_a_topology_is_planned_leased_and_closed(user: httpx.Client, stranger: h
     assert stranger.post(f"/topologies/{name}/close", json={}).status_code == 404
     assert user.post(f"/topologies/{name}/close", json={"reason": "done"}).status_code == 200
     assert user.get("/topologies").json() == []
+
+
+def test_windows_for_a_topology(user: httpx.Client) -> None:
+    """Each is a plan that is granted if it is asked for; why there is none is told, and what is wrong by its path."""
+    start = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=30)
+    search = {
+        "type": "vm", "units": 4, "length": "1h", "limit": 2, "start": start.isoformat(),
+        "end": (start + timedelta(hours=4)).isoformat(), "sites": [{"id": "lab"}],
+    }  # fmt: skip
+    busy = {"type": "vm", "units": 3, "start": start.isoformat(), "length": "1h"}
+    taken = user.post("/leases", json=busy).json()["id"]
+    until(user, taken, "ticketed")
+    found = user.post("/slots", json=search).json()
+    windows = [(datetime.fromisoformat(one["start"]) - start, one["members"]) for one in found["items"]]
+    assert windows == [(timedelta(hours=hours), {"lab": ["site"]}) for hours in (1, 2)]
+    first = found["items"][0]["start"]
+    asked = wish(4, est=first, sites=[{"id": "lab", "type": "vm", "units": 4}])
+    made = user.post("/topologies", json={"request": asked}).json()["topology"]
+    begins = settled(user, made, "committed")["term"][0]
+    assert datetime.fromisoformat(begins) == datetime.fromisoformat(first)
+    none = user.post("/slots", json={**search, "units": 7}).json()
+    assert (none["items"], bool(none["reason"])) == ([], True), none
+    for body, words in (
+        ({"sites": [{"id": "lab", "colour": "red"}]}, "sites[0].colour"),
+        ({"links": [{"from": "lab", "to": "moon", "bw": 1}]}, "links"),
+        ({"site": "site"}, "needs, site"),
+    ):
+        answer = user.post("/slots", json={**search, **body})
+        assert (answer.status_code, words in answer.json()["detail"]) == (422, True), answer.text
+    assert user.post(f"/topologies/{made}/close", json={}).status_code == 200
+    assert user.post(f"/leases/{taken}/close", json={}).status_code == 200
 
 
 def test_what_is_wrong_with_a_topology_is_named(user: httpx.Client, viewer: httpx.Client) -> None:
