@@ -286,7 +286,7 @@ def test_a_series_is_approved_while_the_gateway_is_killed(tmp_path: Path) -> Non
 
 
 def test_an_operator_makes_changes_and_removes_a_user(person: Callable[..., Person], lab: WebLab) -> None:
-    """The rights that are ticked are those that there are; what has ended has ended."""
+    """The rights that are ticked are those that there are; what has ended has ended, and an open page says so."""
     who = person("olga")
     page = who.open("/admin")
     who.check()
@@ -298,7 +298,7 @@ def test_an_operator_makes_changes_and_removes_a_user(person: Callable[..., Pers
     who.check()
     dialog.get_by_role("button", name="Add").click()
     expect(page.get_by_role("dialog")).to_contain_text("password: found 5 characters")
-    dialog.get_by_label("Password", exact=True).fill("long enough, is it")
+    dialog.get_by_label("Password", exact=True).fill(PASSWORD)
     dialog.get_by_role("button", name="Add").click()
     expect(page.get_by_role("dialog")).to_contain_text("expected 1 to 64 letters")
     dialog.get_by_label("Name", exact=True).fill("nina")
@@ -306,12 +306,15 @@ def test_an_operator_makes_changes_and_removes_a_user(person: Callable[..., Pers
     dialog.get_by_role("button", name="Add").click()
     row = users.get_by_role("row").filter(has_text="nina")
     expect(row).to_contain_text("viewer of alpha")
+    hers = person("nina").open("/leases")
+    expect(hers.locator("#live")).to_have_text("live")
     page.get_by_role("button", name="Rights of nina").click()
     dialog.get_by_label("alpha").select_option("")
     dialog.get_by_label("auditor").check()
     dialog.get_by_role("button", name="Change").click()
     expect(row).to_contain_text("auditor")
     expect(row).not_to_contain_text("alpha")
+    expect(hers.locator("#over")).to_contain_text("The session is over.")
     page.get_by_role("button", name="Password of nina").click()
     dialog.get_by_label("New password", exact=True).fill("quite another one")
     dialog.get_by_role("button", name="Change").click()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
@@ -67,10 +68,14 @@ def test_a_unit_is_drained_and_a_lease_evicted(person: Callable[..., Person], ad
     page = who.open("/sites")
     unit = members[0]["unit"]
     page.get_by_role("button", name=f"Evict from {unit}").click()
-    page.get_by_role("dialog").get_by_label("Why").fill("needed elsewhere")
-    page.get_by_role("dialog").get_by_role("button", name="Evict").click()
-    expect(page.locator("#notes")).to_contain_text(f"Lease {lease} ends, with notice.")
-    assert "needed elsewhere" in str(ada.get(f"/leases/{lease}/history").json())
+    soon = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Why").fill("needed elsewhere")
+    dialog.get_by_label("When (UTC)", exact=True).fill(soon)
+    dialog.get_by_role("button", name="Evict").click()
+    expect(page.locator("#notes")).to_contain_text(f"Lease {lease} ends then; its holder is told.")
+    told = ada.get(f"/leases/{lease}").json()
+    assert (told["state"], told["end"][:16]) == ("active", soon) and "needed elsewhere" in told["reason"]
     page.get_by_role("button", name="Disable vm-5").click()
     page.get_by_role("dialog").get_by_label("Why").fill("it smokes")
     page.get_by_role("dialog").get_by_role("button", name="Disable").click()

@@ -61,11 +61,11 @@ export function passingDialog() {
   return dialog;
 }
 
-/** A form that asks why, and then does it. */
-export function whyForm(words, verb, doing, away, kind = "danger") {
+/** A form that asks why, and what else there are `fields` for, and then does it. */
+export function whyForm(words, verb, doing, away, kind = "danger", ...fields) {
   const reason = h("input", { name: "reason", maxlength: 2000, autocomplete: "off" });
   return h("form", { on: { submit: (event) => { event.preventDefault(); doing(reason.value); } } },
-    h("p", {}, words), field("Why", reason),
+    h("p", {}, words), field("Why", reason), fields,
     h("div", { class: "buttons" }, h("button", { class: kind, type: "submit" }, verb), button("Cancel", away)));
 }
 

@@ -106,13 +106,15 @@ export function listen(query, heard, again) {
     source.onerror = () => {
       lost = true;
       live("away", "away, trying again");
-      if (source.readyState === EventSource.CLOSED) setTimeout(connect, RETRY);
+      if (source.readyState === EventSource.CLOSED) setTimeout(comeBack, RETRY);
     };
     source.addEventListener("transition", (event) => heard(JSON.parse(event.data)));
     source.addEventListener("changed", () => heard(null));
     source.addEventListener("missed", missed); // while the page was loaded
     for (const hint of HINTS) source.addEventListener(hint, () => window.dispatchEvent(new Event(hint)));
   };
+  // An event source hides why it was refused: what asks the API as all else does says that the session is over.
+  const comeBack = () => get("/me").catch(() => {}).then(() => document.getElementById("over") || connect());
   connect();
   window.addEventListener("pagehide", () => source.close());
   // A browser has few connections to a host: a page that nobody sees gives its own back.

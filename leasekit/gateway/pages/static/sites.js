@@ -73,7 +73,7 @@ await page(async (place) => {
           ? button("Enable", () => done(`${one.unit} is in service.`, () => post(`/sites/units/${encodeURIComponent(one.unit)}/enable`, {}, { site })), { "aria-label": `Enable ${one.unit}` })
           : button("Disable…", () => dialog.open(why(`Take ${one.unit} out of service?`, "Disable", `${one.unit} is out of service.`, (reason) => post(`/sites/units/${encodeURIComponent(one.unit)}/disable`, { reason }, { site }))), { "aria-label": `Disable ${one.unit}` }),
         one.lease && button("Move…", () => dialog.open(why(`Give lease ${one.lease} another unit than ${one.unit}?`, "Move", `Lease ${one.lease} gets another unit.`, (reason) => post(`/sites/units/${encodeURIComponent(one.unit)}/move`, { reason }, { site }))), { "aria-label": `Move ${one.unit}` }),
-        one.lease && button("Evict…", () => dialog.open(why(`End lease ${one.lease}, with notice?`, "Evict", `Lease ${one.lease} ends, with notice.`, (reason) => post(`/sites/leases/${encodeURIComponent(one.lease)}/evict`, { reason }, { site }))), { "aria-label": `Evict from ${one.unit}` })])));
+        one.lease && button("Evict…", () => dialog.open(evictForm(one.lease)), { "aria-label": `Evict from ${one.unit}` })])));
   }
 
   function showWindows() {
@@ -102,6 +102,13 @@ await page(async (place) => {
   }
 
   const why = (words, verb, said, doing) => whyForm(words, verb, (reason) => done(said, () => doing(reason)), () => dialog.close());
+
+  function evictForm(lease) {
+    const when = h("input", { type: "datetime-local", name: "at" });
+    const evict = (reason) => done(when.value ? `Lease ${lease} ends then; its holder is told.` : `Lease ${lease} ends.`,
+      () => post(`/sites/leases/${encodeURIComponent(lease)}/evict`, { reason, ...(when.value && { at: time.iso(time.fromInput(when.value)) }) }, { site }));
+    return whyForm(`End lease ${lease}?`, "Evict", evict, () => dialog.close(), "danger", field(`When (${time.zone()})`, when, "Empty: now."));
+  }
 
   function maintenanceForm(list) {
     const types = [...new Set(list.map((one) => one.type))];
