@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from polling import PATIENCE, poll
@@ -160,12 +161,23 @@ def test_a_cluster_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "--dask: found 'nonsense://x', where no Dask scheduler answers" in capsys.readouterr().err
 
 
-SEEDED = LAB.replace('horizon = "2d"', 'horizon = "1d"\nseeds = 3').replace("[2, 4, 6]", "[2, 6]")
+SEEDED = (
+    LAB.replace('horizon = "2d"', 'horizon = "1d"\nseeds = 3')
+    .replace("[2, 4, 6]", "[2, 6]")
+    .replace("plot = [", 'plot = [{ kind = "runs", x = "lab.node.used", y = "web.unserved" }, ')
+)
 
 
-def test_each_run_has_each_seed(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """What two sizes with three seeds come to: the summary, and its folder."""
+    folder = tmp_path_factory.mktemp("seeded")
+    return run_file(lab(folder, SEEDED), folder / "out"), folder / "out"
+
+
+def test_each_run_has_each_seed(seeded: tuple[dict[str, Any], Path]) -> None:
     """Two sizes, three seeds: six runs, two means, each with the interval that its three values have."""
-    summary = run_file(lab(tmp_path, SEEDED), tmp_path / "out")
+    summary, _ = seeded
     assert [run["run"] for run in summary["runs"]] == [f"nodes {n} seed {s}" for n in (2, 6) for s in (0, 1, 2)]
     assert [one["set"] for one in summary["means"]] == [{"actor.lab.inventory.0.units": n} for n in (2, 6)]
     (small, _) = summary["means"]
@@ -178,14 +190,14 @@ def test_each_run_has_each_seed(tmp_path: Path) -> None:
     assert bought[0]["unserved"] == pytest.approx(sum(values) / 3)
 
 
-def test_one_table_has_all_runs(tmp_path: Path) -> None:
+def test_one_table_has_all_runs(seeded: tuple[dict[str, Any], Path]) -> None:
     """A row for each run, as CSV and as Parquet, written after each run."""
     import polars
 
-    summary = run_file(lab(tmp_path, SEEDED), tmp_path / "out")
-    with (tmp_path / "out" / "runs.csv").open(newline="") as file:
+    summary, out = seeded
+    with (out / "runs.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    frame = polars.read_parquet(tmp_path / "out" / "runs.parquet")
+    frame = polars.read_parquet(out / "runs.parquet")
     assert frame.height == len(rows) == 6 and frame.columns == list(rows[0])
     for row, other, run in zip(rows, frame.iter_rows(named=True), summary["runs"], strict=True):
         assert float(row["web.unserved"]) == other["web.unserved"] == run["guests"]["web"]["unserved"]
@@ -219,17 +231,14 @@ def test_no_log(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").glob("*transitions*"))
 
 
-def test_any_column_against_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_any_column_against_another(
+    tmp_path: Path, seeded: tuple[dict[str, Any], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     """A picture of two columns, with the interval over seeds; a column that is not there is named, with what is."""
-    picture = '{ kind = "runs", x = "lab.node.used", y = "web.unserved" }'
-    text = SEEDED[: SEEDED.index("plot = ")] + f"plot = [{picture}]\n"
-    run_file(lab(tmp_path, text), tmp_path / "out")
-    drawn = (tmp_path / "out" / "runs.svg").read_text()
+    drawn = (seeded[1] / "runs.svg").read_text()
     assert "web.unserved" in drawn and "LineCollection" in drawn, "bars of errors"
-    assert (
-        main.run(["emulate", str(lab(tmp_path, text.replace("web.uns", "web.unns"))), "--out", str(tmp_path / "o")])
-        == 1
-    )
+    text = SEEDED.replace("web.uns", "web.unns").replace("seeds = 3\n", "")
+    assert main.run(["emulate", str(lab(tmp_path, text)), "--out", str(tmp_path / "o")]) == 1
     assert "plot runs: y: found 'web.unnserved', expected one of" in capsys.readouterr().err
     assert (tmp_path / "o" / "summary.json").exists()
 

@@ -55,6 +55,8 @@ OF_ONE_TURN = {
     "GivesWhatIsNot": MadeTurn(size=3, types=("vm", "host"), there=False),
 }
 """Those whose fault shows in a single turn that is made by hand, and in which: with half as much it is not there."""
+REPLAYED = {*{row[2]: row[0] for row in reversed(MISFITS)}.values(), *OF_ONE_TURN}
+"""Those whose case is replayed: the first of each check, and single turns. A replay starts two processes."""
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +86,9 @@ def test_built_in_mappers_pass(name: str, role: str, cases: int, sizes: tuple[in
 
 @pytest.mark.parametrize(("name", "role", "what", "text"), MISFITS, ids=[row[0] for row in MISFITS])
 def test_misfits_are_found(name: str, role: str, what: str, text: str, tmp_path: Path) -> None:
-    """Each fault is found under its own check and told in one line; its case is small, and shows it when replayed."""
+    """Each fault is found under its own check and told in one line; its case is small. Of each check, one case shows
+    the fault when it is replayed.
+    """
     limit = 0.2 if name == "Loops" else 60  # a machine that is busy is no fault of the others'
     cases, sizes = (3, SIZES[:2]) if name in OF_ONE_TURN else (40, SIZES[:1])
     subject = Subject(
@@ -100,8 +104,9 @@ def test_misfits_are_found(name: str, role: str, what: str, text: str, tmp_path:
         assert found.case == OF_ONE_TURN[name]
     recorded = read_case(write_case(tmp_path, subject, found))
     assert (recorded.check, recorded.role, recorded.played) == (what, role, found.case)
-    again = replay(subject, recorded.played)
-    assert [(fault.check, fault.case) for fault in again.faults] == [(what, found.case)]
+    if name in REPLAYED:
+        again = replay(subject, recorded.played)
+        assert [(fault.check, fault.case) for fault in again.faults] == [(what, found.case)]
 
 
 def test_a_loop_that_nothing_interrupts_is_killed() -> None:
