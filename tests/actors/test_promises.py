@@ -355,6 +355,19 @@ def test_a_lease_ends_when_it_has_run_for_as_long_as_it_may(world: DeployedWorld
     assert world.lease("web", other)["state"] == "active"
 
 
+def test_a_lease_of_a_site_that_is_no_peer_ends_when_the_site_is_one_again(world: DeployedWorld) -> None:
+    """It goes on while nobody can be told, which is said once."""
+    first = victim(world, max_run="20m", notice="2m")
+    since, site = world.broker("upper").leases[first].terms.since, world.broker("upper").peers["site"]
+    world.command("upper", "peer.remove", name="site")
+    world.run_until(since + 25 * MINUTE)
+    assert world.lease("batch", first)["state"] == "active"
+    assert sum("run for as long as it may" in error for error in world.broker("upper").errors) == 1
+    assert not world.command("upper", "peer.add", name="site", role="authority", key=site.key.hex()).error
+    world.run_until(since + 29 * MINUTE)
+    assert world.lease("batch", first)["state"] == "closed"
+
+
 def test_a_fixed_start_has_its_ticket_as_soon_as_sites_agree(world: DeployedWorld) -> None:
     """It can't start earlier."""
     first = victim(world)

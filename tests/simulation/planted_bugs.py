@@ -36,7 +36,7 @@ from leasekit.actors.guest.requests import LeaseChanges, LeaseRequests, Slices
 from leasekit.actors.guest.topologies import LeasedTopologies
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel
-from leasekit.actors.peering import Peering
+from leasekit.actors.peering import Keyring, Peering
 from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.claims import SiteClaims, SiteDelegations
@@ -309,6 +309,16 @@ BUGS: Final[dict[str, Bug]] = {
             "self._on[name])\n    return [lease for lease in there if lease.awaits_mapper and name in lease.places]",
             "self._on[name] if id_ in self._leases)\n    return [lease for lease in there if name in lease.places]",
         ),
+    ),
+    # -- keys
+    "a peer's old key counts no more once it has another": Bug(
+        Peering, "_succeed", "former=former[:FORMER_MAX]", "former=()"
+    ),
+    "an actor that has another key knows nothing of what its old one holds": Bug(
+        Keyring, "own_among", "former is not None and former[1] > self._kernel.now", "False"
+    ),
+    "a key that was followed by another may name a successor again": Bug(
+        Peering, "_succeed", "old=known.key", "old=known.former[0][0] if known.former else known.key"
     ),
     # -- claims
     "signatures are not checked": Bug(Ed25519, "verify", "if len(signature)", "return True\n    if len(signature)"),

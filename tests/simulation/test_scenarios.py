@@ -34,7 +34,9 @@ def test_seeds_draw_all_there_is() -> None:
     assert {store for one in drawn for store in one.stores.values()} == {"sqlite"}
     operations = [operation.do for one in drawn for operation in one.operations]
     assert {*MALICE, *FORGERY, *TAMPERING, "crash", "full", "step_beyond", "reclaim", "overdelegate"} <= set(operations)
-    assert {"drain", "evict", "move", "sleep", "leap", "odd", "wordy", "ahead", *FILES} <= set(operations)
+    assert {"drain", "evict", "move", "sleep", "leap", "odd", "wordy", "ahead", "rotate", "forget", *FILES} <= set(
+        operations
+    )
 
 
 def test_nobody_gets_more_than_there_is() -> None:
@@ -63,6 +65,8 @@ def test_nobody_gets_more_than_there_is() -> None:
             "crowd",
             "early",
             "ahead",
+            "rotate",
+            "forget",
             *FILES,
         )
         own = [operation for operation in one.operations if operation.do not in more]

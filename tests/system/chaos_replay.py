@@ -46,7 +46,7 @@ class Replay:
         self.checkers = Checkers(
             ROLES.__getitem__,
             self.clocks.__getitem__,
-            world.key,
+            lambda name: (world.key(name),),
             now=lambda: self._latest,
             comes_late=lambda sender, lease: AGAIN if (sender, lease) in self._late else "",
             sites={site: {"vm": UNITS} for site in SITES},

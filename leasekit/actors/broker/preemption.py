@@ -28,7 +28,7 @@ from leasekit.core.mappers import Grant, Preempt, Price
 from leasekit.core.protocol.messages import NEW, Truncated
 from leasekit.core.reasons import Code, Reason, clip, mark, of_mapper
 from leasekit.core.requests import REQUEUE, Options, parse_options
-from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant, Term
+from leasekit.core.time import INSTANT_MAX, MINUTE, SECOND, Duration, Instant, Term
 from leasekit.core.timetable import Shortfall
 
 HAND_OVER: Final[Duration] = 10 * SECOND
@@ -110,7 +110,10 @@ class Preemption:
         self._granted.notice(lease, lease.claims[-1], at, by.because(reason))
 
 
-@keeps(volatile="_untold")
+TOLD_AGAIN: Final[Duration] = MINUTE
+"""After so long it is tried again to end a lease early whose site is no peer, and can't be told: it may come back."""
+
+
 @attrs.define(eq=False)
 class LongestRuns:
     """Preemptible leases that have run for as long as they may: as they say, and no longer than ``max_run`` (0: there
@@ -120,17 +123,15 @@ class LongestRuns:
     _kernel: Kernel
     _preemption: Preemption
     _max_run: Duration
-    _untold: set[str] = attrs.field(factory=set, init=False)
-    """Leases whose sites could not be told."""
 
     def due_at(self, lease: BrokerLease) -> Instant | None:
         """When such a lease is to hear that it ends."""
         last = lease.claims[-1]
         longest = min(filter(None, (lease.terms.max_run, self._max_run)), default=0)
-        if not longest or not last.preemptible or lease.is_noticed or lease.id in self._untold:
+        if not longest or not last.preemptible or lease.is_noticed:
             return None
         end = lease.terms.since + longest
-        return end - lease.terms.notice if end < last.until else None
+        return max(end - lease.terms.notice, lease.told_again) if end < last.until else None
 
     def due(self, lease: BrokerLease) -> None:
         """End it, if its time has come."""
@@ -142,8 +143,9 @@ class LongestRuns:
         try:
             self._preemption.end(lease, at, why, self._preemption.told(lease, at, why))
         except CommandError as error:
-            self._untold.add(lease.id)
-            self._kernel.complain(f"a lease has run for as long as it may, and goes on to the end of its term: {error}")
+            if lease.told_again < 0:
+                self._kernel.complain(f"a lease has run for as long as it may, and goes on until that is told: {error}")
+            lease.told_again = self._kernel.now + TOLD_AGAIN
         self._kernel.touch(lease)
 
 

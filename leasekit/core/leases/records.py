@@ -620,7 +620,7 @@ class BrokerLease(SentRecord):
     """The broker's record of a lease (:mod:`.broker`). ``waits`` is the request that waits for the mapper, ``number``
     that of the last one seen, ``key`` the holder's when it first asked. ``looked`` is when its sites were last asked
     whether its claims were redeemed. ``terms`` are those on which it can be ended early, ``ending`` what came of that,
-    ``room`` what others make for it.
+    ``room`` what others make for it, ``told_again`` when it is tried again to end it, if its site could not be told.
     """
 
     id: str
@@ -645,6 +645,7 @@ class BrokerLease(SentRecord):
     room: MadeRoom = NO_ROOM
 
     defer_reason: Reason | None = volatile()
+    told_again: Instant = volatile(-1)
 
     machine = broker.MACHINE
     is_ticketed = StateIn(broker.TICKETED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from leasekit.core.mappers import EMPTY_CLASSES
@@ -32,7 +32,7 @@ class Checkers:
         self,
         role: Callable[[str], str],
         clock: Callable[[str], Instant],
-        key: Callable[[str], bytes],
+        keys: Callable[[str], Sequence[bytes]],
         *,
         now: Callable[[], Instant],
         comes_late: Callable[[str, str], str],
@@ -51,7 +51,7 @@ class Checkers:
         class_of: Callable[[str, str], bytes] = lambda site, unit: b"",
         attributes: Mapping[bytes, Properties] = EMPTY_CLASSES,
     ) -> None:
-        """``role``, ``clock`` and ``key`` of an actor by its name; ``now`` is everybody's time.
+        """``role``, ``clock`` and ``keys``, all that it has had, of an actor by its name; ``now`` is everybody's time.
 
         ``comes_late(sender, lease)`` says of an update that is sent long after it was decided: :data:`AGAIN`, it was
         lost with the actor and is made again, so that what was free then is no news any more; :data:`WAITED`, it waited
@@ -72,13 +72,13 @@ class Checkers:
         self.blames = BlameChecker(tuple(sites))
         self.power = PowerChecker(tuple(sites))
         self.claims = ClaimChecker()
-        self.grants = GrantChecker(self.claims, tuple(sites), clock, key, defer_max)
-        self.honour = HonourChecker(self.claims, key, rogue)
+        self.grants = GrantChecker(self.claims, tuple(sites), clock, keys, defer_max)
+        self.honour = HonourChecker(self.claims, keys, rogue)
         self.messages = MessageChecker(self._announced, clock, retention, hostile_tag)
         self.guests = GuestChecker(guests, clock, leave_time)
         self.reasons = ReasonChecker(self.claims, tuple(sites), guests, clock, rogue=is_rogue)
         self.orders = OrderChecker(guests)
-        self.brokers = BrokerRefusals(self.claims, fcfs, tuple(sites), clock, key, attributes)
+        self.brokers = BrokerRefusals(self.claims, fcfs, tuple(sites), clock, keys, attributes)
         self.sites = SiteRefusals(self.units, sites, first_fit, clock, class_of)
         self.words = WordChecker(tuple(sites), guests)
         self.hosts = HostChecker()

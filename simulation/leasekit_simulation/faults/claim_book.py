@@ -114,9 +114,9 @@ class ClaimChecker(Listening):
         self.joined = 0
         """How many grants were tickets that go on from each other, over more than one delegation."""
         self.children: dict[bytes, dict[bytes, Given]] = {}
-        self.chains: dict[tuple[bytes, str], list[bytes]] = {}
+        self.chains: dict[tuple[str, str], list[bytes]] = {}
         """The claims of each renewal chain, by who holds it, in order."""
-        self._chain_of: dict[bytes, tuple[bytes, str]] = {}
+        self._chain_of: dict[bytes, tuple[str, str]] = {}
         self.sources: dict[bytes, Source] = {}
         self._cuts: dict[tuple[str, str, str, int], bytes] = {}
         self.issued: dict[bytes, Given] = {}
@@ -137,7 +137,7 @@ class ClaimChecker(Listening):
         if leaf.digest in self.sources:
             return
         self.sources[leaf.digest] = Source(leaf, chain[0].issuer, message.delegation, message.number)
-        renewals = self._chain_of[leaf.digest] = (leaf.holder, message.renewal_of or message.delegation)
+        renewals = self._chain_of[leaf.digest] = (receiver, message.renewal_of or message.delegation)
         self.chains.setdefault(renewals, []).append(leaf.digest)
         self._offered[message.delegation] = message.number
         self._withheld.pop(message.delegation, None)  # that was of one that is over: of this nothing is withheld yet
@@ -340,7 +340,7 @@ class ClaimChecker(Listening):
         """What was given of a claim, and of the others of its chain: where one stands in the place of another, what was
         given of both counts.
         """
-        chain = self.chains.get(self._chain_of.get(digest, (b"", "")), [digest])
+        chain = self.chains.get(self._chain_of.get(digest, ("", "")), [digest])
         return [given for one in chain for given in self.children.get(one, {}).values()]
 
     def _check(self, parent: Claim, leaf: Claim, replaced: bytes = b"") -> None:
@@ -434,10 +434,10 @@ class HonourChecker(Listening):
 
     kind = "claims"
 
-    def __init__(self, claims: ClaimChecker, key: Callable[[str], bytes], rogue: bytes = b"") -> None:
+    def __init__(self, claims: ClaimChecker, keys: Callable[[str], Sequence[bytes]], rogue: bytes = b"") -> None:
         """``rogue`` is the key of a broker that gives away more than it has."""
         super().__init__()
-        self._claims, self._key, self._rogue = claims, key, rogue
+        self._claims, self._keys, self._rogue = claims, keys, rogue
         self._honoured: dict[bytes, dict[bytes, Claim]] = {}
         self.sends = {LeaseUpdate: self._lease_update, Relinquished: self._relinquished}
         self._used: dict[bytes, str] = {}
@@ -460,13 +460,13 @@ class HonourChecker(Listening):
             return
         self.contracts[contract.digest] = message.lease
         what = f"{sender} makes lease {message.lease} of {receiver} of claim {contract.subject.hex()[:8]}"
-        must(contract.signer == self._key(sender), f"{what}, and another signs for it")
+        must(contract.signer in self._keys(sender), f"{what}, and another signs for it")
         given = self._claims.issued.get(contract.subject)
         must(given is not None, f"{what}, which no broker has given")
         assert given is not None
-        must(given.claim.holder == self._key(receiver), f"{what}, which is held by somebody else")
+        must(given.claim.holder in self._keys(receiver), f"{what}, which is held by somebody else")
         source = self._claims.sources.get(given.claim.parent)
-        must(source is not None and source.site == self._key(sender), f"{what}, which is of another site")
+        must(source is not None and source.site in self._keys(sender), f"{what}, which is of another site")
         assert source is not None
         other = self._used.setdefault(contract.subject, message.lease)
         must(other == message.lease, f"{what}, which was redeemed for {other}")
@@ -509,15 +509,15 @@ class GrantChecker(Listening):
         claims: ClaimChecker,
         sites: Iterable[str],
         clock: Callable[[str], Instant],
-        key: Callable[[str], bytes],
+        keys: Callable[[str], Sequence[bytes]],
         defer_max: Duration = INSTANT_MAX,
     ) -> None:
         """``claims`` hears everything before this one does; ``defer_max`` is how long brokers may put off what does not
         say how long.
         """
         super().__init__()
-        self._claims, self._clock, self._key, self._defer_max = claims, clock, key, defer_max
-        self._sites = {key(name): name for name in sites}
+        self._claims, self._clock, self._defer_max = claims, clock, defer_max
+        self._sites, self._keys = tuple(sites), keys
         self.sends = {TicketUpdate: self._ticket_update, Truncated: self._truncated}
         self.receives = {RequestTicket: self._request}
         self._seen: set[bytes] = set()
@@ -571,7 +571,7 @@ class GrantChecker(Listening):
             must(start <= latest, f"{what} from {start} on, which is of use up to {latest}")
 
     def _check_site(self, root: bytes, options: Options, message: TicketUpdate, what: str) -> None:
-        site = self._sites.get(root, "")
+        site = next((name for name in self._sites if root in self._keys(name)), "")
         must(site == message.site, f"{what} at {message.site}, and the ticket is of {site or 'no site'}")
         must(site not in options.exclude_sites, f"{what} at {site}, which its guest has excluded")
 

@@ -47,7 +47,8 @@ FAULTS: Final[Sequence[str]] = (
     "delegation changed", "inventory changed", "reload", "reload waits", "inventory grows", "inventory shrinks",
     "file gives another number", "delegation handed over", "odd words", "malice: odd words",
     "ticketed lease modified", "unit added", "unit removed", "host changed", "unit as the file says again",
-    "operation: ahead", "units planned", "lease gets what was planned",
+    "key changed", "peer forgotten", "not said: forgotten", "operation: ahead",
+    "units planned", "lease gets what was planned",
     "delegation renewed", "tickets that go on from each other",
 )  # fmt: skip
 """The vocabulary of faults."""

@@ -104,6 +104,9 @@ class Network(Population):
         if link is not None:
             link.send(sender, data, self.clock(sender))
             return
+        if self.scenario.forgets and not self.knows(sender, receiver):
+            self.mark("not said: forgotten")
+            return
         fate = self.fate(sender, receiver)
         for delay in fate.delays:
             self._deliver(sender, receiver, data, self.now + delay)

@@ -66,6 +66,8 @@ class FaultyNode(Node):
     stuck_wait: Duration = 0
     rereads: bool = False
     """Whether its file says something that it has not taken yet."""
+    stopped: bool = False
+    """Whether its operator has stopped it, who will start it again."""
     running: set[tuple[int, str]] = attrs.Factory(set)
     """The numbers and units of actions that an earlier actor on this store began, and that go on."""
 
@@ -98,6 +100,8 @@ class Population(FailingWorld):
         self.scheme: Scheme = ED25519 if scenario.signed else UNSIGNED
         self.names = (*scenario.actors, HOSTILE, ROGUE)
         self._identities: dict[str, Signer] = {name: self._make_identity(name) for name in self.names}
+        self._first_keys = {name: signer.public for name, signer in self._identities.items()}
+        self._formers: dict[str, list[tuple[Signer, Instant]]] = {}
         self._moods: dict[str, Mood] = {}
         self._folder: Path | None = None
         self.sizes: dict[tuple[str, str], int] = {}
@@ -111,9 +115,14 @@ class Population(FailingWorld):
     # -- who is there ------------------------------------------------------------------------------------------
 
     def _make_identity(self, name: str) -> Signer:
-        if not self.scenario.signed:
-            return UnsignedIdentity(name)
-        return Keypair(sha256(f"leasekit simulation {self.scenario.seed} {name}".encode()).digest())
+        """The key pair of a name: an actor's first key has its own, the next ones, and an impostor's, others."""
+        pair = Keypair(sha256(f"leasekit simulation {self.scenario.seed} {name}".encode()).digest())
+        if self.scenario.signed:
+            return pair
+        unsigned = UnsignedIdentity(name)
+        if self.scenario.forgets:  # operators can say keys only that could sign
+            unsigned.public = pair.public
+        return unsigned
 
     def identity(self, name: str) -> Signer:
         """What an actor signs with."""
@@ -128,16 +137,39 @@ class Population(FailingWorld):
         """The public key of an actor of this world."""
         return self._identities[name].public
 
+    def keys(self, name: str) -> tuple[bytes, ...]:
+        """The public keys that an actor has had, the latest first."""
+        return (self.key(name), *(signer.public for signer, _ in self.formers(name)[::-1]))
+
+    def formers(self, name: str) -> list[tuple[Signer, Instant]]:
+        """What an actor signed with before, the latest last, and until when that is honoured."""
+        return self._formers.get(name, [])
+
+    def next_identity(self, name: str) -> Signer:
+        """The key pair that follows an actor's."""
+        return self._make_identity(f"{name}, key {len(self.formers(name)) + 2}")
+
+    def impostor(self, name: str) -> Signer:
+        """A key pair of somebody who pretends to be an actor."""
+        return self._make_identity(f"not {name}")
+
+    def change_key(self, name: str, new: Signer, until: Instant) -> None:
+        """An actor that is made from now on signs with another key; its old one is honoured until then."""
+        self._formers.setdefault(name, []).append((self._identities[name], until))
+        self._identities[name] = new
+
     def role(self, name: str) -> str:
         """``guest``, ``broker`` or ``authority``."""
         return "broker" if name == ROGUE else self.scenario.role(name)
 
     def peers(self, name: str) -> list[Peer]:
-        """Who an actor knows: everybody else; where brokers make guests and sites known to each other, not those."""
+        """Who an actor knows by its file: everybody else, by their first keys; where brokers make guests and sites
+        known to each other, not those.
+        """
         return [
             Peer(
                 name=other,
-                key=self._identities[other].public,
+                key=self._first_keys[other],
                 role=self.role(other),
                 **may_plan(self.scenario, self.role(name), self.role(other)),
             )
@@ -152,7 +184,7 @@ class Population(FailingWorld):
 
     def knows(self, name: str, peer: str) -> bool:
         """Whether an actor takes messages from ``peer``: its machine lets in nobody else."""
-        return not self.scenario.timing.endorse or peer in self.actor(name).peers
+        return not (self.scenario.timing.endorse or self.scenario.forgets) or peer in self.actor(name).peers
 
     def _add(self, name: str) -> None:
         drawn = self.scenario.clocks.get(name)
@@ -184,6 +216,8 @@ class Population(FailingWorld):
     def _make_actor(self, name: str) -> Actor:
         actor = self._new_actor(name)
         actor.kernel.tidy_every = self.scenario.tidy_every
+        for former, until in self.formers(name):
+            actor.keyring.had_before(former, until)
         return actor
 
     def _new_actor(self, name: str) -> Actor:

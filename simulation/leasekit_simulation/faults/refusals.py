@@ -66,7 +66,7 @@ class BrokerRefusals(Listening):
         plain: frozenset[str],
         sites: Iterable[str],
         clock: Callable[[str], Instant],
-        key: Callable[[str], bytes],
+        keys: Callable[[str], Sequence[bytes]],
         attributes: Mapping[bytes, Properties],
     ) -> None:
         """``plain`` names the brokers that decide each request at once, by what is free; ``attributes`` are those of
@@ -74,13 +74,13 @@ class BrokerRefusals(Listening):
         """
         super().__init__()
         self._attributes = attributes
-        self._claims, self._plain, self._clock, self._key = claims, plain, clock, key
+        self._claims, self._plain, self._clock, self._keys = claims, plain, clock, keys
         self.sends = {OfferAnswer: self._offer_answer, LetGo: self._let_go}
         self.receives = {Reclaim: self._reclaim, Withhold: self._withhold}
         self._withheld: dict[tuple[str, str], set[tuple[int, Term, tuple[int, ...]]]] = {}
         self._taken: set[tuple[str, int]] = set()
         self.gone: set[str] = set()
-        self._sites = {key(name): name for name in sites}
+        self._sites = tuple(sites)
 
     def _offer_answer(self, at: Instant, sender: str, receiver: str, message: OfferAnswer) -> None:
         if not message.reason:
@@ -128,12 +128,13 @@ class BrokerRefusals(Listening):
         before = self._claims.issued.get(request.claim) if request.op == EXTEND else None
         excluded = {name.strip() for name in request.properties.get("exclude_sites", "").split(",")}
         for digest, source in self._claims.sources.items():
-            root, site = source.claim, self._sites.get(source.site, "")
+            root = source.claim
+            site = next((name for name in self._sites if source.site in self._keys(name)), "")
             if (source.name, source.number) not in self._taken or source.name in self.gone:
                 continue
             if self._is_replaced(digest, root):
                 continue
-            if root.holder != self._key(broker) or root.type != request.type or not root.term.contains(term):
+            if root.holder not in self._keys(broker) or root.type != request.type or not root.term.contains(term):
                 continue
             if site in excluded or (request.op == NEW and request.site not in ("", site)):
                 continue

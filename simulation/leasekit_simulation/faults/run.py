@@ -18,7 +18,7 @@ import attrs
 from msgspec.structs import asdict
 
 from leasekit.core.claims.claim import DEGREE_ONE, Claim
-from leasekit.core.claims.evidence import decode_evidence, verify_evidence
+from leasekit.core.claims.evidence import Verdict, decode_evidence, verify_evidence
 from leasekit.core.errors import TicketError
 from leasekit.core.leases import membership
 from leasekit.core.leases import service_manager as sm
@@ -116,10 +116,12 @@ class Run:
         world.run_until(world.now + MINUTE)
         self.phase = "liveness"
         world.heal()
+        self.work.peers.finish()
         self.work.undrain()
         if self._checked:
             self._check_settled()
             self._check_over()
+            self.work.peers.check()
             self._check_usable()
 
     def _check_twins(self) -> None:
@@ -164,10 +166,13 @@ class Run:
         """What is left of a ticket goes back to its broker when its lease is over."""
         world = self.world
         for given in self.checkers.claims.unreturned(world.now + SETTLED_WITHIN):
-            guest = next((name for name in self.scenario.guests if world.key(name) == given.claim.holder), "")
+            guest = next((name for name in self.scenario.guests if given.claim.holder in world.keys(name)), "")
             source = self.checkers.claims.sources.get(given.claim.parent)
             if not guest or source is None or source.name in self.checkers.brokers.gone:
                 continue
+            site = next((name for name in self.scenario.sites if source.site in world.keys(name)), "")
+            if (guest, site) in self.work.peers.forgotten:
+                continue  # what comes while its site is unknown can't be given back: it is used by nobody
             lease = world.actor(guest).leases.get(given.lease)
             since = self.checkers.states.since
             on_its_way = any(
@@ -248,13 +253,20 @@ class Run:
         world = self.world
         for row in world.query(site, "evidence"):
             (kept,) = world.query(site, "evidence", id=row["id"])
-            try:
-                verdict = verify_evidence(world.scheme, decode_evidence(kept["file"]), site=world.key(site))
-            except TicketError as error:
-                raise Violated(f"{site}: evidence {row['id']} proves nothing: {error}") from error
+            verdict = self._verdict(site, row["id"], kept["file"])
             must(verdict.guilty.hex() == row["guilty"], f"{site}: evidence {row['id']} is against somebody else")
             must(verdict.guilty in (world.key(ROGUE), world.key(HOSTILE)), f"{site} blames the honest: {row['words']}")
             world.mark("evidence verified")
+
+    def _verdict(self, site: str, id_: str, file: bytes) -> Verdict:
+        """What evidence proves: of a tree that begins with one of the site's keys."""
+        wrong: TicketError | None = None
+        for key in self.world.keys(site):
+            try:
+                return verify_evidence(self.world.scheme, decode_evidence(file), site=key)
+            except TicketError as error:
+                wrong = wrong or error
+        raise Violated(f"{site}: evidence {id_} proves nothing: {wrong}") from wrong
 
     def _check_broker(self, broker: str) -> None:
         """All that a broker has not given to brokers below it is free again."""
@@ -459,17 +471,18 @@ def _checkers(world: FaultyWorld, hostile_tag: str) -> Checkers:
     """The checkers of a world, by who is there and which mappers they have."""
     scenario, mappers = world.scenario, world.scenario.mappers
     # What a mapper that runs apart decides may be right no more when its actor hears of it: then it says so.
-    apart = frozenset(scenario.apart)
+    # So it is of one whose holder, or site, was forgotten meanwhile.
+    apart = frozenset(scenario.actors if scenario.forgets else scenario.apart)
     plain = [n for n in scenario.brokers if n not in apart and mappers.get(n, "fcfs") in ("fcfs", "mischief")]
     first_fit = [n for n in scenario.sites if n not in apart and mappers.get(n, "first_fit") == "first_fit"]
     planning = [n for n in scenario.sites if mappers.get(n, "first_fit") in ("first_fit", "slow_site")]
     return Checkers(
         world.role,
         world.clock,
-        world.key,
+        world.keys,
         now=lambda: world.now,
         comes_late=lambda sender, lease: (
-            WAITED if world.delayed == sender else AGAIN if (sender, lease) in world.again else ""
+            WAITED if world.delayed == sender or scenario.forgets else AGAIN if (sender, lease) in world.again else ""
         ),
         sites=scenario.sites,
         guests=frozenset(scenario.guests),

@@ -27,6 +27,7 @@ Do: TypeAlias = Literal[
     "leap", "operate",
     "reclaim", "delegate", "release", "resize", "reload", "grow", "shrink", "share", "hand_over",
     "odd", "wordy", "maintain", "drain", "evict", "move", "unit", "crowd", "early", "dry_run", "topology",
+    "rotate", "forget",
     "twice", "elsewhere", "stolen", "altered", "forged", "self_made", "meddle",
     "returned", "nonsense", "overdelegate", "beyond", "garbage", "flip", "replay", "slice_key", "extend_same",
 ]  # fmt: skip
@@ -185,6 +186,11 @@ class Scenario:
     """After how many ends of leases or claims actors forget what is past."""
 
     @property
+    def forgets(self) -> bool:
+        """Whether actors forget peers, and know them again."""
+        return any(operation.do == "forget" for operation in self.operations)
+
+    @property
     def actors(self) -> tuple[str, ...]:
         """Every actor, in the order in which they take their turns."""
         return (*self.guests, *self.brokers, *self.sites)
@@ -256,7 +262,7 @@ def draw(seed: int) -> Scenario:
         tidy_every=Random(f"leasekit tidying {seed}").choice((1, 2, 5, 256)),
     )
     drawn = _hosted(_changing(_governed(_networked(_renewed(_reloaded(_timed(_worded(_operated(_live(scenario))))))))))
-    drawn = _ahead(drawn)
+    drawn = _peered(_ahead(drawn))
     return _marketed(_with(drawn, "early changes", ("early",), share=1.0) if drawn.early else drawn)
 
 
@@ -292,6 +298,14 @@ def _ahead(scenario: Scenario) -> Scenario:
     lead = rng.choice((2 * MINUTE, 10 * MINUTE, HOUR))
     early = attrs.evolve(scenario, timing=attrs.evolve(scenario.timing, redeem_lead=lead))
     return _with(early, "requests ahead", ("ahead", "ahead", "ahead", "drain", "move"), most=40, share=1.0)
+
+
+def _peered(scenario: Scenario) -> Scenario:
+    """In a few worlds actors get other keys, or forget peers and know them again. From streams of their own."""
+    if scenario.channels or scenario.timing.endorse:
+        return scenario
+    changed = _with(scenario, "keys", ("rotate",), most=5, share=0.08)
+    return changed if changed is not scenario else _with(scenario, "strangers", ("forget",), share=0.08)
 
 
 def _changing(scenario: Scenario) -> Scenario:

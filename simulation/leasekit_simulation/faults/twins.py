@@ -155,6 +155,7 @@ STAYS: Final[Mapping[str, str]] = {
     "Places.counts": "how often a place was found, and how often not, since the start",
     "Places._loose": "what each host has left, until it changes",
     "Calendars._moved": "types of units",
+    "Keyring._own": "the keys that an actor had, which its file names",
     "Market._prices": "of types that were delegated at any time",
 }
 """Attributes of parts, without underscores in front, or of one class, that may have more in them than at first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from attrs import evolve
 
@@ -20,20 +20,23 @@ from leasekit_simulation.faults.host_book import CPU_NEEDS, MEMORY_NEEDS, WHOLE,
 from leasekit_simulation.faults.hostile import HostileGuest
 from leasekit_simulation.faults.notice_book import draw_ends
 from leasekit_simulation.faults.odd_words import costly_filter, odd_properties
+from leasekit_simulation.faults.peers import PeerChanges
 from leasekit_simulation.faults.population import in_rack
 from leasekit_simulation.faults.scenario import ROGUE, Do, Operation
 from leasekit_simulation.faults.topology_book import draw_topology
 from leasekit_simulation.faults.world import FaultyWorld
 
-LENGTHS: Final[tuple[Duration, ...]] = (SECOND, MINUTE, MINUTE, 5 * MINUTE, 5 * MINUTE, 15 * MINUTE)
-LONG: Final[tuple[Duration, ...]] = (HOUR, 3 * HOUR)
-SLEEPS: Final[tuple[Duration, ...]] = (SECOND, 5 * SECOND, 5 * SECOND, 20 * SECOND, MINUTE, MINUTE, 30 * MINUTE)
+Spans: TypeAlias = tuple[Duration, ...]
+
+LENGTHS: Final[Spans] = (SECOND, MINUTE, MINUTE, 5 * MINUTE, 5 * MINUTE, 15 * MINUTE)
+LONG: Final[Spans] = (HOUR, 3 * HOUR)
+SLEEPS: Final[Spans] = (SECOND, 5 * SECOND, 5 * SECOND, 20 * SECOND, MINUTE, MINUTE, 30 * MINUTE)
 GROWTH_MAX: Final = 6
 """How many units of a type a site may come to have beyond those that it had at first."""
 ADDED: Final = 100
 """The numbers of units that an operator adds are larger."""
-STARTS: Final[tuple[Duration, ...]] = (0, 0, 10 * SECOND, 100 * SECOND)
-AHEAD: Final[tuple[Duration, ...]] = (100 * SECOND, 3 * MINUTE, 6 * MINUTE, 15 * MINUTE)
+STARTS: Final[Spans] = (0, 0, 10 * SECOND, 100 * SECOND)
+AHEAD: Final[Spans] = (100 * SECOND, 3 * MINUTE, 6 * MINUTE, 15 * MINUTE)
 
 
 class Workload:
@@ -48,6 +51,7 @@ class Workload:
         self._names = 0
         self._waiting: dict[int, Callable[[Reply], None]] = {}
         world.on_reply = self._replied
+        self.peers = PeerChanges(world)
         early = EarlyChanges(world, self._ask, self._command, self._cut, self._close_lease, self._evict_lease)
         self._operations: Mapping[Do, Callable[[Operation, Random], None]] = {
             "request": lambda d, r: self._request(d.who, r), "long": lambda d, r: self._request(d.who, r, LONG),
@@ -63,6 +67,8 @@ class Workload:
             "hand_over": self._hand_over, "odd": self._odd,
             "maintain": self._maintain, "drain": self._drain, "evict": self._evict, "move": self._move,
             "unit": self._unit, "crowd": self._crowd, "early": early.change_one,
+            "rotate": lambda d, r: self.peers.rotate(self._actor(d, r), r),
+            "forget": lambda d, r: self.peers.forget(self._actor(d, r), r),
             "dry_run": self._dry_run, "slice_key": self._slice_key, "extend_same": self._extend_same,
             "topology": self._topology, "garbage": self._garbage, "flip": self._flip, "replay": self._replay,
         }  # fmt: skip
@@ -130,18 +136,13 @@ class Workload:
         made = self._command(guest, "lease.request", told, **arguments)
         return "" if made is None else str(made["id"])
 
-    def _term(
-        self, rng: Random, lengths: tuple[Duration, ...] = LENGTHS, starts: tuple[Duration, ...] = STARTS
-    ) -> list[Instant]:
+    def _term(self, rng: Random, lengths: Spans = LENGTHS, starts: Spans = STARTS) -> list[Instant]:
         start = self.world.now + rng.choice(starts)
         return [start, start + rng.choice(lengths)]
 
     # -- what guests do ----------------------------------------------------------------------------------------
 
-    def _request(
-        self, guest: str, rng: Random, lengths: tuple[Duration, ...] = LENGTHS,
-        starts: tuple[Duration, ...] = STARTS,
-    ) -> None:  # fmt: skip
+    def _request(self, guest: str, rng: Random, lengths: Spans = LENGTHS, starts: Spans = STARTS) -> None:
         scenario = self.world.scenario
         properties: dict[str, str] = {}
         if rng.random() < 0.3:

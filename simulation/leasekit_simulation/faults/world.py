@@ -206,7 +206,7 @@ class FaultyWorld(Network):
         """Whether an actor's disk is full; one that was stopped for it is started again when it is not any more."""
         node = self.node(name)
         node.disk.set_full(full)
-        if not full and node.up_at == NEVER:
+        if not full and node.up_at == NEVER and not node.stopped:
             self._come_back(node, self.now)
 
     # -- crashes -----------------------------------------------------------------------------------------------
@@ -246,6 +246,16 @@ class FaultyWorld(Network):
                 link.fail()
         if back < NEVER:
             self._come_back(node, back)
+
+    def stop(self, name: str) -> None:
+        """An operator stops an actor."""
+        self.crash(name, NEVER)
+        self.node(name).stopped = True
+
+    def start_again(self, name: str) -> None:
+        """An operator starts an actor that was stopped."""
+        self.node(name).stopped = False
+        self._come_back(self.node(name), self.now)
 
     def _make_anew(self, node: FaultyNode, at: Instant) -> None:
         """An actor goes on ``at`` then with what its store has, and by what its file says by now."""
@@ -428,7 +438,7 @@ class FaultyWorld(Network):
         heapq.heapify(self._queue)
         for link in self._links.values():
             link.hurry(soon)
-        self.run_until(max(self.now, *(self.node(name).up_at for name in self.nodes)))
+        self.run_until(max(self.now, *(self.node(name).up_at for name in self.nodes if not self.node(name).stopped)))
         for names in [(one, other) for one in self.nodes for other in self.nodes if one < other]:
             if self.role(names[0]) != self.role(names[1]) and not self._links:
                 self.connect(*names)
