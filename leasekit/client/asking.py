@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping
-from datetime import timedelta
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 from urllib.parse import quote
 
 import attrs
@@ -49,6 +49,7 @@ from leasekit.client.shapes import (
 )
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 URL_VARIABLE: Final = "LEASEKIT_URL"
 TOKEN_VARIABLE: Final = "LEASEKIT_TOKEN"
@@ -84,7 +85,7 @@ class LeaseFailed(Exception):
 
 @attrs.frozen
 class ApiCall(Generic[T]):
-    """One request, and the class of its answer. It is sent again with the same ``key``."""
+    """One request, and the class of its answer, or a part of it. It is sent again with the same ``key``."""
 
     method: str
     path: str
@@ -92,6 +93,11 @@ class ApiCall(Generic[T]):
     params: Mapping[str, Any] = attrs.Factory(dict)
     body: Any = None
     key: str = attrs.field(factory=lambda: secrets.token_urlsafe(18))
+    _pick: Callable[[Any], T] | None = None
+
+    def then(self, pick: Callable[[T], R]) -> ApiCall[R]:
+        """The same request, of whose answer that is picked."""
+        return ApiCall(self.method, self.path, cast(type[R], self.kind), self.params, self.body, self.key, pick)
 
     def headers(self) -> dict[str, str]:
         """Its own headers."""
@@ -106,7 +112,8 @@ class ApiCall(Generic[T]):
     def read(self, answer: httpx.Response) -> T:
         """Its answer. Raises :class:`ApiError`."""
         check(answer, answer.content)
-        return msgspec.json.decode(answer.content, type=self.kind)
+        found = msgspec.json.decode(answer.content, type=self.kind)
+        return found if self._pick is None else self._pick(found)
 
 
 def check(answer: httpx.Response, content: bytes) -> None:
@@ -163,11 +170,6 @@ def transitions(lines: Iterator[str]) -> Iterator[tuple[str, Transition | None]]
             data = ""
 
 
-def series(wish: LeaseRequest, hours: SeriesHours | None, days: Mapping[str, Any]) -> SeriesRequest:
-    """A request for each of some days, which ``days`` say, but for what ``hours`` do."""
-    return SeriesRequest(request=wish, **({} if hours is None else msgspec.structs.asdict(hours)), **days)
-
-
 class _Named(Protocol):
     id: str
 
@@ -179,96 +181,166 @@ def _path(noun: str, one: _Named | str, *rest: str) -> str:
 
 @attrs.frozen
 class Asks:
-    """The requests of the API, of one ``project`` (empty: the only one of who asks)."""
+    """The requests of the API, of one ``project`` (empty: the only one of who asks): methods of both clients."""
 
     project: str = ""
 
-    def _of_project(self, **params: Any) -> dict[str, Any]:
+    def of_project(self, **params: Any) -> dict[str, Any]:
+        """What stands in the query, with the project."""
         given = {"project": self.project, **params}
         return {name: value for name, value in given.items() if value not in ("", None, False)}
 
-    def _lease(self, lease: Lease | str, *rest: str) -> str:
-        return _path("leases", lease, *rest)
+    def _lease(self, method: str, lease: Lease | str, *rest: str, body: Any = None) -> ApiCall[Lease]:
+        return ApiCall(method, _path("leases", lease, *rest), Lease, self.of_project(), body)
+
+    def _requested(self, wish: LeaseRequest) -> ApiCall[Lease]:
+        return ApiCall("POST", "/leases", Lease, self.of_project(), wish)
+
+    def page(self, cursor: str, wanted: Mapping[str, Any]) -> ApiCall[LeasePage]:
+        """A page of leases."""
+        return ApiCall("GET", "/leases", LeasePage, self.of_project(cursor=cursor, **wanted))
 
     def me(self) -> ApiCall[Me]:
+        """Who calls, and what they may do."""
         return ApiCall("GET", "/me", Me)
 
-    def leases(self, **params: Any) -> ApiCall[LeasePage]:
-        return ApiCall("GET", "/leases", LeasePage, self._of_project(**params))
-
     def get(self, lease: Lease | str) -> ApiCall[Lease]:
-        return ApiCall("GET", self._lease(lease), Lease, self._of_project())
+        """One lease, by its id or its name."""
+        return self._lease("GET", lease)
 
-    def request(self, wish: LeaseRequest) -> ApiCall[Lease]:
-        return ApiCall("POST", "/leases", Lease, self._of_project(), wish)
+    def request(
+        self, /, type: str, units: int = 1, *, length: Length = None, hours: float | None = None, **wish: Any
+    ) -> ApiCall[Lease]:
+        """Ask for a lease. ``wish`` is as :class:`~.shapes.LeaseRequest` has it."""
+        return self._requested(LeaseRequest(type=type, units=units, length=span(length, hours), **wish))
 
-    def dry_run(self, wish: LeaseRequest) -> ApiCall[DryRunResult]:
-        return ApiCall("POST", "/leases/dry-run", DryRunResult, self._of_project(), wish)
+    def dry_run(
+        self, /, type: str, units: int = 1, *, length: Length = None, hours: float | None = None, **wish: Any
+    ) -> ApiCall[DryRunResult]:
+        """What the broker would answer to such a request."""
+        asked = LeaseRequest(type=type, units=units, length=span(length, hours), **wish)
+        return ApiCall("POST", "/leases/dry-run", DryRunResult, self.of_project(), asked)
 
-    def recur(self, series: SeriesRequest) -> ApiCall[SeriesAnswer]:
-        return ApiCall("POST", "/leases/series", SeriesAnswer, self._of_project(), series)
+    def ask_for(self, /, template: LeaseTemplate, **changes: Any) -> ApiCall[Lease]:
+        """Ask for a lease as a template says it, but for ``changes``."""
+        return self._requested(msgspec.structs.replace(template.request, **changes))
 
-    def extend(self, lease: Lease | str, body: LeaseExtend) -> ApiCall[Lease]:
-        return ApiCall("POST", self._lease(lease, "extend"), Lease, self._of_project(), body)
+    def recur(self, /, wish: LeaseRequest, hours: SeriesHours | None = None, **days: Any) -> ApiCall[SeriesAnswer]:
+        """Ask for a lease on each of some days, and wait for the answers. ``days`` is as
+        :class:`~.shapes.SeriesRequest` has it, but for what ``hours`` say (the ``days`` of a template).
+        """
+        asked = SeriesRequest(request=wish, **({} if hours is None else msgspec.structs.asdict(hours)), **days)
+        return ApiCall("POST", "/leases/series", SeriesAnswer, self.of_project(), asked)
 
-    def modify(self, lease: Lease | str, body: LeaseModify) -> ApiCall[Lease]:
-        return ApiCall("PATCH", self._lease(lease), Lease, self._of_project(), body)
+    def extend(
+        self, /, lease: Lease | str, *, length: Length = None, hours: float | None = None, **body: Any
+    ) -> ApiCall[Lease]:
+        """Renew a lease."""
+        return self._lease("POST", lease, "extend", body=LeaseExtend(length=span(length, hours), **body))
 
-    def close(self, lease: Lease | str, reason: str) -> ApiCall[Lease]:
-        return ApiCall("POST", self._lease(lease, "close"), Lease, self._of_project(), Close(reason=reason))
+    def modify(self, /, lease: Lease | str, **body: Any) -> ApiCall[Lease]:
+        """Change a lease in mid-term."""
+        return self._lease("PATCH", lease, body=LeaseModify(**body))
 
-    def hand(self, lease: Lease | str, to: str, reason: str) -> ApiCall[Lease]:
-        return ApiCall(
-            "POST", self._lease(lease, "hand"), Lease, self._of_project(), LeaseHanding(to=to, reason=reason)
-        )
+    def close(self, lease: Lease | str, reason: str = "") -> ApiCall[Lease]:
+        """End a lease early."""
+        return self._lease("POST", lease, "close", body=Close(reason=reason))
 
-    def waits(self) -> ApiCall[WaitList]:
-        return ApiCall("GET", "/waits", WaitList, self._of_project())
-
-    def wait_for(self, search: SlotSearch) -> ApiCall[Wait]:
-        return ApiCall("POST", "/waits", Wait, self._of_project(), search)
-
-    def wait_no_more(self, wait: Wait | str) -> ApiCall[Wait]:
-        return ApiCall("POST", _path("waits", wait, "remove"), Wait)
-
-    def approvals(self, state: str) -> ApiCall[ApprovalList]:
-        return ApiCall("GET", "/approvals", ApprovalList, self._of_project(state=state))
-
-    def approval(self, approval: Approval | str) -> ApiCall[Approval]:
-        return ApiCall("GET", _path("approvals", approval), Approval)
-
-    def ask_approval(self, asked: ApprovalRequest) -> ApiCall[Approval]:
-        return ApiCall("POST", "/approvals", Approval, self._of_project(), asked)
-
-    def decide(self, approval: Approval | str, what: str, reason: str) -> ApiCall[Approval]:
-        return ApiCall("POST", _path("approvals", approval, what), Approval, body=ApprovalDecision(reason=reason))
-
-    def templates(self) -> ApiCall[TemplateList]:
-        return ApiCall("GET", "/templates", TemplateList, self._of_project())
-
-    def template(self, template: LeaseTemplate | str) -> ApiCall[LeaseTemplate]:
-        return ApiCall("GET", _path("templates", template), LeaseTemplate, self._of_project())
-
-    def keep_template(self, template: LeaseTemplateRequest) -> ApiCall[LeaseTemplate]:
-        return ApiCall("POST", "/templates", LeaseTemplate, self._of_project(), template)
-
-    def remove_template(self, template: LeaseTemplate | str) -> ApiCall[LeaseTemplate]:
-        return ApiCall("POST", _path("templates", template, "remove"), LeaseTemplate, self._of_project())
-
-    def announcements(self) -> ApiCall[AnnouncementList]:
-        return ApiCall("GET", "/announcements", AnnouncementList)
-
-    def announce(self, announcement: AnnouncementRequest) -> ApiCall[Announcement]:
-        return ApiCall("POST", "/announcements", Announcement, body=announcement)
-
-    def announce_no_more(self, announcement: Announcement | str) -> ApiCall[Announcement]:
-        return ApiCall("POST", _path("announcements", announcement, "remove"), Announcement)
+    def hand(self, lease: Lease | str, to: str, reason: str = "") -> ApiCall[Lease]:
+        """Have a lease be a colleague's, who is a user of the project."""
+        return self._lease("POST", lease, "hand", body=LeaseHanding(to=to, reason=reason))
 
     def keep_alive(self, lease: Lease | str) -> ApiCall[KeptLease]:
-        return ApiCall("POST", self._lease(lease, "keepalive"), KeptLease, self._of_project(), SayAlive())
+        """Say that the holder of a lease is there."""
+        return ApiCall("POST", _path("leases", lease, "keepalive"), KeptLease, self.of_project(), SayAlive())
 
-    def history(self, lease: Lease | str) -> ApiCall[TransitionPage]:
-        return ApiCall("GET", self._lease(lease, "history"), TransitionPage, self._of_project())
+    def console(self, lease: Lease | str, unit: str) -> ApiCall[list[str]]:
+        """The last lines of the console of a unit of a lease."""
+        return self._said(lease, unit, "console")
 
-    def said(self, lease: Lease | str, unit: str, what: str) -> ApiCall[UnitLog]:
-        return ApiCall("GET", self._lease(lease, "units", unit, what), UnitLog, self._of_project())
+    def log(self, lease: Lease | str, unit: str) -> ApiCall[list[str]]:
+        """The last lines of what the project's drivers said of a unit of a lease."""
+        return self._said(lease, unit, "log")
+
+    def _said(self, lease: Lease | str, unit: str, what: str) -> ApiCall[list[str]]:
+        asked = ApiCall("GET", _path("leases", lease, "units", unit, what), UnitLog, self.of_project())
+        return asked.then(lambda found: found.lines)
+
+    def history(self, lease: Lease | str) -> ApiCall[list[Transition]]:
+        """What happened to a lease, oldest first."""
+        asked = ApiCall("GET", _path("leases", lease, "history"), TransitionPage, self.of_project())
+        return asked.then(lambda found: found.items)
+
+    def waits(self) -> ApiCall[list[Wait]]:
+        """For what one waits."""
+        return ApiCall("GET", "/waits", WaitList, self.of_project()).then(lambda found: found.items)
+
+    def wait_for(self, search: SlotSearch) -> ApiCall[Wait]:
+        """Wait until something fits: :meth:`waits` has the window then. Nothing is held for who waits."""
+        return ApiCall("POST", "/waits", Wait, self.of_project(), search)
+
+    def wait_no_more(self, wait: Wait | str) -> ApiCall[Wait]:
+        """Wait for it no more."""
+        return ApiCall("POST", _path("waits", wait, "remove"), Wait)
+
+    def approvals(self, state: str = "") -> ApiCall[list[Approval]]:
+        """What waits to be approved in the project, and what was decided; those of one ``state``, such as pending."""
+        asked = ApiCall("GET", "/approvals", ApprovalList, self.of_project(state=state))
+        return asked.then(lambda found: found.items)
+
+    def approval(self, approval: Approval | str) -> ApiCall[Approval]:
+        """One approval, as it is now: what is asked for, and what came of it."""
+        return ApiCall("GET", _path("approvals", approval), Approval)
+
+    def ask_approval(self, /, why: str = "", **asked: Any) -> ApiCall[Approval]:
+        """Ask that something be approved: ``request``, ``series``, or ``lease`` with ``extend`` or ``modify``, as
+        :class:`~.shapes.ApprovalRequest` has it.
+        """
+        return ApiCall("POST", "/approvals", Approval, self.of_project(), ApprovalRequest(why=why, **asked))
+
+    def approve(self, approval: Approval | str, reason: str = "") -> ApiCall[Approval]:
+        """Have it done, as its asker's. Of a series the answer says of each day what became of it."""
+        return self._decided(approval, "approve", reason)
+
+    def refuse(self, approval: Approval | str, reason: str = "") -> ApiCall[Approval]:
+        """Refuse it."""
+        return self._decided(approval, "refuse", reason)
+
+    def withdraw(self, approval: Approval | str, reason: str = "") -> ApiCall[Approval]:
+        """Withdraw what one has asked for."""
+        return self._decided(approval, "withdraw", reason)
+
+    def _decided(self, approval: Approval | str, what: str, reason: str) -> ApiCall[Approval]:
+        return ApiCall("POST", _path("approvals", approval, what), Approval, body=ApprovalDecision(reason=reason))
+
+    def templates(self) -> ApiCall[list[LeaseTemplate]]:
+        """The templates that one sees, by name."""
+        return ApiCall("GET", "/templates", TemplateList, self.of_project()).then(lambda found: found.items)
+
+    def template(self, template: LeaseTemplate | str) -> ApiCall[LeaseTemplate]:
+        """One template, by its id or its name; :meth:`ask_for`, or :meth:`recur`, asks for what it says."""
+        return ApiCall("GET", _path("templates", template), LeaseTemplate, self.of_project())
+
+    def keep_template(
+        self, name: str, wish: LeaseRequest, *, days: SeriesHours | None = None, shared: bool = False
+    ) -> ApiCall[LeaseTemplate]:
+        """Keep a request under a name, with the ``days`` of one that recurs; ``shared``: all of the project see it."""
+        made = LeaseTemplateRequest(name=name, request=wish, days=days, shared=shared)
+        return ApiCall("POST", "/templates", LeaseTemplate, self.of_project(), made)
+
+    def remove_template(self, template: LeaseTemplate | str) -> ApiCall[LeaseTemplate]:
+        """Have there be no such template any more."""
+        return ApiCall("POST", _path("templates", template, "remove"), LeaseTemplate, self.of_project())
+
+    def announcements(self) -> ApiCall[list[Announcement]]:
+        """The outages that are announced and not over."""
+        return ApiCall("GET", "/announcements", AnnouncementList).then(lambda found: found.items)
+
+    def announce(self, text: str, end: datetime, start: datetime | None = None) -> ApiCall[Announcement]:
+        """Tell everybody of an outage, as an operator; it begins now, unless ``start`` says."""
+        asked = AnnouncementRequest(text=text, end=end, start=start)
+        return ApiCall("POST", "/announcements", Announcement, body=asked)
+
+    def announce_no_more(self, announcement: Announcement | str) -> ApiCall[Announcement]:
+        """Have it be announced no more."""
+        return ApiCall("POST", _path("announcements", announcement, "remove"), Announcement)

@@ -25,6 +25,7 @@ USER = """
 from collections.abc import Iterable
 
 import leasekit
+from leasekit.client import Client
 from leasekit.core.fitting import fit, fit_group
 from leasekit.core.mappers import BrokerCycle, BrokerDecision
 from leasekit.learning import SchedulingEnv, held_out, train
@@ -46,9 +47,10 @@ reveal_type(leasekit.sweep("x.toml", {}).mean("rmse"))
 reveal_type(leasekit.World("x.toml").transitions[0].at)
 reveal_type(train(SchedulingEnv(), [1]))
 reveal_type(held_out({}, [], []))
+reveal_type(Client("http://lab").request("vm", 2, hours=1))
 leasekit.emulate(3)
 """
-REVEALED = ["int", "Result", "Rows", "int", "LinearAgent", "Rows"]
+REVEALED = ["int", "Result", "Rows", "int", "LinearAgent", "Rows", "Lease"]
 
 
 def _notebook() -> ModuleType:
@@ -94,12 +96,12 @@ def test_importing_leasekit_imports_nothing() -> None:
             # what did not change is not read again at the next run
             ("mypy", "--strict", "--cache-dir", str(ROOT / ".mypy_cache" / "elsewhere")),
             r'Revealed type is "(?:[\w.]+\.)?(\w+)"',
-            r'user.py:26: error: Argument 1 to "emulate"',
+            r'user.py:28: error: Argument 1 to "emulate"',
         ),
         (
             ("pyright", "--pythonpath", sys.executable),
             r'Type of ".*" is "(\w+)"',
-            r'user.py:26:18 - error: Argument of type "Literal\[3\]"',
+            r'user.py:28:18 - error: Argument of type "Literal\[3\]"',
         ),
     ],
     ids=["mypy", "pyright"],

@@ -9,6 +9,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
+from inspect import iscoroutinefunction, signature
 from pathlib import Path
 
 import httpx
@@ -18,6 +19,7 @@ from gateway_world import INVENTORY, GatewayUnderTest
 from msgspec import structs
 
 from leasekit.client import ApiError, AsyncClient, Client, LeaseFailed
+from leasekit.client.asking import Asks
 from leasekit.client.shapes import LeaseRequest, SeriesHours, SeriesRequest, SlotSearch
 from leasekit.config.load import load
 
@@ -69,6 +71,16 @@ def test_what_can_be_done_with_a_lease(gateway: GatewayUnderTest) -> None:
         assert (caught.value.code, caught.value.problem.status) == ("bad_argument", 422)
         with pytest.raises(LeaseFailed, match="no site here has more than 6"):
             api.wait(api.request("vm", 7, hours=1))
+
+
+def test_calls_are_described_once() -> None:
+    """Both clients have the same, with what each takes and returns."""
+    calls = {name for name, one in vars(Asks).items() if name[0] != "_" and callable(one)} - {"of_project", "page"}
+    for kind in (Client, AsyncClient):
+        assert {getattr(kind, name).__doc__ for name in calls} == {getattr(Asks, name).__doc__ for name in calls}
+        assert str(signature(kind.get)) == "(self, lease: 'Lease | str') -> 'Lease'"
+        assert str(signature(kind.approvals)) == "(self, state: 'str' = '') -> 'list[Approval]'"
+    assert iscoroutinefunction(AsyncClient.get)
 
 
 async def test_the_same_without_blocking(gateway: GatewayUnderTest) -> None:
