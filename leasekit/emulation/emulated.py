@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -152,12 +153,14 @@ def build_all(deployment: Deployment, data: Path | None, synthetic: bool) -> dic
 def action_model(built: BuiltActor) -> Callable[[Action], Outcome]:
     """The latency models that take the place of an actor's drivers, by resource type."""
 
+    model_of = cache(built.model)
+
     def model(action: Action) -> Outcome:
-        of_type = built.model(power_driver(action.type) if action.op in OPERATIONS else action.type)
+        number, op, unit, type_ = action[:4]
+        of_type = model_of(power_driver(type_) if op in OPERATIONS else type_)
         if of_type is None:
             return Outcome(0, True, {}, "")
-        outcome = of_type.outcome(action.op, action.unit, action.number)
-        latency = of_type.latency(action.op, action.unit, action.number)
-        return Outcome(latency, outcome.ok, dict(outcome.properties), outcome.reason)
+        ok, properties, reason = of_type.outcome(op, unit, number)
+        return Outcome(of_type.latency(op, unit, number), ok, dict(properties), reason)
 
     return model

@@ -230,7 +230,7 @@ class Recorder:
             self.calendar.used(now, site, unit, after)
         if host:
             return
-        if row is not None:
+        if row is not None and not busy:
             self.calendar.unit(site, row[2], unit)
         if row is not None and (row[3] == au.OUT) != ((site, unit) in self._out):
             self._in_service(now, site, unit, row)

@@ -38,6 +38,7 @@ from leasekit.core.leases.records import (
     Ending,
     Given,
     GuestLease,
+    GuestUnit,
     Held,
     HeldTickets,
     Origin,
@@ -118,6 +119,25 @@ def test_leases_that_are_over_are_forgotten() -> None:
     assert ready is not None and ready.changes[0][::2] == ("leases", over.row())
     with pytest.raises(CommandError, match="no lease 'one' here"):
         leases.find("one")
+
+
+def test_a_view_is_made_anew_only_of_a_lease_that_has_changed() -> None:
+    """Whatever of it changes; its units are looked up when they are asked for, but for what is to hold still."""
+    leases, one, held = Leases(Kernel(ActorSettings()), keep_closed=True), lease(1), Held(b"", b"", 3, TERM)
+    changes = [
+        ("site", "east"), ("state", sm.ACTIVE), ("pending", sm.CLOSING), ("join", mb.JOINED), ("reason", said("so")),
+        ("asked", one.asked._replace(units=5)), ("tickets", HeldTickets(held)), ("given", Given(Term(0, HOUR), b"")),
+        ("tickets", HeldTickets(held, (held,))), ("ending", Ending(closing=True)),
+    ]  # fmt: skip
+    for field, value in changes:
+        before = leases.view(one)
+        assert leases.view(one) is before
+        setattr(one, field, value)
+        assert leases.view(one) != before, field
+    view, still = leases.view(one), leases.view(one, snapshot=True)
+    one.units["a"] = GuestUnit("w-1/a", "w-1", "a", "vm")
+    assert ([unit.id for unit in view.members()], still.members()) == (["a"], [])
+    assert leases.view(one) is view, "units are no part of it"
 
 
 def test_tickets_are_held_against_what_was_asked() -> None:

@@ -107,7 +107,7 @@ def joint(lease: GuestLease) -> str:
     return lease.state if lease.is_idle else f"{lease.state}, {lease.pending}"
 
 
-@keeps(rows="by_id slices", derived="open named _successors")
+@keeps(rows="by_id slices", volatile="_views", derived="open named _successors")
 @attrs.define(eq=False, slots=False)
 class Leases:
     """Leases by id, and slices by name. With ``keep_closed`` the row of a lease that is forgotten stays as history."""
@@ -121,6 +121,8 @@ class Leases:
     named: dict[tuple[str, str], str] = attrs.field(factory=dict, init=False)
     """The id of the last lease of a name, by slice and name."""
     _successors: dict[str, dict[str, GuestLease]] = attrs.field(factory=dict, init=False)
+    _views: dict[str, tuple[tuple[Any, ...], LeaseView]] = attrs.field(factory=dict, init=False)
+    """What mappers were shown of leases, behind what that was made of."""
 
     def __attrs_post_init__(self) -> None:
         self._kernel.register(Slice)
@@ -152,6 +154,7 @@ class Leases:
     def drop(self, lease: GuestLease) -> None:
         """Forget a lease that has been over for long enough; its row stays as history, or goes if none is wanted."""
         del self.by_id[lease.id]
+        self._views.pop(lease.id, None)
         for predecessor in _predecessors(lease):
             others = self._successors[predecessor]
             del others[lease.id]
@@ -197,12 +200,26 @@ class Leases:
     # -- views -------------------------------------------------------------------------------------------------
 
     def view(self, lease: GuestLease, *, snapshot: bool = False) -> LeaseView:
-        """The lease as mappers see it; with ``snapshot`` its members are looked up now, else when asked for."""
+        """The lease as mappers see it, made anew only where it has changed; with ``snapshot`` its members are looked up
+        now, else when asked for.
+        """
+        of = (
+            lease.state, lease.pending, lease.join, lease.site, lease.reason, lease.asked, lease.tickets, lease.given,
+            lease.change, lease.operation, lease.ending,
+        )  # fmt: skip
+        made = self._views.get(lease.id)
+        if made is None or made[0] != of:
+            made = self._views[lease.id] = (of, self._view(lease))
+        shown = made[1]
+        if not snapshot:
+            return shown
+        fixed = shown.members()
+        return shown._replace(members=lambda: fixed)
 
+    def _view(self, lease: GuestLease) -> LeaseView:
         def members() -> Sequence[GuestUnitView]:
             return [GuestUnitView(u.name, u.state, u.properties, words(u.reason)) for u in lease.units.values()]
 
-        fixed = members() if snapshot else None
         held = lease.approved
         following = lease.following
         return LeaseView(
@@ -222,7 +239,7 @@ class Leases:
             closing=lease.ending.closing,
             reason=words(lease.reason),
             properties=lease.asked.properties,
-            members=members if fixed is None else lambda: fixed,
+            members=members,
         )
 
     def describe(self, lease: GuestLease) -> GuestLeaseDetails:
