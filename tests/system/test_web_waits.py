@@ -41,6 +41,7 @@ def test_what_is_taken_is_waited_for_by_keys_and_leased(person: Callable[..., Pe
     page = who.open("/waits")
     page.get_by_role("button", name="Remove 2 \N{MULTIPLICATION SIGN} vm of bob").press("Enter")
     expect(page.locator(".empty")).to_contain_text("Nobody waits")
+    expect(page.locator(".empty p")).to_be_focused()
     who.check()
 
 

@@ -1,12 +1,14 @@
 // What one does by a page: it is done and said, or why not is; with a reason where one is asked for it.
 
 import { Problem, latest, path, post } from "./api.js";
-import { button, field, fill, h } from "./dom.js";
+import { button, called, field, fill, h } from "./dom.js";
 import { note } from "./frame.js";
 
 /** Do something, and say so. Gives what it gave, or null where it was refused; `link`, and `words` that are a function, are
  * made of what it gave. Where a policy wants it approved first, that is asked for: `approval` is [what `POST /approvals` is sent, the project]. */
 export async function did(words, doing, { link, approval } = {}) {
+  const form = submitted;
+  busy(form, 1);
   try {
     const made = await doing();
     note(typeof words === "function" ? words(made) : words, { link: link?.(made) });
@@ -14,7 +16,28 @@ export async function did(words, doing, { link, approval } = {}) {
   } catch (problem) {
     refused(problem, approval);
     return null;
+  } finally {
+    busy(form, -1);
   }
+}
+
+// What a form asks for is not asked for twice, as long as there is no answer.
+let submitted = null;
+const underWay = new Map();
+document.addEventListener("submit", (event) => {
+  if (!underWay.has(event.target)) submitted = event.target;
+  else {
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  }
+}, true);
+document.addEventListener("submit", () => { submitted = null; });
+
+function busy(form, by) {
+  const count = (underWay.get(form) ?? 0) + by;
+  if (count) underWay.set(form, count);
+  else underWay.delete(form);
+  form?.toggleAttribute("data-busy", count > 0);
 }
 
 /** Say why something was not done, or ask that it be approved. Throws what is no answer of the API. */
@@ -40,9 +63,12 @@ export function shows(load) {
 
 /** A dialog, in which a form is shown. */
 export class Dialog {
-  place = h("dialog", { class: "dialog" });
+  place = h("dialog", { class: "dialog", on: { close: () => this.#back() } });
+  #from = null;
 
   open(form) {
+    const from = document.activeElement;
+    if (from !== document.body && !this.place.contains(from)) this.#from = from;
     fill(this.place, form);
     this.place.showModal();
     form.querySelector("input, select, textarea")?.focus(); // not the question mark before it
@@ -50,6 +76,11 @@ export class Dialog {
 
   close() {
     this.place.close();
+  }
+
+  /** The button that was pressed may be another one by now. */
+  #back() {
+    if (this.#from?.isConnected === false) [...document.querySelectorAll(this.#from.localName)].find((one) => called(one) === called(this.#from))?.focus();
   }
 }
 

@@ -36,10 +36,10 @@ function release() {
   for (const [parent, children] of later) fill(parent, ...children);
 }
 
-const NEXT = [".scrolls", "input, select, textarea", "button"];
+const NEXT = [".scrolls", ".empty p", "input, select, textarea", "button"];
 
 /** What tells an element that can have the focus from others. */
-const called = (one) => one.getAttribute("aria-label") || one.name || one.textContent;
+export const called = (one) => one.getAttribute("aria-label") || one.name || one.textContent;
 
 /** Have an element hold these children, in the place of those that it had; not before a press on one of those is over. */
 export function fill(parent, ...children) {
