@@ -104,8 +104,8 @@ def test_no_method_only_says_that_it_is_missing() -> None:
     found = [
         f"{_name(path)}, line {node.lineno}: {node.name}"
         for path in sorted((ROOT / "leasekit").rglob("*.py"))
-        if "skeletons" not in path.parts
-        for node in ast.walk(ast.parse(path.read_text()))
+        if "skeletons" not in path.parts and "NotImplementedError" in (text := path.read_text())
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and ast.unparse(node.body[-1]).startswith("raise NotImplementedError")
     ]
@@ -196,6 +196,7 @@ def test_no_test_sleeps() -> None:
         f"{_name(path)}:{number}"
         for path in _files(".py")
         if path.is_relative_to(ROOT / "tests") and not path.is_relative_to(ROOT / "tests/system")
+        if "time.sleep" in path.read_text()
         for number, name in _calls(path)
         if name == "time.sleep"
     ]
@@ -213,6 +214,8 @@ def test_broad_except_gives_a_reason() -> None:
     unexplained = []
     for path in _modules():
         text = path.read_text()
+        if "Exception" not in text and "except:" not in text:
+            continue
         lines = text.splitlines()
         for node in ast.walk(ast.parse(text)):
             if not isinstance(node, ast.ExceptHandler) or not _is_broad(node) or _raises_on(node):
