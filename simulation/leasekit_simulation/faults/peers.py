@@ -65,6 +65,9 @@ class PeerChanges:
         world = self._world
         deals = [peer for peer in world.scenario.actors if world.role(peer) != world.role(name)]
         peers = [peer for peer in deals if peer in world.actor(name).peers] if world.is_up(name) else []
+        brokers = [peer for peer in peers if world.role(peer) == "broker"]
+        if world.role(name) == "guest" and len(brokers) == 1:  # it would ask the rogue, which answers nothing
+            peers.remove(brokers[0])
         if not peers:
             return
         peer = rng.choice(peers)
