@@ -188,20 +188,20 @@ def test_pages_of_a_phone(person: Callable[..., Person], lease: Callable[..., st
 
 
 def test_what_happens_while_a_page_is_loaded_shows(person: Callable[..., Person], ada: httpx.Client) -> None:
-    """Also what happens after the page has asked, and before it hears of what happens."""
-    lease = ada.post("/leases", json={"type": "vm", "length": "2h", "name": "short"}).json()["id"]
-    until(ada, lease, "active")
-    who = person("ada")
+    """Also what happens after the page has asked, and before it hears of what happens, when nothing comes after it."""
+    who, asked = person("ada"), {"request": {"type": "vm", "length": "1h", "name": "early"}}
 
     def late(route: Route) -> None:
-        expect(who.page.get_by_role("row").filter(has_text="short")).to_contain_text("active")
-        ada.post(f"/leases/{lease}/close", json={})
-        until(ada, lease, "closed")
+        expect(who.page.locator(".empty")).to_have_text("Nothing waits to be approved.")
+        assert ada.post("/approvals", json=asked).status_code == 201
         route.continue_()
 
     who.page.route("**/api/v1/events?*", late, times=1)
-    page = who.open("/leases")
-    expect(page.get_by_role("row").filter(has_text="short")).to_have_count(0)
+    card = who.open("/approvals").locator(".approval")
+    expect(card).to_contain_text("early")
+    card.get_by_role("button", name="Withdraw").press("Enter")
+    who.page.get_by_role("dialog").get_by_role("button", name="Withdraw").press("Enter")
+    expect(card).to_have_count(0)
 
 
 def test_an_answer_that_breaks_off_is_told(person: Callable[..., Person]) -> None:
