@@ -541,19 +541,26 @@ class Issued:
 
     @takes(LetGo)
     def _on_let_go(self, peer: str, message: LetGo) -> None:
-        """Its holder's operator let go of it: it is offered anew, since the holder is there again."""
+        """Its holder's operator let go of it: it is offered anew, since the holder is there again. Or what was taken
+        back is over earlier than its holder said, as its own holders have let go by now.
+        """
         record = self.given.get(message.delegation)
         digest = decode_ticket(message.ticket).leaf.digest
         if record is not None and record.peer == peer and record.digest == digest and not record.is_over:
             if record.is_offered:  # its answer was lost
                 self._kernel.fire(record, "taken")
-            if record.can("let_go"):
+            if record.is_unanswered:
+                pass  # the answer to the reclaim says until when
+            elif record.can("let_go"):
                 if record.taken_back.at < 0:
                     record.taken_back, record.reason = TakenBack(self._kernel.now), Reason(Code.LET_GO, peer)
                 self._kernel.fire(record, "let_go", Reason(Code.LET_GO, peer))
                 self._issuer.let_go(record, message.until)
                 self._kernel.owe_no_more(record, peer)
                 self._renew(record)
+            elif record.freed < 0 or message.until < record.freed:
+                self._issuer.let_go(record, message.until)
+                self._kernel.touch(record)
         self._kernel.send(peer, Accepted(message.delegation, message.number))
 
     def _not_taken(self, record: Delegation, reason: Reason) -> None:

@@ -227,14 +227,18 @@ def test_what_is_given_is_reserved_and_ends_with_what_it_was_cut_from() -> None:
         released._release(ReleaseSource(source="none"))
     parts.sent()
     assert released._release(ReleaseSource(source=SOURCE)).sources == [SOURCE]
-    told = {type(message): peer for peer, message in parts.sent()}
-    assert told == {Reclaim: "low", LetGo: "site"} and record.state == deleg.RECLAIMING
+    told = {type(message): (peer, message) for peer, message in parts.sent()}
+    assert {type_: peer for type_, (peer, _) in told.items()} == {Reclaim: "low", LetGo: "site"}
+    assert record.state == deleg.RECLAIMING and told[LetGo][1].until == record.term.end
     parts.issued._on_offer_answer("low", OfferAnswer(record.id, record.number, None, 0))
     ((peer, message),) = parts.sent()
     assert peer == "site" and isinstance(message, Truncated)
+    parts.subdelegation.freed.append(released.freed)
     at = parts.kernel.now
     parts.subdelegation.truncated(Notice("n", "site", record.id, 1, 0, encode_message(message)), receipt(record, at))
     assert record.freed == at and f"given {record.id}" not in parts.book.table(SOURCE)
+    ((peer, again),) = parts.sent()
+    assert peer == "site" and isinstance(again, LetGo) and again.until < record.term.end  # it hears of it once more
 
 
 def test_offers_are_taken_once_and_taken_back() -> None:

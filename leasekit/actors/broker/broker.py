@@ -426,12 +426,14 @@ class Broker(Server[BrokerLease]):
         self.turning = BrokerTurns(self.turns, self.cycles, self.dry_runs, self.planner, mapper)
         withholding = Withholding(self.kernel, self.keyring, self.book, self.notices, self.issued)
         withholding.heeded.append(Shortages(self.kernel, self.book, self.served).withheld)
+        released = ReleasedSources(self.kernel, self.book, self.notices, dependents)
+        self.subdelegation.freed.append(released.freed)
         slots = SlotFinder(self.kernel, self.book, BookedTimes(self.granted))
         for part in (
             self.sources,
             withholding,
             LargestPieces(self.kernel, self.book, self.issued),
-            ReleasedSources(self.kernel, self.book, self.notices, dependents),
+            released,
             returned,
             preemption,
             ReportsOfSites(self.kernel, self.keyring, self.granted, statements, self.reports),

@@ -67,6 +67,8 @@ class Subdelegation(Issuer):
     _notices: Notices
     _settings: BrokerSettings
     _begun: bool = attrs.field(default=False, init=False)
+    freed: list[Callable[[str], None]] = attrs.field(factory=list, init=False)
+    """Told of what source something that was given ends early."""
 
     def __attrs_post_init__(self) -> None:
         self.issued = Issued(self._kernel, self._keyring, self)
@@ -192,6 +194,8 @@ class Subdelegation(Issuer):
             table.end(_key(record.id), at)
             self._book.note_news()
             self.issued.give_waiting()
+        for told in self.freed:
+            told(record.source)
 
     def restore(self, rows: Collection[Row], overrides: Collection[Row]) -> None:
         """Take up what a store kept, and reserve it in what was taken up of the book."""
@@ -250,7 +254,8 @@ class SourceDependents:
         """When the last thing ends that was cut from ``source`` and may go on, or may be cut yet: 0 if nothing is."""
         claims = [c for lease in self._granted.leases.values() for c in lease.claims if c.source == source.id]
         ends = [c.booked_until for c in claims if source.taken_back.at < 0 or c.term.start < source.taken_back.at]
-        ends += [d.term.end for d in self._issued if d.source == source.id and not d.has_ended]
+        given = [one for one in self._issued if one.source == source.id and not one.has_ended]
+        ends += [one.term.end if one.freed < 0 else one.freed for one in given]
         last = max((end for end in (*ends, source.grants_until) if end > self._kernel.now), default=0)
         deadline = source.taken_back.deadline
         return min(last, deadline) if deadline >= 0 else last
@@ -639,7 +644,9 @@ class LargestPieces:
 
 @attrs.define(eq=False)
 class ReleasedSources:
-    """The delegations that the operator lets go of."""
+    """The delegations of which an issuer hears until when they go on: as the operator lets go of them, or as what was
+    given of them ends earlier than the issuer was told when it took them back.
+    """
 
     _kernel: Kernel
     _book: Book
@@ -659,7 +666,15 @@ class ReleasedSources:
             raise CommandError(f"source {name} is {found[0].state}: there is nothing to let go of")
         for source in sources:
             self._dependents.let_go(source, self._kernel.now, -1, Reason(Code.OPERATOR_LETS_GO))
-            until = self._dependents.busy_until(source)
-            message = LetGo(source.id, self._kernel.next("serial"), source.ticket, until)
-            self._notices.owe(f"let_go:{source.id}", source.peer, message, source.term.end)
+            self._tell(source)
         return ReleasedDelegations([one.id for one in sources])
+
+    def freed(self, name: str) -> None:
+        """Something that was given of a source ends early."""
+        source = self._book.get(name)
+        if source is not None and source.taken_back.at >= 0:
+            self._tell(source)
+
+    def _tell(self, source: Delegation) -> None:
+        message = LetGo(source.id, self._kernel.next("serial"), source.ticket, self._dependents.busy_until(source))
+        self._notices.owe(f"let_go:{source.id}", source.peer, message, source.term.end)

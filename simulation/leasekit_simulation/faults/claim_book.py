@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import attrs
+import msgspec
 
 from leasekit.core.claims.claim import (
     CLASS_OF,
@@ -124,6 +125,7 @@ class ClaimChecker(Listening):
         self._coming_back: dict[tuple[str, str, int], bytes] = {}
         self._replaced: dict[tuple[str, str, int], bytes] = {}
         self._cut_at: dict[bytes, Instant] = {}
+        self._noticed: dict[bytes, Instant] = {}
         self._groups: dict[tuple[str, str], dict[str, tuple[int, Term]]] = {}
         self._members: dict[tuple[str, str], int] = {}
         self._waiting: dict[tuple[str, str], dict[str, Instant]] = {}
@@ -149,6 +151,8 @@ class ClaimChecker(Listening):
 
     def _truncated(self, at: Instant, sender: str, receiver: str, message: Truncated) -> None:
         self._cuts[receiver, sender, message.lease, message.number] = message.truncation
+        cut = decode_statement(message.truncation)
+        self._noticed[cut.subject] = cut.at
 
     def _cut_accepted(self, at: Instant, sender: str, receiver: str, message: Accepted) -> None:
         """The site goes by an early end that the issuer has told it, or by an earlier one, as its receipt says: now the
@@ -191,6 +195,9 @@ class ClaimChecker(Listening):
         request = self.requests.get((message.lease, message.number))
         must(request is not None, f"{sender} grants {message.lease} what nobody asked for, as {message.number}")
         assert request is not None
+        noticed = self._noticed.get(request.claim, -1)
+        if request.op == MODIFY and term.end == noticed < request.term.end:  # what is left ends as it was to end
+            request = msgspec.structs.replace(request, term=request.term._replace(end=noticed))
         _check_asked(first, term, request, message, part=SAVING in chains[-1][-1].constraints)
         if request.op == NEW and "group_id" in request.properties:
             self._grouped(receiver, request, first.units, term)
