@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from leasekit.actors.broker.book import Book, RequestQueue
@@ -60,7 +61,7 @@ from leasekit.core.protocol.messages import (
     Withhold,
 )
 from leasekit.core.reasons import Code, Reason
-from leasekit.core.time import HOUR, MINUTE, Term
+from leasekit.core.time import HOUR, MINUTE, SECOND, Instant, Term
 
 ME, WEB, SITE, LOW = (Keypair(letter * 32) for letter in (b"m", b"w", b"s", b"l"))
 TERM = Term(HOUR, 2 * HOUR)
@@ -144,6 +145,34 @@ def test_units_are_free_when_the_site_counts_the_claim_as_ended() -> None:
     parts.returned._on_return("web", back)
     assert (parts.free(), lease.state, freed, parts.book.has_news) == (4, br.CLOSED, ["freed"], True)
     assert parts.sent() == [("web", Accepted("w-1", 4))]
+
+
+def test_what_has_just_ended_still_counts_where_a_request_comes_late() -> None:
+    """A grant whose start is past may share no instant with a claim that is over: both are signed. After a minute it is
+    forgotten, but for a request that still waits and would have begun before.
+    """
+    parts = Parts()
+    parts.kernel.tidy_every = 1
+    lease = parts.lease(3)
+    over = lease.claims[0].term.end
+    late = Term(over - SECOND, over + SECOND)
+
+    def forget(now: Instant) -> None:
+        parts.kernel.tick(now)
+        parts.granted.over(lease, Reason(Code.TERM_OVER))
+
+    def free_before() -> int:
+        return parts.book.table(SOURCE).free_at(late.start)
+
+    forget(over)
+    assert free_before() == 1
+    waits = attrs.evolve(lease, id="w-2", asked=Asked(NEW, 1, late, "", {}))
+    parts.queue.leases["w-2"] = waits
+    forget(over + 2 * MINUTE)
+    assert free_before() == 1
+    del parts.queue.leases["w-2"]
+    forget(over + 3 * MINUTE)
+    assert lease.claims[0].key not in parts.book.table(SOURCE)
 
 
 def test_what_a_modify_leaves_is_booked_until_the_site_has_taken_the_modify() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import Final
 
 import attrs
 
@@ -37,7 +38,7 @@ from leasekit.core.protocol.messages import (
 from leasekit.core.reasons import Code, Reason, mark
 from leasekit.core.requests import NOTICE, SUSPEND, Options
 from leasekit.core.schema import Change, Row
-from leasekit.core.time import Duration, Instant, Term, format_duration
+from leasekit.core.time import HOUR, MINUTE, Duration, Instant, Term, format_duration
 
 TRUNCATE = "truncate:"
 
@@ -232,6 +233,12 @@ def concerned(lease: BrokerLease) -> Granted:
 def booked_until(lease: BrokerLease) -> Instant:
     """When a lease is over: when its last claim is, and no modify that shortened it can be undone any more."""
     return max(claim.booked_until for claim in lease.claims)
+
+
+LATE: Final[Duration] = MINUTE
+"""How late a request may come whose start is past, for all that is booked at its start to be known."""
+PAST_KEPT: Final[Duration] = HOUR
+"""How long what is past is known at most."""
 
 
 @keeps(derived="_cut_off _closings ahead")
@@ -461,8 +468,16 @@ class GrantedClaims:
             told()
         self._closings += 1
         if self._closings % self._kernel.tidy_every == 0:
-            self._book.forget_before(self._kernel.now)
+            self._book.forget_before(self._past())
             self.ahead.forget_before(self._kernel.now)
+
+    def _past(self) -> Instant:
+        """Before when nothing is granted any more: a request that waits, or comes late, may have a start that is past,
+        and claims that have ended count there, since whoever verifies claims adds up all of a time.
+        """
+        now = self._kernel.now
+        first = min((lease.asked.term.start for lease in self._queue.leases.values()), default=now)
+        return max(now - PAST_KEPT, min(now, first) - LATE)
 
     def restore(self, rows: Iterable[Row], usage: Iterable[Row]) -> None:
         """Take up the leases, and what was used, that a store kept."""
