@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -107,7 +108,7 @@ def joint(lease: GuestLease) -> str:
     return lease.state if lease.is_idle else f"{lease.state}, {lease.pending}"
 
 
-@keeps(rows="by_id slices", volatile="_views", derived="open named _successors")
+@keeps(rows="by_id slices", derived="open named _successors _views")
 @attrs.define(eq=False, slots=False)
 class Leases:
     """Leases by id, and slices by name. With ``keep_closed`` the row of a lease that is forgotten stays as history."""
@@ -217,9 +218,6 @@ class Leases:
         return shown._replace(members=lambda: fixed)
 
     def _view(self, lease: GuestLease) -> LeaseView:
-        def members() -> Sequence[GuestUnitView]:
-            return [GuestUnitView(u.name, u.state, u.properties, words(u.reason)) for u in lease.units.values()]
-
         held = lease.approved
         following = lease.following
         return LeaseView(
@@ -239,7 +237,7 @@ class Leases:
             closing=lease.ending.closing,
             reason=words(lease.reason),
             properties=lease.asked.properties,
-            members=members,
+            members=partial(_members, lease),
         )
 
     def describe(self, lease: GuestLease) -> GuestLeaseDetails:
@@ -319,6 +317,10 @@ class Leases:
                 )
             )
         return rows
+
+
+def _members(lease: GuestLease) -> Sequence[GuestUnitView]:
+    return [GuestUnitView(one.name, one.state, one.properties, words(one.reason)) for one in lease.units.values()]
 
 
 def _may_undo(lease: GuestLease, held: Held) -> bool:
