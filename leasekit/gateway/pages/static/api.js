@@ -63,7 +63,7 @@ export const get = (path, query, signal) => ask("GET", path, { query, signal });
 export const post = (path, body, query, signal) => ask("POST", path, { body, query, signal });
 
 /** All items of a list that comes in pages, at most so many. */
-export async function all(path, query, most = 5000) {
+export async function all(path, query, most) {
   const items = [];
   let cursor;
   do {

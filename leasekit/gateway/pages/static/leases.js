@@ -8,7 +8,7 @@ import { OVER, closeForm, extendMany, extendForm, goesOn, title } from "./lease-
 import * as time from "./time.js";
 
 const STATES = [["", "going on"], ["all", "all, also over"], ["active", "active"], ["ticketed", "ticketed"], ["nascent", "asked for"], ["failed", "failed"], ["closed", "closed"]];
-const PAGE = 100, turned = {};
+const PAGE = 100, MOST = 5000, turned = {};
 const chosen = new Set();
 const dialog = new Dialog();
 let leases = [], place, list;
@@ -35,7 +35,7 @@ await page(async (into) => {
 
   const load = shows(async (last) => {
     const state = view().state ?? "", over = state === "all" || OVER.includes(state);
-    const found = await all("/leases", { project, all: over, state: state === "all" ? "" : state });
+    const found = await all("/leases", { project, all: over, state: state === "all" ? "" : state }, MOST);
     if (!last()) return;
     leases = found.sort((a, b) => OVER.includes(a.state) - OVER.includes(b.state) || Date.parse(a.end) - Date.parse(b.end));
     show();
@@ -65,7 +65,8 @@ function show() {
     fill(list, leases.length ? empty("No lease fits what you look for.") : empty("No leases. What is free is in the calendar.", h("a", { class: "button do", href: path("calendar") }, "Calendar")));
     return marks();
   }
-  fill(list, paged(turned, PAGE, "Leases", [h("span", { class: "hidden" }, "Choose"), "Lease", "State", h("span", { class: "number" }, "Units"), "Type", "Site", `Term (${time.zone()})`, "Ends", h("span", { class: "hidden" }, "Do")], found, row));
+  fill(list, paged(turned, PAGE, "Leases", [h("span", { class: "hidden" }, "Choose"), "Lease", "State", h("span", { class: "number" }, "Units"), "Type", "Site", `Term (${time.zone()})`, "Ends", h("span", { class: "hidden" }, "Do")], found, row),
+    leases.length >= MOST && h("p", { class: "dim" }, `No more than ${MOST} are shown here: choose a state, or use the command line.`));
   marks();
   count();
   return undefined;

@@ -2,12 +2,12 @@
 
 import { did, shows } from "./acts.js";
 import { Problem, gently, get, listen, path, post } from "./api.js";
-import { button, chip, choice, empty, field, fill, h, table } from "./dom.js";
+import { button, chip, choice, empty, field, fill, h, paged, table } from "./dom.js";
 import { asList, ofList, page, setView, view } from "./frame.js";
 import { Trying } from "./lease-actions.js";
 import * as time from "./time.js";
 
-const WIDTH = 640, HEIGHT = 320, BOX = [132, 48];
+const WIDTH = 640, HEIGHT = 320, BOX = [132, 48], PAGE = 50, turned = {};
 const SITES_MAX = 16, LINKS_MAX = 32;
 const SOON = 10 * time.MINUTE, OVER = ["closed", "failed"];
 const KINDS = { committed: "granted", planned: "granted", failed: "refused" };
@@ -137,7 +137,7 @@ await page(async (place) => {
   const load = shows(async (last) => {
     const items = await get("/topologies", { project });
     if (!last()) return;
-    fill(list, items.length > 0 && [h("h2", {}, "Topologies"), table("Topologies", ["Id", "State", `Term (${time.zone()})`, "Why", done()], items.map(row))]);
+    fill(list, items.length > 0 && [h("h2", {}, "Topologies"), paged(turned, PAGE, "Topologies", ["Id", "State", `Term (${time.zone()})`, "Why", done()], items, row)]);
   });
 
   function row(one) {

@@ -2,11 +2,11 @@
 
 import { did, shows } from "./acts.js";
 import { gently, get, listen, path, post } from "./api.js";
-import { button, chip, choice, empty, field, fill, h, table } from "./dom.js";
+import { button, chip, choice, empty, field, fill, h, paged } from "./dom.js";
 import { page, setView, view } from "./frame.js";
 import * as time from "./time.js";
 
-const KINDS = { waiting: "waits", free: "granted", over: "refused" };
+const PAGE = 50, turned = {}, KINDS = { waiting: "waits", free: "granted", over: "refused" };
 
 await page(async (place) => {
   const { items: projects } = await get("/projects");
@@ -22,7 +22,7 @@ await page(async (place) => {
     const { items } = await get("/waits", { project: project() });
     if (!last()) return;
     fill(list, items.length
-      ? table("Waiting list", ["What", "For", `Between (${time.zone()})`, "Who", "State", "It would fit at", h("span", { class: "hidden" }, "Do")], items.reverse().map(row))
+      ? paged(turned, PAGE, "Waiting list", ["What", "For", `Between (${time.zone()})`, "Who", "State", "It would fit at", h("span", { class: "hidden" }, "Do")], items.reverse(), row)
       : empty("Nobody waits. Where something does not fit, the forms offer to tell you when it is free.", h("a", { class: "button", href: path("request", { project: project() }) }, "Request")),
     h("p", { class: "dim" }, "You are told on this page, and by your rules for what is free: ", h("a", { href: path("admin", { project: project() }) }, "Admin"), "."));
   });
