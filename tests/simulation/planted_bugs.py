@@ -493,7 +493,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     # -- what is left when all is over
     "a broker forgets what is still to come when it tidies": Bug(
-        GrantedClaims, "over", "self._book.forget_before(self._kernel.now)",
+        GrantedClaims, "over", "self._book.forget_before(self._past())",
         "self._book.forget_before(self._kernel.now + 60_000)",
     ),
     "a site forgets what is still to come when it tidies": Bug(
