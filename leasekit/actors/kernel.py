@@ -141,9 +141,7 @@ class Kernel:
     """Whether the transition log is written, beyond complaints. An experiment saves what nobody observes."""
 
     resends: bool = True
-    """Whether what is not acknowledged is sent again, and clock and counters are kept. An experiment in which no
-    message is lost, and no actor is made anew, saves the timers and the rows.
-    """
+    """Whether what is not acknowledged is sent again. An experiment in which no message is lost saves the timers."""
 
     tidy_every: int = 256
     """After so many ends of leases, or claims, a part that has calendars or a tree of them forgets what is past."""
@@ -367,7 +365,7 @@ class Kernel:
             self._settle()
         if not (self.changes or self.messages or self.replies or self.actions or self.peer_changes):
             return None
-        if self.changes and self.keeps_records and self.resends:
+        if self.changes and self.keeps_records:
             self._save_counters()
         ready = Ready(self.changes, self.messages, self.replies, self.actions, self.peer_changes)
         self.changes, self.messages, self.replies, self.actions, self.peer_changes = [], [], [], [], []

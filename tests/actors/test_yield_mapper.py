@@ -124,16 +124,22 @@ class SlowMoves(DeployedWorld):
         return super()._outcome(action)._replace(latency=DAY if action.op == "modify" else SECOND)
 
 
-def test_a_move_that_never_ends_holds_nobody_up(tmp_path: Path) -> None:
-    """Both hosts keep room for a machine that is on its way, over a restart as well; its lease can be closed, and then
-    all of it is free.
-    """
-    world = SlowMoves(FARM.replace(", SETTINGS", ""), tmp_path)
+def moving_off(folder: Path) -> tuple[SlowMoves, str]:
+    """A world in which some of the four machines of a lease move to hosts that have become free."""
+    world = SlowMoves(FARM.replace(", SETTINGS", ""), folder)
     whole = world.request("web", 2, world.now, world.now + HOUR, type="node")
     world.pass_time(MINUTE)
     lease = ask(world, 4)
     assert not world.command("web", "lease.close", lease=whole).error
     world.pass_time(MINUTE)
+    return world, lease
+
+
+def test_a_move_that_never_ends_holds_nobody_up(tmp_path: Path) -> None:
+    """Both hosts keep room for a machine that is on its way, over a restart as well; its lease can be closed, and then
+    all of it is free.
+    """
+    world, lease = moving_off(tmp_path)
     moving = {unit.id: unit.leaves for unit in world.site().units.machines if unit.leaves}
     assert set(moving.values()) == {"node-2"}
     world.restart("site")
@@ -155,12 +161,7 @@ def test_a_host_dies_while_machines_move(tmp_path: Path, which: str) -> None:
     """Those that were to leave it are lost with it, and come back elsewhere; those that were to come are where they
     were, when their moves have failed.
     """
-    world = SlowMoves(FARM.replace(", SETTINGS", ""), tmp_path)
-    whole = world.request("web", 2, world.now, world.now + HOUR, type="node")
-    world.pass_time(MINUTE)
-    lease = ask(world, 4)
-    assert not world.command("web", "lease.close", lease=whole).error
-    world.pass_time(MINUTE)
+    world, lease = moving_off(tmp_path)
     site = world.site()
     moving = {unit.id: unit.host for unit in site.units.machines if unit.leaves}
     dead = "node-2" if which == "source" else next(iter(moving.values()))
