@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from leasekit.runtime.client import ControlClient
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+QUICKSTART = "deploy/quickstart/all.toml"
 NAMED = re.compile(r"# ([\w-]+\.\w+)\n")
 
 pytestmark = pytest.mark.xdist_group("docs_examples")
@@ -60,9 +62,19 @@ def _typed(page: str, section: str) -> list[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with deploy/ in it, as a reader has it."""
-    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+def port() -> str:
+    """A port that is free: another test, or the reader's own daemons, may listen at the one that a page names."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+@pytest.fixture
+def folder(tmp_path: Path, port: str) -> Path:
+    """A folder with deploy/ in it, as a reader has it, whose quickstart has its gateway at ``port``."""
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    quickstart = tmp_path / QUICKSTART
+    quickstart.write_text(quickstart.read_text().replace("8770", port))
     return tmp_path
 
 
@@ -101,19 +113,12 @@ def test_operator(folder: Path) -> None:
     assert "12 units, at most" in printed
 
 
-def test_the_http_api(folder: Path) -> None:
+def test_the_http_api(folder: Path, port: str) -> None:
     """docs/api.md: what is typed by curl, by a program and by the command line leases, looks, tries and closes."""
-    files = _files("docs/api.md", folder)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    quickstart = folder / "all.toml"
-    for path, text in [(quickstart, (ROOT / "deploy" / "quickstart" / "all.toml").read_text())] + [
-        (path, path.read_text()) for path in files
-    ]:
-        path.write_text(text.replace("8770", port))
+    for path in _files("docs/api.md", folder):
+        path.write_text(path.read_text().replace("8770", port))
     lines = [line.replace("8770", port) for line in _typed("docs/api.md", "Ten examples")]
-    with running(quickstart, _environment(folder), folder / "s"):
+    with running(folder / QUICKSTART, _environment(folder), folder / "s"):
         printed = _type([f"{line}; echo" for line in lines], folder)
         _until_units_are_free(folder / "s")
     answers = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
@@ -123,12 +128,9 @@ def test_the_http_api(folder: Path) -> None:
     assert "127.0.0.1 2" in printed
 
 
-def test_watching(folder: Path) -> None:
+def test_watching(folder: Path, port: str) -> None:
     """docs/observability.md: daemons tell numbers that promtool takes, and the rules hold."""
     (file,) = _files("docs/observability.md", folder)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
     file.write_text(file.read_text().replace("9464", port))
     with running(file, _environment(folder), folder / "s"):
         printed = _type([line.replace("9464", port) for line in _typed("docs/observability.md", "Try it")], folder)
@@ -136,11 +138,8 @@ def test_watching(folder: Path) -> None:
     assert "SUCCESS" in _type(_typed("docs/observability.md", "Prometheus and Grafana"), folder)
 
 
-def test_blazar(folder: Path) -> None:
+def test_blazar(folder: Path, port: str) -> None:
     """docs/blazar.md: OpenStack's clients create, show, change and delete leases and hosts."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
     file = folder / "blazar.toml"
     file.write_text((ROOT / "deploy" / "blazar" / "blazar.toml").read_text().replace("8780", port))
     lines = [line.replace("8780", port) for line in _typed("docs/blazar.md", "By OpenStack's clients")]
@@ -152,16 +151,11 @@ def test_blazar(folder: Path) -> None:
     assert re.search(r"\| 4 +\| compute-4 ", printed)
 
 
-def test_leases_in_ci(folder: Path) -> None:
+def test_leases_in_ci(folder: Path, port: str) -> None:
     """docs/ci.md: a suite has its leases, and so has a job."""
     _files("docs/ci.md", folder)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    file = folder / "all.toml"
-    file.write_text((ROOT / "deploy" / "quickstart" / "all.toml").read_text().replace("8770", port))
     lines = [*_typed("docs/ci.md", "pytest"), *_typed("docs/ci.md", "A job")]
-    with running(file, _environment(folder), folder / "s"):
+    with running(folder / QUICKSTART, _environment(folder), folder / "s"):
         printed = _type([f"export LEASEKIT_URL=http://127.0.0.1:{port}", *lines], folder)
         _until_units_are_free(folder / "s")
     assert "4 passed" in printed
