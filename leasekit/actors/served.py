@@ -49,8 +49,8 @@ Request: TypeAlias = RequestTicket | Redeem | CloseLease
 """What is asked about a lease, and kept."""
 
 FRESH, REPEAT, OLD = "fresh", "repeat", "old"
-RECORD_BYTES: Final = 1024
-"""What a lease takes besides what its holder has said of it."""
+RECORD_BYTES: Final = 4096
+"""What a lease takes in memory besides what its holder has said of it (``benchmarks/memory.py``: 4,456 with that)."""
 UNACKED_MAX: Final = 64
 """How many updates a lease may owe its client before new requests about it are refused."""
 

@@ -183,10 +183,10 @@ def test_a_peer_that_says_much_is_told_to_come_later() -> None:
 
 def test_a_site_keeps_so_much_of_a_guest(tmp_path: Path) -> None:
     """What is redeemed beyond it is refused, until leases are over."""
-    text = CHAIN.replace("[actor.site]\n", f"[actor.site]\nsettings.kept_bytes = {12 * RECORD_BYTES}\n")
+    text = CHAIN.replace("[actor.site]\n", f"[actor.site]\nsettings.kept_bytes = {7 * RECORD_BYTES}\n")
     world = DeployedWorld(text, tmp_path)
     world.pass_time(MINUTE)
-    large = {"script": "x" * 6 * RECORD_BYTES}
+    large = {"script": "x" * 3 * RECORD_BYTES}
 
     def ask() -> str:
         lease = world.request("web", 1, world.now + MINUTE, world.now + 10 * MINUTE, configuration=large)
