@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from datafiles import data_file
@@ -13,6 +15,8 @@ from leasekit.emulation.compare.pool import Saving
 from leasekit.emulation.timetable_plan import COLUMNS, PlannedAnswer, WorkloadError, plan, read_workload, write_answers
 
 HEADER = ",".join(COLUMNS)
+one_process = pytest.mark.xdist_group("reservation_mix")
+"""Of tests that look at the same plans, which are made once."""
 
 
 def workload(folder: Path, *rows: str) -> Path:
@@ -130,14 +134,21 @@ def test_a_mapper_that_overbooks_is_caught(tmp_path: Path) -> None:
     assert "it would overbook: 0 units are free over" in told[0]
 
 
+@cache
+def mix(policy: str, **settings: str) -> tuple[dict[str, Any], list[PlannedAnswer]]:
+    """What the published mix comes to on 64 nodes."""
+    return plan(read_workload(data_file("reservations/wl_n64_r1000_s1_l0.9.csv")), 64, policy, settings)
+
+
 POLICIES = ("backfill", "fair_share", "fcfs", "priority", "timetable")
 
 
+@one_process
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_reservation_mix_of_64_nodes(policy: str) -> None:
     """On the published mix no node is ever overbooked, every accepted reservation starts exactly when it asked to."""
     requests = read_workload(data_file("reservations/wl_n64_r1000_s1_l0.9.csv"))
-    summary, found = plan(requests, 64, policy)
+    summary, found = mix(policy)
     assert sum(sum(counts.values()) for counts in summary["kinds"].values()) == len(requests) == 1000
     events = []
     for request, answer in zip(requests, found, strict=True):
@@ -150,23 +161,23 @@ def test_the_reservation_mix_of_64_nodes(policy: str) -> None:
         assert 0 <= used <= 64
 
 
+@one_process
 def test_backfill_accepts_at_least_what_haizea_did() -> None:
     """Haizea's figures: 284 reservations, 120 immediate requests, all best effort after 619 s on average."""
-    requests = read_workload(data_file("reservations/wl_n64_r1000_s1_l0.9.csv"))
-    summary, _ = plan(requests, 64, "backfill")
+    summary, _ = mix("backfill")
     assert summary["kinds"]["ar"]["accepted"] >= 284
     assert summary["kinds"]["im"]["accepted"] >= 120
     assert summary["kinds"]["be"]["refused"] == 0
     assert summary["mean_wait_s"] <= 619
 
 
+@one_process
 def test_who_overtakes_waits_less() -> None:
     """With nobody overtaking best effort waits longer than with EASY; the settings of a mapper are taken."""
-    requests = read_workload(data_file("reservations/wl_n64_r1000_s1_l0.9.csv"))
-    strict, easy = (plan(requests, 64, "backfill", {"mode": mode})[0] for mode in ("strict", "easy"))
+    (strict, _), (easy, _) = mix("backfill", mode="strict"), mix("backfill")
     assert strict["mean_bounded_slowdown"] > easy["mean_bounded_slowdown"]
     with pytest.raises(LeasekitError, match=r"policy.mode: found 'hard', expected one of: 'easy', "):
-        plan(requests, 64, "backfill", {"mode": "hard"})
+        mix("backfill", mode="hard")
 
 
 # -- suspension --------------------------------------------------------------------------------------------------------
@@ -230,10 +241,10 @@ def test_a_deadline_that_could_not_be_kept_is_no_reason_to_start(tmp_path: Path)
     assert (found[1], count) == (None, 0)
 
 
+@one_process
 def test_suspension_shortens_the_waits_of_the_reservation_mix() -> None:
     """On the published mix best effort starts sooner, no reservation and no best effort is lost for it."""
-    requests = read_workload(data_file("reservations/wl_n64_r1000_s1_l0.9.csv"))
-    plain, some, most = (plan(requests, 64, "backfill", {"suspension": kind})[0] for kind in ("none", "serial", "all"))
+    plain, some, most = mix("backfill")[0], *(mix("backfill", suspension=kind)[0] for kind in ("serial", "all"))
     assert plain["suspensions"] == 0 < some["suspensions"] < most["suspensions"]
     for summary in (some, most):
         assert summary["kinds"]["ar"]["accepted"] == 285
