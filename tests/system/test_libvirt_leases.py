@@ -1,7 +1,7 @@
 """Leases of real virtual machines through three real daemons: cycles, a site that is killed, and all that goes wrong.
 
-``LEASEKIT_CYCLES`` says how many cycles there are, ``LEASEKIT_VM_KILLS`` how many kills, ``LEASEKIT_SEED`` at which
-moments.
+``LEASEKIT_CYCLES`` says how many cycles there are (of two nodes, where more than two), ``LEASEKIT_VM_KILLS`` how many
+kills, ``LEASEKIT_SEED`` at which moments.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from system.system_waits import soon, wait_until
 pytestmark = pytest.mark.xdist_group("libvirt_leases")
 
 CYCLES = int(os.environ.get("LEASEKIT_CYCLES", "2"))
+NODES = 2 if CYCLES > 2 else 1
 KILLS = int(os.environ.get("LEASEKIT_VM_KILLS", "3"))
 SEED = int(os.environ.get("LEASEKIT_SEED", "1"))
 NOTHING_LEFT = {"orphans": [], "troubles": []}
@@ -51,15 +52,16 @@ def check_nothing_left(site: Site, *types: str) -> None:
 
 
 def test_the_same_nodes_are_leased_again_and_again(world, tmp_path):
-    """Lease, log in, close, over and over on the same two nodes: each guest is a new one, with another host key, and
+    """Lease, log in, close, over and over on the same nodes: each guest is a new one, with another host key, and
     nothing of the last is left.
     """
     keys: set[str] = set()
-    with open_site(world, tmp_path, {"again-1": (2, world.settings())}) as site:
+    names = [f"again-1{number}" for number in range(NODES)]
+    with open_site(world, tmp_path, {"again-1": (NODES, world.settings())}) as site:
         for cycle in range(CYCLES):
-            lease = site.ask("again-1", 2)
-            units = site.joined(lease, 2)
-            assert sorted(unit["unit"] for unit in units) == ["again-10", "again-11"]
+            lease = site.ask("again-1", NODES)
+            units = site.joined(lease, NODES)
+            assert sorted(unit["unit"] for unit in units) == names
             for unit in units:
                 assert (
                     world.ssh(unit["properties"], "test ! -e /tmp/used && touch /tmp/used; hostname").strip()
@@ -69,100 +71,100 @@ def test_the_same_nodes_are_leased_again_and_again(world, tmp_path):
             site.close(lease)
             site.over(lease)
             check_nothing_left(site, "again-1")
-    assert len(keys) == 2 * CYCLES
+    assert len(keys) == NODES * CYCLES
 
 
 def test_a_site_that_is_killed(world, tmp_path):
-    """A site that is killed while it sets units up, while they run, or while it tears them down goes on where it was:
-    guests that ran go on, none is set up twice, all are torn down.
+    """A site that is killed while it sets units up, while they run, and while it tears them down goes on where it was:
+    guests that ran go on, none is set up twice, all are torn down. More kills are of leases of their own.
     """
     rng = random.Random(SEED)
     moments = ["setup", "between", "teardown"]
     with open_site(world, tmp_path, {"kill-2": (2, world.settings())}) as site:
-        for kill in range(KILLS):
-            moment = moments[kill] if kill < len(moments) else rng.choice(moments)
-            one_kill(site, moment, rng)
+        for killed in (moments[:KILLS], *([rng.choice(moments)] for _ in range(len(moments), KILLS))):
+            kills(site, killed, rng)
             check_nothing_left(site, "kill-2")
 
 
-def one_kill(site: Site, moment: str, rng: random.Random) -> None:
-    """Lease two units and close them again, and kill the site once at that moment."""
+def kills(site: Site, moments: list[str], rng: random.Random) -> None:
+    """Lease two units and close them again, and kill the site once at each of these moments."""
     world, names = site.world, ("kill-20", "kill-21")
     lease = site.ask("kill-2", 2)
-    if moment == "setup":
+    seen: dict[str, int | None] = {}
+    if "setup" in moments:
         wanted = rng.choice(names)
         soon(lambda: world.pid(wanted) is not None)
         seen = {name: world.pid(name) for name in names}
         site.restart()
-        units = site.joined(lease, 2)
-        for name, pid in seen.items():
-            assert pid is None or world.pid(name) == pid, f"{name} was set up twice"
-    else:
-        units = site.joined(lease, 2)
+    units = site.joined(lease, 2)
     running = {name: world.pid(name) for name in names}
-    if moment == "between":
+    for name, pid in seen.items():
+        assert pid is None or running[name] == pid, f"{name} was set up twice"
+    if "between" in moments:
         site.restart()
         assert site.joined(lease, 2) == units
     for unit in units:
         assert world.ssh(unit["properties"], "hostname").strip() == unit["unit"]
     assert {name: world.pid(name) for name in names} == running
     site.close(lease)
-    if moment == "teardown":
+    if "teardown" in moments:
         wanted = rng.choice(names)
         soon(lambda: world.pid(wanted) is None)
         site.restart()
     site.over(lease)
 
 
-def broken(world: World, what: str) -> tuple[dict[str, Any], str]:
-    """Settings of a driver with something wrong, and the reason that is to be told."""
-    kernel = world.guest.artifact(world.guest.kernel)
-    if what == "checksum":
-        images = {"tiny": world.guest.image(kernel={**kernel, "sha256": "0" * 64})}
-        return world.settings(images=images, prefix="bad-"), "kernel has the SHA-256"
-    if what == "missing":
-        images = {"tiny": world.guest.image(kernel={**kernel, "file": "/nowhere/kernel"})}
-        return world.settings(images=images, prefix="bad-"), "can't read /nowhere/kernel: No such file or directory"
-    if what == "disk full":
-        large = world.folder / "large"
-        large.write_bytes(os.urandom(41 * 2**20))
-        host = world.host.settings(pool="small", pool_path="/var/lib/libvirt/small")
-        images = {"large": world.guest.image(kernel=world.guest.artifact(large), ready="running")}
-        return world.settings(
-            hosts={"one": host}, images=images, image="large", prefix="bad-"
-        ), "No space left on device"
-    return world.settings(image="hang", start_timeout="3s", prefix="bad-"), "the guest was not up within 3s"
+def broken(world: World) -> dict[str, tuple[dict[str, Any], str]]:
+    """Types of units with something wrong: settings of their driver, and the reason that is to be told."""
+    kernel, large = world.guest.artifact(world.guest.kernel), world.folder / "large"
+    large.write_bytes(os.urandom(41 * 2**20))
+    small = {"one": world.host.settings(pool="small", pool_path="/var/lib/libvirt/small")}
+    checksum = world.guest.image(kernel={**kernel, "sha256": "0" * 64})
+    missing = world.guest.image(kernel={**kernel, "file": "/nowhere/kernel"})
+    too_large = world.guest.image(kernel=world.guest.artifact(large), ready="running")
+    told: dict[str, tuple[dict[str, Any], str]] = {
+        "checksum-1": ({"images": {"tiny": checksum}}, "kernel has the SHA-256"),
+        "missing-2": ({"images": {"tiny": missing}}, "can't read /nowhere/kernel: No such file or directory"),
+        "full-3": ({"hosts": small, "images": {"large": too_large}, "image": "large"}, "No space left on device"),
+        "hangs-5": ({"image": "hang", "start_timeout": "3s"}, "the guest was not up within 3s"),
+    }
+    limits = {"retries": 1, "concurrency": 2}
+    return {
+        type_: (world.settings(**changes, prefix=f"bad-{type_}") | limits, reason)
+        for type_, (changes, reason) in told.items()
+    }
 
 
-@pytest.mark.parametrize("what", ["checksum", "missing", "disk full", "never boots"])
-def test_units_that_can_not_be_set_up(world, tmp_path, what):
+def test_units_that_can_not_be_set_up(world, tmp_path):
     """What can't be set up by its site's fault waits with its lease until the site is mended, and counts against no
     unit. A unit that never comes up fails with the reason, after it was tried again, and so does its lease. Nothing is
     left of either, and other leases of the site are unharmed.
     """
-    settings, reason = broken(world, what)
-    limits = {"retries": 1, "concurrency": 2}
-    with open_site(world, tmp_path, {"bad-3": (1, settings | limits), "good-4": (1, world.settings())}) as site:
-        good, bad = site.ask("good-4", 1), site.ask("bad-3", 1, deficit="accept")
+    wrong = broken(world)
+    drivers = {type_: (1, settings) for type_, (settings, _) in wrong.items()}
+    with open_site(world, tmp_path, drivers | {"good-4": (1, world.settings())}) as site:
+        good = site.ask("good-4", 1)
+        bad = {type_: site.ask(type_, 1, deficit="accept") for type_ in wrong}
 
-        def row() -> dict[str, Any]:
-            return next(row for row in site.daemons.query("site", "units") if row["unit"] == "bad-30")
+        def row(type_: str) -> dict[str, Any]:
+            return next(row for row in site.daemons.query("site", "units") if row["unit"] == f"{type_}0")
 
-        if what == "never boots":
-            told = site.over(bad)
-            assert (told["state"], row()["failures"]) == ("failed", 1)
-            assert reason in told["reason"] and "again in" in site.log("bad-30")
-        else:
-            wait_until("the reason", lambda: None if reason in row()["reason"] else row()["reason"], 60)
-            assert row()["failures"] == 0 and site.lease(bad)["state"] not in ("failed", "closed")
-            site.close(bad)
-            assert site.over(bad)["state"] == "closed"
+        for type_, (_, reason) in wrong.items():
+            if type_ == "hangs-5":
+                told = site.over(bad[type_])
+                assert (told["state"], row(type_)["failures"]) == ("failed", 1)
+                assert reason in told["reason"] and "again in" in site.log(f"{type_}0")
+            else:
+                wait_until(f"the reason of {type_}", lambda t=type_, r=reason: (r not in row(t)["reason"]) and row(t))
+                assert row(type_)["failures"] == 0 and site.lease(bad[type_])["state"] not in ("failed", "closed")
+                site.close(bad[type_])
+                assert site.over(bad[type_])["state"] == "closed"
         (unit,) = site.joined(good, 1)
         assert world.ssh(unit["properties"], "hostname").strip() == "good-40"
-        assert row()["state"] == "free"
+        assert [row(type_)["state"] for type_ in wrong] == ["free"] * len(wrong)
         site.close(good)
         site.over(good)
-        assert [name for name in world.left("bad-") if name.startswith("bad-bad-3")] == []
+        assert world.left("bad-") == []
         check_nothing_left(site, "good-4")
 
 

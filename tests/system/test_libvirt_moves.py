@@ -25,7 +25,7 @@ NOTE = f"{NAME}~moved-two"
 SLOW = 1
 """MiB in a second that a migration may send: with that it does not end while a test looks at it."""
 FAST = 1000
-WRITES = "(while :; do dd if=/dev/urandom of=/tmp/noise bs=1M count=24; done) </dev/null >/dev/null 2>&1 &"
+WRITES = "(while :; do dd if=/dev/urandom of=/tmp/noise bs=1M count=8; sleep 1; done) </dev/null >/dev/null 2>&1 &"
 
 
 @attrs.frozen
