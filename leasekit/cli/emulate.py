@@ -443,7 +443,14 @@ def coallocation(
     wanted = [name for name in SCENARIOS if name in (scenarios or SCENARIOS)]
     with progress_bars("simulating") as progress:
         tallies, leases = coallocation_actors.run_all(
-            testbed, wanted, range(1, seeds + 1), setup, redeem=actors, jobs=jobs or cpus(), progress=progress
+            testbed,
+            wanted,
+            range(1, seeds + 1),
+            setup,
+            redeem=actors,
+            jobs=jobs or cpus(),
+            progress=progress,
+            out=out,
         )
     summary, times = simulation.summarize(testbed, tallies, setup), simulation.measured(tallies)
     pictures = [] if out is None else simulation.write(out, summary, times, tallies)

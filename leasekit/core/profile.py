@@ -22,7 +22,7 @@ trace. The first key of a leaf is never removed, so across two leaves an equal p
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TypeAlias, final
 
@@ -143,8 +143,27 @@ class Profile:
 
         Don't change the profile while the iterator is in use.
         """
-        if hi > lo:
-            yield from coalesced(_raw_segments(self._root, lo, hi))
+        root = self._root
+        if hi <= lo:
+            return iter(())
+        if type(root) is not _Leaf:
+            return coalesced(_raw_segments(root, lo, hi))
+        first, last = bisect_right(root.keys, lo) - 1, bisect_left(root.keys, hi)
+        edges = [lo, *root.keys[first + 1 : last], hi]
+        return zip(edges, edges[1:], root.vals[first:last], strict=False)
+
+    @classmethod
+    def of(cls, steps: Sequence[tuple[Instant, int]]) -> Profile:
+        """What has each step's value from its instant on; the first step's is :data:`BEGIN`, and no two neighbours have
+        one value. In O(n).
+        """
+        made, size = cls(), LEAF_MAX * 3 // 4
+        keys, vals = [at for at, _ in steps], [value for _, value in steps]
+        nodes: list[_Node] = [_Leaf(keys[i : i + size], vals[i : i + size]) for i in range(0, len(steps), size)]
+        while len(nodes) > 1:
+            nodes = [_over(nodes[i : i + FAN_MAX // 2]) for i in range(0, len(nodes), FAN_MAX // 2)]
+        (made._root,) = nodes
+        return made
 
     def copy(self) -> Profile:
         """An independent copy, in O(n)."""
@@ -178,6 +197,95 @@ def coalesced(segments: Iterator[Segment]) -> Iterator[Segment]:
         start, end, value = lo, hi, here
     if end > start:
         yield start, end, value
+
+
+class Layer:
+    """A step function that is a base read through, plus its own changes; the base is never written.
+
+    A search costs what it costs in the base, times the number of own segments that it passes. Most layers are looked
+    at and thrown away unchanged: until the first change there is nothing but the base.
+    """
+
+    __slots__ = ("_base", "_own")
+
+    def __init__(self, base: StepFunction, own: Profile | None = None) -> None:
+        self._base = base
+        self._own = own
+
+    @property
+    def horizon(self) -> Instant:
+        """The base's horizon."""
+        return self._base.horizon
+
+    def add(self, lo: Instant, hi: Instant, delta: int) -> None:
+        """Add ``delta`` over ``[lo, hi)``, here and not in the base."""
+        if self._own is None:
+            self._own = Profile(0, self._base.horizon)
+        self._own.add(lo, hi, delta)
+
+    def value(self, instant: Instant) -> int:
+        """The value at an instant."""
+        if self._own is None:
+            return self._base.value(instant)
+        return self._base.value(instant) + self._own.value(instant)
+
+    def min(self, lo: Instant, hi: Instant) -> int:
+        """The least value over ``[lo, hi)``, which must not be empty."""
+        if self._own is None:
+            return self._base.min(lo, hi)
+        return min(self._base.min(a, b) + extra for a, b, extra in self._own.segments(lo, hi))
+
+    def first_at_least(self, lo: Instant, level: int) -> Instant:
+        """The first instant from ``lo`` on where the value is ``level`` or more; :data:`FOREVER` if there is none."""
+        return self._first(self._base.first_at_least, lo, level)
+
+    def first_below(self, lo: Instant, level: int) -> Instant:
+        """The first instant from ``lo`` on where the value is less than ``level``; :data:`FOREVER` if there is none."""
+        return self._first(self._base.first_below, lo, level)
+
+    def _first(self, search: Callable[[Instant, int], Instant], lo: Instant, level: int) -> Instant:
+        if self._own is None:
+            return search(lo, level)
+        for start, end, extra in self._own.segments(lo, FOREVER):
+            found = search(start, level - extra)
+            if found < end:
+                return found
+        return FOREVER
+
+    def last_below(self, lo: Instant, hi: Instant, level: int) -> Instant:
+        """The end of the last segment that meets ``[lo, hi)`` with less than ``level``; ``lo`` if there is none."""
+        if self._own is None:
+            return self._base.last_below(lo, hi, level)
+        for start, end, extra in reversed(list(self._own.segments(lo, hi))):
+            found = self._base.last_below(start, end, level - extra)
+            if found > start:
+                # A base segment may run on beyond `end`. Within [lo, hi) that is where later own segments, known
+                # to be enough, begin; at `hi` the caller looks on from there.
+                return min(found, end)
+        return lo
+
+    def segments(self, lo: Instant, hi: Instant) -> Iterator[Segment]:
+        """The maximal stretches of one value, in order, clipped to ``[lo, hi)``."""
+        own = self._own
+        if own is None:
+            return self._base.segments(lo, hi)
+        return coalesced(
+            (a, b, value + extra)
+            for start, end, extra in own.segments(lo, hi)
+            for a, b, value in self._base.segments(start, end)
+        )
+
+    def copy(self) -> Layer:
+        """An independent layer over the same base."""
+        return Layer(self._base, None if self._own is None else self._own.copy())
+
+    def forget_before(self, instant: Instant) -> None:
+        """Refused: history belongs to the base. Raises ``TypeError``."""
+        raise TypeError("an overlay can't forget: call forget_before on the timetable that it was made from")
+
+
+StepFunction: TypeAlias = Profile | Layer
+"""A whole number as a function of time."""
 
 
 # -- changing the tree --------------------------------------------------------------------------------------------
@@ -326,14 +434,14 @@ def _range(node: _Node, add: int) -> tuple[int, int]:
 def _grown(node: _Node) -> _Inner:
     """A new root over the two halves of one that has become too large."""
     right = _split(node)
-    ranges = [_range(node, 0), _range(right, 0)]
-    return _Inner(
-        [node.keys[0], right.keys[0]],
-        [node, right],
-        [0, 0],
-        [low for low, _ in ranges],
-        [high for _, high in ranges],
-    )
+    return _over([node, right])
+
+
+def _over(kids: list[_Node]) -> _Inner:
+    """A node over others, in order."""
+    ranges = [_range(kid, 0) for kid in kids]
+    lows, highs = [low for low, _ in ranges], [high for _, high in ranges]
+    return _Inner([kid.keys[0] for kid in kids], kids, [0] * len(kids), lows, highs)
 
 
 def _only_child(root: _Inner) -> _Node:

@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, MutableMapping
 from typing import TypeAlias
 
-from leasekit.core.profile import FOREVER, Profile, Segment, coalesced
+from leasekit.core.profile import BEGIN, FOREVER, Layer, Profile, Segment, StepFunction, coalesced
 from leasekit.core.properties import Counts, count_of, counts
 from leasekit.core.time import Duration, Instant, Term
 
@@ -48,95 +48,6 @@ class Ends:
             end, _, key = heapq.heappop(heap)
             if end_of(key) == end:
                 yield key
-
-
-class Layer:
-    """A step function that is a base read through, plus its own changes; the base is never written.
-
-    A search costs what it costs in the base, times the number of own segments that it passes. Most layers are looked
-    at and thrown away unchanged: until the first change there is nothing but the base.
-    """
-
-    __slots__ = ("_base", "_own")
-
-    def __init__(self, base: StepFunction, own: Profile | None = None) -> None:
-        self._base = base
-        self._own = own
-
-    @property
-    def horizon(self) -> Instant:
-        """The base's horizon."""
-        return self._base.horizon
-
-    def add(self, lo: Instant, hi: Instant, delta: int) -> None:
-        """Add ``delta`` over ``[lo, hi)``, here and not in the base."""
-        if self._own is None:
-            self._own = Profile(0, self._base.horizon)
-        self._own.add(lo, hi, delta)
-
-    def value(self, instant: Instant) -> int:
-        """The value at an instant."""
-        if self._own is None:
-            return self._base.value(instant)
-        return self._base.value(instant) + self._own.value(instant)
-
-    def min(self, lo: Instant, hi: Instant) -> int:
-        """The least value over ``[lo, hi)``, which must not be empty."""
-        if self._own is None:
-            return self._base.min(lo, hi)
-        return min(self._base.min(a, b) + extra for a, b, extra in self._own.segments(lo, hi))
-
-    def first_at_least(self, lo: Instant, level: int) -> Instant:
-        """The first instant from ``lo`` on where the value is ``level`` or more; :data:`FOREVER` if there is none."""
-        return self._first(self._base.first_at_least, lo, level)
-
-    def first_below(self, lo: Instant, level: int) -> Instant:
-        """The first instant from ``lo`` on where the value is less than ``level``; :data:`FOREVER` if there is none."""
-        return self._first(self._base.first_below, lo, level)
-
-    def _first(self, search: Callable[[Instant, int], Instant], lo: Instant, level: int) -> Instant:
-        if self._own is None:
-            return search(lo, level)
-        for start, end, extra in self._own.segments(lo, FOREVER):
-            found = search(start, level - extra)
-            if found < end:
-                return found
-        return FOREVER
-
-    def last_below(self, lo: Instant, hi: Instant, level: int) -> Instant:
-        """The end of the last segment that meets ``[lo, hi)`` with less than ``level``; ``lo`` if there is none."""
-        if self._own is None:
-            return self._base.last_below(lo, hi, level)
-        for start, end, extra in reversed(list(self._own.segments(lo, hi))):
-            found = self._base.last_below(start, end, level - extra)
-            if found > start:
-                # A base segment may run on beyond `end`. Within [lo, hi) that is where later own segments, known
-                # to be enough, begin; at `hi` the caller looks on from there.
-                return min(found, end)
-        return lo
-
-    def segments(self, lo: Instant, hi: Instant) -> Iterator[Segment]:
-        """The maximal stretches of one value, in order, clipped to ``[lo, hi)``."""
-        own = self._own
-        if own is None:
-            return self._base.segments(lo, hi)
-        return coalesced(
-            (a, b, value + extra)
-            for start, end, extra in own.segments(lo, hi)
-            for a, b, value in self._base.segments(start, end)
-        )
-
-    def copy(self) -> Layer:
-        """An independent layer over the same base."""
-        return Layer(self._base, None if self._own is None else self._own.copy())
-
-    def forget_before(self, instant: Instant) -> None:
-        """Refused: history belongs to the base. Raises ``TypeError``."""
-        raise TypeError("an overlay can't forget: call forget_before on the timetable that it was made from")
-
-
-StepFunction: TypeAlias = Profile | Layer
-"""A whole number as a function of time."""
 
 
 Held: TypeAlias = tuple[int, Term]
@@ -186,6 +97,21 @@ class Timetable:
     def _of(cls, free: StepFunction, capacity: StepFunction, held: MutableMapping[Hashable, Held]) -> Timetable:
         made = cls.__new__(cls)
         made._free, made._capacity, made._held, made._ends = free, capacity, held, None
+        return made
+
+    @classmethod
+    def holding(cls, capacity: int, pieces: Iterable[tuple[int, Term]]) -> Timetable:
+        """As if pieces of units and term, in order of time and apart, were reserved under 0, 1 and so on; in O(n)."""
+        made = cls(capacity)
+        made._held = dict(enumerate(pieces))
+        steps = [(BEGIN, capacity)]
+        for units, (start, end) in made._held.values():
+            if steps[-1][0] == start:
+                steps.pop()  # it touches the piece before
+            if not steps or steps[-1][1] != capacity - units:
+                steps.append((start, capacity - units))
+            steps.append((end, capacity))
+        made._free = Profile.of(steps)
         return made
 
     # -- changing it --------------------------------------------------------------------------------------------
@@ -373,6 +299,10 @@ class Timetable:
         for lo, hi, capacity in self._capacity.segments(start, end):
             for a, b, reserved in coalesced((a, b, capacity - free) for a, b, free in self._free.segments(lo, hi)):
                 yield Term(a, b), reserved, capacity
+
+    def frees(self, window: Term) -> Iterator[Segment]:
+        """Stretches of ``window`` in which equally many units are free: start, end and units, as :meth:`steps`."""
+        return self._free.segments(*_checked(window))
 
     def utilisation(self, window: Term) -> float:
         """Unit-milliseconds reserved over unit-milliseconds in service; 0 where nothing is in service.
@@ -762,6 +692,10 @@ class ClassedTimetable:
                 at = instant
             reserved, capacity = reserved + changes[instant][0], capacity + changes[instant][1]
         yield Term(at, window.end), reserved, capacity
+
+    def frees(self, window: Term) -> Iterator[Segment]:
+        """As :meth:`Timetable.frees`: of all classes, what is overcommitted of one taken from the others."""
+        return ((start, end, capacity - reserved) for (start, end), reserved, capacity in self.steps(window))
 
     def utilisation(self, window: Term) -> float:
         """As :meth:`Timetable.utilisation`."""

@@ -73,6 +73,7 @@ def test_steps_add_up(capacities: tuple[int, ...], booked: list[tuple[bytes, int
     """At each instant as the classes do, one after the other and without a gap."""
     table, window = made(capacities, booked), Term(3, 2 * END)
     steps = list(table.steps(window))
+    assert list(table.frees(window)) == [(*term, capacity - reserved) for term, reserved, capacity in steps]
     assert steps[0][0].start == window.start and steps[-1][0].end == window.end
     for (term, reserved, capacity), following in zip(steps, [*steps[1:], None], strict=True):
         assert following is None or (following[0].start == term.end and following[1:] != (reserved, capacity))

@@ -8,8 +8,9 @@ from random import Random
 import pytest
 
 from leasekit.core import profile
-from leasekit.core.profile import BEGIN, FOREVER, Profile
-from leasekit.core.timetable import Layer, StepFunction
+from leasekit.core.profile import BEGIN, FOREVER, Layer, Profile, StepFunction
+from leasekit.core.time import Term
+from leasekit.core.timetable import Timetable
 
 LINE = 400
 
@@ -127,3 +128,31 @@ def test_a_layer_without_changes(seed: int) -> None:
     assert [layer.value(at) for at in range(LINE)] == [value - 5 for value in plain]
     assert [bare.value(at) for at in range(LINE)] == [base.value(at) for at in range(LINE)] == plain
     assert layer.copy().value(7) == plain[7] - 5
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_made_at_once_is_what_is_made_piece_by_piece(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """A timetable made of pieces, some of which touch, has the figures of one that reserves them, also afterwards."""
+    monkeypatch.setattr(profile, "LEAF_MAX", 8)
+    monkeypatch.setattr(profile, "FAN_MAX", 8)
+    random, pieces, at = Random(seed), list[tuple[int, Term]](), 0
+    while at < LINE:
+        begin = at + random.choice((0, 0, 3))
+        at = begin + random.randint(1, 5)
+        pieces.append((random.randint(1, 4), Term(begin, at)))
+    plain = Timetable(7)
+    for number, (units, term) in enumerate(pieces):
+        plain.reserve(number, units, term)
+    made = Timetable.holding(7, pieces)
+    for changed in (False, True):
+        whole = Term(-5, 2 * LINE)
+        assert list(made.steps(whole)) == list(plain.steps(whole)) and list(made) == list(plain)
+        assert list(made.frees(whole)) == [(*term, capacity - held) for term, held, capacity in plain.steps(whole)]
+        for _ in range(60):
+            start = random.randrange(LINE)
+            term = Term(start, start + random.choice((1, 40, LINE)))
+            assert made.available(term) == plain.available(term)
+        for table in () if changed else (made, plain):
+            table.release(len(pieces) // 2)
+            table.reserve("more", 3, Term(LINE + 9, LINE + 11))
+            table.change(0, units=1, term=Term(0, LINE), force=True)

@@ -178,3 +178,20 @@ def test_a_folder_that_cannot_be_written_is_said(testbed: Paper, tmp_path: Path)
     tallies = [run_once(testbed, "normal", 1, CoallocationSetup(load=0.01))]
     with pytest.raises(LeasekitError, match="found a file, expected a folder to write results to"):
         write(tmp_path / "file", summarize(testbed, tallies, SMALL), measured(tallies), tallies)
+
+
+def test_what_was_finished_is_not_run_again(testbed: Paper, tmp_path: Path) -> None:
+    """Runs are kept as they end: all of a run is found again but of another setup, or of a file that broke off."""
+    first, _ = actors.run_all(testbed, ["normal", "preference_size"], [2, 1], TINY, out=tmp_path)
+    assert [(one.scenario, one.seed) for one in first] == [
+        ("normal", 1), ("normal", 2), ("preference_size", 1), ("preference_size", 2)
+    ]  # fmt: skip
+    again, leases = actors.run_all(testbed, ["normal", "preference_size"], [2, 1], TINY, out=tmp_path)
+    assert again == first and leases["normal"]["messages"] > 0  # planning times by a clock as well
+    assert summarize(testbed, again, TINY) == summarize(testbed, first, TINY)
+    kept = tmp_path / "runs" / "normal-1.json"
+    kept.write_bytes(kept.read_bytes()[:-40])
+    (mended,), _ = actors.run_all(testbed, ["normal"], [1], TINY, out=tmp_path)
+    assert mended[:5] == first[0][:5] and mended.planning_ms != first[0].planning_ms
+    (other,), _ = actors.run_all(testbed, ["normal"], [1], attrs.evolve(TINY, frames=2), out=tmp_path)
+    assert other.planning_ms != mended.planning_ms

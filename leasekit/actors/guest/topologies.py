@@ -10,6 +10,7 @@ released, and would expire by itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import attrs
@@ -425,7 +426,12 @@ class PlanTrials:
 
 
 def _request(topology: Topology) -> TopologyRequest:
-    return decode_topology(topology.request, REQUEST_BYTES_MAX * 4)
+    return _decoded(topology.request)
+
+
+@lru_cache(maxsize=256)
+def _decoded(request: bytes) -> TopologyRequest:
+    return decode_topology(request, REQUEST_BYTES_MAX * 4)
 
 
 def check_topology(request: TopologyRequest, now: Instant) -> None:

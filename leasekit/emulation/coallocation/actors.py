@@ -12,8 +12,10 @@ import json
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import attrs
 
@@ -36,7 +38,7 @@ from leasekit.emulation.coallocation.experiment import (
     draw_requests,
 )
 from leasekit.emulation.lean import LeanWorld
-from leasekit.emulation.outputs import spread_over
+from leasekit.emulation.outputs import make_folder, spread_over
 from leasekit.emulation.world import Outcome, World
 
 TYPE: Final = "cpu"
@@ -63,7 +65,7 @@ class RedeemedLeases:
 
 
 class _Timed:
-    """The broker's mapper, and how long planning took: milliseconds, by tenths of the day."""
+    """The broker's mapper, and how long planning took: milliseconds of processor time, by tenths of the day."""
 
     def __init__(self, mapper: Any) -> None:
         self._mapper = mapper
@@ -74,9 +76,9 @@ class _Timed:
 
     def plan(self, cycle: PlanCycle) -> Sequence[Any]:
         """As the mapper does."""
-        begin = time.perf_counter()
+        begin = time.process_time()
         plans = list(self._mapper.plan(cycle))
-        self.took[min(cycle.now * INTERVALS // DAY, INTERVALS - 1)].append(1000 * (time.perf_counter() - begin))
+        self.took[min(cycle.now * INTERVALS // DAY, INTERVALS - 1)].append(1000 * (time.process_time() - begin))
         return plans
 
 
@@ -129,11 +131,8 @@ def _watch(actor: str, changes: Any, seen: dict[str, set[str]]) -> None:
 
 def _outcomes(world: World, user: str, known: Mapping[str, bool]) -> dict[str, bool]:
     """Requests of a user that were not known yet, and whether they were granted."""
-    return {
-        row["topology"]: row["state"] == COMMITTED
-        for row in world.query(user, "topologies", all=True)
-        if row["topology"] not in known
-    }
+    topologies = world.nodes[user].actor.topologies.by_id  # type: ignore[attr-defined]
+    return {id_: one.state == COMMITTED for id_, one in topologies.items() if id_ not in known}
 
 
 def _utilisation(world: World, testbed: Testbed) -> dict[str, float]:
@@ -147,9 +146,40 @@ def _utilisation(world: World, testbed: Testbed) -> dict[str, float]:
     }
 
 
-def _job(job: tuple[Testbed, str, int, CoallocationSetup, bool]) -> tuple[CoallocationTally, RedeemedLeases]:
-    testbed, scenario, seed, setup, redeem = job
-    return run_once(testbed, scenario, seed, setup, redeem=redeem)
+class _OneDay(NamedTuple):
+    """One run, and the file that has its outcome once it is finished."""
+
+    testbed: Testbed
+    scenario: str
+    seed: int
+    setup: CoallocationSetup
+    redeem: bool
+    file: Path | None
+
+
+def _job(job: _OneDay) -> tuple[CoallocationTally, RedeemedLeases]:
+    """The outcome of a run: the one that was kept, if it was of the same testbed and setup, else of a run now."""
+    made_of = sha256(repr((version("leasekit"), *job[:-1])).encode()).hexdigest()
+    try:
+        content = {} if job.file is None else json.loads(job.file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        content = {}
+    if content.get("made_of") == made_of:
+        asked, granted, utilisation = ({(k, name): value for k, name, value in content[key]} for key in KEPT)
+        tally = CoallocationTally(job.scenario, job.seed, asked, granted, utilisation, content["planning_ms"])
+        return tally, RedeemedLeases(**content["leases"])
+    tally, leases = run_once(job.testbed, job.scenario, job.seed, job.setup, redeem=job.redeem)
+    if job.file is not None:
+        content = {key: [[*of, value] for of, value in getattr(tally, key).items()] for key in KEPT}
+        content |= {"made_of": made_of, "planning_ms": tally.planning_ms, "leases": attrs.asdict(leases)}
+        begun = job.file.with_suffix(".part")
+        begun.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        begun.replace(job.file)
+    return tally, leases
+
+
+KEPT: Final = ("asked", "granted", "utilisation")
+"""The figures of a tally by interval and name, as :func:`_job` writes them."""
 
 
 def run_all(
@@ -161,9 +191,19 @@ def run_all(
     redeem: bool = False,
     jobs: int = 1,
     progress: Progress | None = None,
+    out: Path | None = None,
 ) -> tuple[list[CoallocationTally], dict[str, dict[str, int]]]:
-    """Every scenario with every seed, on so many processes; and the sums over seeds of what became of the leases."""
-    work = [(testbed, scenario, seed, setup, redeem) for scenario in scenarios for seed in seeds]
+    """Every scenario with every seed, on so many processes; and the sums over seeds of what became of the leases. With
+    a folder ``out`` each finished run is kept in its folder ``runs``, and not run again.
+    """
+    runs = None if out is None else out / "runs"
+    if runs is not None:
+        make_folder(runs)
+    work = [
+        _OneDay(testbed, scenario, seed, setup, redeem, runs and runs / f"{scenario}-{seed}.json")
+        for seed in seeds
+        for scenario in scenarios
+    ]
     tallies: list[CoallocationTally] = []
     sums: dict[str, dict[str, int]] = {}
     for tally, leases in spread_over(_job, work, jobs):
@@ -173,7 +213,7 @@ def run_all(
             known[name] = known.get(name, 0) + count
         if progress is not None:
             progress("co-allocation", len(tallies) / len(work))
-    return tallies, sums
+    return sorted(tallies, key=lambda one: (scenarios.index(one.scenario), one.seed)), sums
 
 
 # -- who is there ----------------------------------------------------------------------------------------------------

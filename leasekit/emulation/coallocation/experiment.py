@@ -238,7 +238,7 @@ def _ratio(tallies: Sequence[CoallocationTally], k: int, users: Sequence[str]) -
 
 
 def measured(tallies: Sequence[CoallocationTally]) -> dict[str, Any]:
-    """Planning times, in ms, by scenario: what a clock measured, and so the only part that does not repeat."""
+    """Planning times, in ms of processor time, by scenario: the only part that does not repeat."""
     found = {}
     for name in dict.fromkeys(tally.scenario for tally in tallies):
         by_load = [[took for t in tallies if t.scenario == name for took in t.planning_ms[k]] for k in range(INTERVALS)]

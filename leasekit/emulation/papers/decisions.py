@@ -121,7 +121,7 @@ def _coallocation(means: Means) -> PaperFigures:
     testbed = coallocation.read_testbed(means.data)
     setup = coallocation.CoallocationSetup()
     seeds = range(1, 4 if means.quick else 41)
-    tallies, _ = actors.run_all(testbed, coallocation.SCENARIOS, seeds, setup, redeem=False, jobs=means.jobs)
+    tallies, _ = actors.run_all(testbed, coallocation.SCENARIOS, seeds, setup, jobs=means.jobs, out=means.out)
     summary, times = coallocation.summarize(testbed, tallies, setup), coallocation.measured(tallies)
     figures: dict[str, list[float]] = {
         row["what"]: [round(value, 4) for value in row["by_seed"]] for row in summary["comparison"]

@@ -9,6 +9,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 import attrs
 
@@ -163,5 +164,6 @@ def _steps(path: Sequence[str]) -> set[frozenset[str]]:
     return {frozenset(pair) for pair in itertools.pairwise(path)}
 
 
+@lru_cache(maxsize=1024)
 def _exact(number: float | Fraction) -> Fraction:
     return number if isinstance(number, Fraction) else Fraction(str(number))

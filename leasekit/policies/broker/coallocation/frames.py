@@ -149,8 +149,8 @@ class Books:
         found: set[Instant] = set()
         for table in (*self.cpus, *self.links):
             if table is not None and len(table):
-                steps = table.steps(Term(after, until + 1))
-                found.update(term.start for term, _, _ in islice(steps, None if most is None else most + 1))
+                stretches = table.frees(Term(after, until + 1))
+                found.update(start for start, _, _ in islice(stretches, None if most is None else most + 1))
         return sorted(found - {after})[:most]
 
 

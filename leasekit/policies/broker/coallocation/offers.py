@@ -10,10 +10,10 @@ beforehand and the plan is exact; otherwise a plan whose granules don't fit on s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, TypeAlias, final
 
 from leasekit.core.filters import parse_filter
 from leasekit.core.mappers import PlannedPart, Source
@@ -285,39 +285,37 @@ def _room(sources: Sequence[Source], units: int, frame: Term, used: dict[str, in
 
 def _table(sources: Sequence[Source], total: int, grain: int, since: Instant) -> Timetable:
     """The most that any one of the sources has free, from ``since`` on, in grains."""
-    table = Timetable(total)
-    free = _most(sources, since)
-    for number, (at, following) in enumerate(pairwise([*free, (INSTANT_MAX, 0)])):
-        taken = total - min(total, at[1] * grain)
-        if taken and at[0] < following[0]:
-            table.reserve(number, taken, Term(at[0], following[0]))
-    return table
+    taken = [(at, total - min(total, units * grain)) for at, units in _most(sources, since)]
+    ends = [*(at for at, _ in taken[1:]), INSTANT_MAX]
+    return Timetable.holding(
+        total, ((units, Term(at, end)) for (at, units), end in zip(taken, ends, strict=True) if units and at < end)
+    )
 
 
-def _most(sources: Sequence[Source], since: Instant) -> list[tuple[Instant, int]]:
-    """Steps: an instant, and the units free from then on; nothing is free beyond the delegations' terms."""
-    found: Mapping[Instant, int] = {since: 0}
-    for source in sources:
-        start, end = max(since, source.term.start), source.term.end
-        if start < end:
-            found = _raised(found, _steps(source, Term(start, end)))
-    steps: list[tuple[Instant, int]] = []
-    for at, units in sorted(found.items()):
-        if not steps or steps[-1][1] != units:
-            steps.append((at, units))
-    return steps
+Steps: TypeAlias = list[tuple[Instant, int]]
+"""Instants, and the units free from each on, in order."""
 
 
-def _steps(source: Source, term: Term) -> dict[Instant, int]:
-    steps = {piece.start: max(0, capacity - reserved) for piece, reserved, capacity in source.free.steps(term)}
-    return {**steps, term.end: 0}
+def _most(sources: Sequence[Source], since: Instant) -> Steps:
+    """Nothing is free beyond the delegations' terms."""
+    each = [_steps(source, since) for source in sources if source.term.end > since]
+    return _merged(each) if len(each) > 1 else each[0] if each else [(since, 0)]
 
 
-def _raised(one: Mapping[Instant, int], two: Mapping[Instant, int]) -> dict[Instant, int]:
-    """The larger of two step functions."""
-    made: dict[Instant, int] = {}
-    left = right = 0
-    for at in sorted({*one, *two}):
-        left, right = one.get(at, left), two.get(at, right)
-        made[at] = max(left, right)
+def _steps(source: Source, since: Instant) -> Steps:
+    term = Term(max(since, source.term.start), source.term.end)
+    made = [(since, 0)] if since < term.start else []
+    made += [(start, max(0, units)) for start, _, units in source.free.frees(term)]
+    return [*made, (term.end, 0)]
+
+
+def _merged(functions: Sequence[Steps]) -> Steps:
+    """The largest of several step functions."""
+    now = [0] * len(functions)
+    made: Steps = []
+    for at, number, units in sorted((at, number, units) for number, one in enumerate(functions) for at, units in one):
+        now[number] = units
+        if made and made[-1][0] == at:
+            made.pop()
+        made.append((at, max(now)))
     return made
