@@ -220,12 +220,19 @@ def compare(
     """
     from leasekit.emulation.outputs import make_folder
 
+    logs = [target for target in targets if target.endswith((".swf", ".swf.gz", ".csv"))]
+    if logs:
+        raise click.UsageError(
+            f"MAPPER: found the file {logs[0]!r}; a job log is given by --swf, a workload --workload"
+        )
+    if workload_file is not None and workload_file.name.endswith((".swf", ".swf.gz")):
+        raise click.UsageError(f"--workload: found the job log {str(workload_file)!r}, which is given by --swf")
     if sum(given is not None for given in (workload_file, swf, deploy)) != 1:
         raise click.UsageError("give either --workload or --swf, or a deploy file by --in")
     if (deploy is None) == bool(actor):
         raise click.UsageError("--in and --actor go together")
     if (deploy is None) == (nodes is None):
-        raise click.UsageError("--nodes is given with --workload or --swf, and with neither of them not")
+        raise click.UsageError("--swf and --workload need --nodes N; with --in the file says it")
     if (engine == "dask") != (scheduler is not None):
         raise click.UsageError("--engine dask and --scheduler go together")
     twice = sorted({target for target in targets if targets.count(target) > 1})

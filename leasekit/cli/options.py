@@ -80,31 +80,58 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
+def _whole(text: str) -> int:
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(f"found {text:.40}, expected a whole number")
+    return int(text)
+
+
 class Count(click.IntRange):
     """A whole number within bounds; what is none is told with what is allowed."""
+
+    name = "integer"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         least, most = self.min or 0, self.max or COUNT_MAX
         number = int(value) if _WHOLE.fullmatch(str(value)) else None
         if number is None or not least <= number <= most:
             to = f" to {most}" if self.max or (number or 0) > most else " on"
-            self.fail(f"found {value!s:.40}, expected a whole number from {least}{to}", param, ctx)
+            allowed = f"a whole number from {least}{to}"
+            self.fail(f"found {value!s:.40}, expected {allowed}{_where_files_go(value, ctx)}", param, ctx)
         return number
 
 
 class Number(click.FloatRange):
-    """A number within bounds, which is one: click finds ``nan`` within any, and ``inf`` where there is no greatest."""
+    """A finite number within bounds; what is none is told with what is allowed."""
+
+    name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"found {value!s:.40}, expected a finite number", param, ctx)
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        least, most = -math.inf if self.min is None else self.min, math.inf if self.max is None else self.max
+        above = number > least if self.min_open else number >= least
+        if not (above and number <= most and math.isfinite(number)):
+            low = "" if self.min is None else f" above {least:g}" if self.min_open else f" of at least {least:g}"
+            high = "" if self.max is None else f"{',' if low else ''} at most {most:g}"
+            self.fail(f"found {value!s:.40}, expected a number{low}{high}{_where_files_go(value, ctx)}", param, ctx)
         return number
+
+
+def _where_files_go(value: Any, ctx: click.Context | None) -> str:
+    """The options of the command that take a file, for who has given one where a number is meant."""
+    if ctx is None or not re.search(r"[/.][A-Za-z]", str(value)):
+        return ""
+    names = [f"{param.opts[0]} {param.metavar}" for param in ctx.command.params if param.metavar == "FILE"]
+    return f"; a file is given by {' or '.join(names)}" if names else ""
 
 
 WHEN: Final = Parsed("time", lambda text: parse_when(text, now(), zone_of(click.get_current_context(silent=True))))
 SPAN: Final = Parsed("duration", _span)
 PAIR: Final = Parsed("key=value", _pair)
+WHOLE: Final = Parsed("integer", _whole)
 
 
 _ZONE_KEY: Final = "leasekit.zone"
@@ -212,7 +239,7 @@ same, if that is not nothing."""
 
 _PATH: Final = click.Path(path_type=Path)
 _TYPES: Final[Mapping[str, Any]] = {
-    "str": str, "int": int, "float": float, "Instant": WHEN, "Duration": SPAN, "Path": _PATH,
+    "str": str, "int": WHOLE, "float": Number(), "Instant": WHEN, "Duration": SPAN, "Path": _PATH,
     "tuple[str, str]": PAIR,
 }  # fmt: skip
 _SEVERAL: Final = re.compile(r"(?:tuple\[(.+), \.\.\.|Sequence\[(.+))\]")

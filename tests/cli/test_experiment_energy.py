@@ -57,7 +57,7 @@ def test_the_logs_of_the_command_are_those_of_the_experiment() -> None:
         (["--log", "lpc"], 2, "kth-sp2"),
         (["--boot", "soon"], 2, "--boot"),
         (["--safety", "-1"], 2, "--safety"),
-        (["--safety", "nan"], 2, "--safety': found nan, expected a finite number"),
+        (["--safety", "nan"], 2, "--safety': found nan, expected a number of at least 0, at most 10"),
         (["--log", "hpc2n"], 1, "HPC2N-2002-2.2-cln.swf.gz"),
     ],
 )

@@ -125,7 +125,7 @@ def test_compare_tells_who_went_wrong(log: Path, capsys: pytest.CaptureFixture[s
     ("words", "told"),
     [
         (["fcfs", "--nodes", "4"], "either --workload or --swf"),
-        (["fcfs", "--swf", "x.swf"], "--nodes"),
+        (["fcfs", "--swf", "x.swf"], "--swf and --workload need --nodes N"),
         (["fcfs", "--nodes", "4", "--swf", "x.swf", "--actor", "site"], "go together"),
         (["fcfs", "--in", "x.toml"], "go together"),
         (["fcfs", "--in", str(MONTH), "--actor", "nobody"], "--actor: found 'nobody'"),
@@ -135,6 +135,15 @@ def test_compare_tells_who_went_wrong(log: Path, capsys: pytest.CaptureFixture[s
         (["manual", "--nodes", "4", "--swf", "x.swf"], "found 'manual'"),
         (["fcfs:balance=odd", "--nodes", "4", "--swf", "x.swf"], "balance"),
         (["fcfs", "--nodes", "0", "--swf", "x.swf"], "--nodes"),
+        (
+            ["fcfs", "--nodes", "4", "--jobs", "x.swf"],
+            "found x.swf, expected a whole number from 1 on; a file is given "
+            "by --workload FILE or --swf FILE or --in FILE",
+        ),
+        (["fcfs", "--nodes", "4", "--rate", "./x"], "found ./x, expected a number above 0; a file is given by --work"),
+        (["fcfs", "x.swf.gz", "--nodes", "4"], "found the file 'x.swf.gz'; a job log is given by --swf"),
+        (["fcfs", "--workload", "x.swf", "--nodes", "4"], "found the job log 'x.swf', which is given by --swf"),
+        (["fcfs", "--nodes", "4", "--seed", "one"], "found one, expected a whole number (see"),
         (["fcfs", "--nodes", "4", "--swf", "nowhere.swf"], "nowhere.swf"),
         (["fcfs", "--nodes", "4", "--workload", "nowhere.csv"], "nowhere.csv"),
     ],

@@ -82,7 +82,7 @@ def test_the_end_of_time_can_be_shown() -> None:
 @pytest.mark.parametrize("text", ["nan", "-nan", "inf", "-inf", "1e999", "x", "0", "-1"])
 def test_no_number(text: str) -> None:
     """What is no number, or none above the least, is refused."""
-    with pytest.raises(click.BadParameter, match=r"expected a finite number|not in the range|not a valid float"):
+    with pytest.raises(click.BadParameter, match=f"found {text}, expected a number above 0"):
         Number(min=0, min_open=True).convert(text, None, None)
     assert Number(min=0, min_open=True).convert("0.5", None, None) == 0.5
 
