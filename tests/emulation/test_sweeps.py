@@ -38,7 +38,7 @@ mapper = { name = "load_following", type = "node", term = "2h", signal = { synth
 [emulation]
 horizon = "2d"
 run = [{ name = "nodes", each = { "actor.lab.inventory.0.units" = [2, 4, 6] } }]
-plot = [{ kind = "site_usage" }, { kind = "purchase", x = "actor.lab.inventory.0.units" }, { kind = "demand_holdings" }]
+plot = [{ kind = "purchase", x = "actor.lab.inventory.0.units" }]
 """
 
 
@@ -63,7 +63,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_several_processes_write_what_one_does(tmp_path: Path, whole: Path) -> None:
-    """The same bytes: tables, series, pictures, in the order of the file."""
+    """The same bytes: tables, series, a picture, in the order of the file."""
     run_file(lab(tmp_path), tmp_path / "two", jobs=2)
     assert contents(tmp_path / "two") == contents(whole)
 

@@ -25,7 +25,7 @@ from leasekit.core.time import HOUR, SECOND
 pytestmark = pytest.mark.xdist_group("libvirt_saving")
 
 COUNT = (
-    "echo 0 >/tmp/count; (i=0; while :; do i=$((i+1)); echo $i >/tmp/next; mv /tmp/next /tmp/count; usleep 20000; done)"
+    "echo 0 >/tmp/count; (i=0; while :; do i=$((i+1)); echo $i >/tmp/next; mv /tmp/next /tmp/count; usleep 90000; done)"
     " </dev/null >/dev/null 2>&1 &"
 )
 BOOT = "/proc/sys/kernel/random/boot_id"
