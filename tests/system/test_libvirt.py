@@ -470,9 +470,14 @@ async def test_a_console_that_virtlogd_has_begun_anew(world):
     assert world.left("leasekit-loud-") == []
 
 
+def boots(world: World) -> dict[str, Any]:
+    """The image with a disk, whose guests nobody waits for."""
+    return world.settings()["images"]["disk"] | {"ready": "running"}
+
+
 async def test_volumes_whose_files_are_gone(world):
     """A teardown is done where somebody else has removed a unit's files, whatever the pool still knows of them."""
-    driver = world.driver()
+    driver = world.driver(images={"disk": boots(world)}, image="disk")
     await driver.setup(world.unit("gone-36", image="disk"))
     for suffix in ("disk", "seed", "console"):
         (world.host.images / f"leasekit-gone-36.{suffix}").unlink()
@@ -485,7 +490,7 @@ async def test_consoles_that_qemu_writes_itself(world):
     """Where a host's administrator has set ``stdio_handler = "file"`` nothing is left either."""
     more = {"qemu.conf": 'stdio_handler = "file"'}
     with LibvirtHost(world.folder, "three", world.folder / "cache", more) as three:
-        driver = world.driver(hosts={"three": three.settings()})
+        driver = world.driver(hosts={"three": three.settings()}, images={"disk": boots(world)}, image="disk")
         await driver.setup(world.unit("file-37", image="disk"))
         await driver.teardown(world.unit("file-37", "teardown", 2))
         assert [path.name for path in three.images.iterdir() if "file-37" in path.name] == []
