@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from leasekit.config.sense import capacities
 from leasekit.core.requests import TRUE
 from leasekit.core.settings import structure
 from leasekit.core.signals import whole_units
+from leasekit.core.time import HOUR
 from leasekit.policies.guest.load_following import LoadFollowing, LoadFollowingSettings
 from leasekit.policies.guest.replaying import Replay, ReplaySettings
 from leasekit.policies.guest.static import StaticDemand, StaticSettings
@@ -19,7 +21,8 @@ from leasekit.policies.registry import find_mapper
 
 def unservable(deployment: Deployment, actors: Mapping[str, BuiltActor]) -> Iterator[str]:
     """A line for each guest whose requests, of a list or of jobs, ask for more units of a type than any site has, or
-    than the one has that they are for; or whose load has a peak above that.
+    than the one has that they are for; or whose load has a peak above that. A line for each type of which the jobs of
+    all guests come to more work than all sites can do in the time.
     """
     has: dict[tuple[str, str], int] = {}
     most: dict[str, int] = {}
@@ -53,6 +56,25 @@ def unservable(deployment: Deployment, actors: Mapping[str, BuiltActor]) -> Iter
                     "needs leases of several sites, which it asks for one after the other"
                 )
 
+    yield from _overload(deployment, actors, together)
+
+
+def _overload(deployment: Deployment, actors: Mapping[str, BuiltActor], together: Mapping[str, int]) -> Iterator[str]:
+    assert deployment.emulation is not None, "an emulation is run"
+    horizon = deployment.emulation.horizon
+    work: Counter[str] = Counter()
+    for built in actors.values():
+        if (settings := _replays(built)) is not None:
+            for job in built.jobs or ():
+                work[job.type or settings.type] += job.units * job.run
+    for kind, amount in work.items():
+        units = together.get(kind, 0)
+        if amount > units * horizon > 0:
+            yield (
+                f"jobs are {amount / HOUR:,.0f} unit-hours of {kind!r}, of which all sites together have "
+                f"{units * horizon / HOUR:,.0f} in the time: what waits grows, or is refused"
+            )
+
 
 class _Asked(NamedTuple):
     type: str
@@ -68,11 +90,18 @@ def _asked(built: BuiltActor) -> Iterator[_Asked]:
         for demand in structure(StaticSettings, spec.settings, spec.where).demands:
             if demand.properties.get("elastic") != TRUE:
                 yield from [_Asked(demand.type, demand.units, demand.site)] * demand.count
-    if issubclass(kind, Replay):
-        settings = structure(ReplaySettings, spec.settings, spec.where)
+    if (settings := _replays(built)) is not None:
         for job in built.jobs or ():
             if {**settings.properties, **job.properties}.get("elastic") != TRUE:
                 yield _Asked(job.type or settings.type, job.units, job.site or settings.site)
+
+
+def _replays(built: BuiltActor) -> ReplaySettings | None:
+    """The settings of a guest that replays jobs."""
+    spec = built.spec.mapper
+    if not issubclass(find_mapper(spec.target, built.spec.role, spec.where), Replay):
+        return None
+    return structure(ReplaySettings, spec.settings, spec.where)
 
 
 def _followed(built: BuiltActor) -> tuple[str, int] | None:

@@ -59,17 +59,20 @@ def test_a_package_is_installed_and_named_in_a_deploy_file(tmp_path: Path, pytho
         "from": "leasekit-one-by-one",
         "class": "one_by_one:OneByOne",
     }
-    _run(*leasekit, "config", "check", package / "deploy.toml", cwd=tmp_path)
-    summary = json.loads(_run(*leasekit, "emulate", package / "deploy.toml", "--json", cwd=tmp_path))
+    deploy = package / "deploy.toml"
+    deploy.write_text(deploy.read_text().replace('"one_by_one.py"', '"one-by-one"'))
+    _run(*leasekit, "config", "check", deploy, cwd=tmp_path)
+    summary = json.loads(_run(*leasekit, "emulate", deploy, "--json", cwd=tmp_path))
     assert summary["runs"][0]["guests"]["guest"]["mean_leased"] == pytest.approx(3)
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_what_is_written_passes_its_own_test(role: str, tmp_path: Path) -> None:
-    """The generated test, which runs the conformance kit too, passes as it stands."""
+    """The generated test, which runs the conformance kit too, passes as it stands, and so does the deploy file run."""
     package = _new(tmp_path, f"my_{role}", role)
     printed = _run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=package)
     assert "2 passed" in printed
+    assert main.run(["emulate", str(package / "deploy.toml")]) == 0
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -95,20 +98,20 @@ def test_what_is_written_is_well_formed(role: str, tmp_path: Path) -> None:
 
 
 def test_a_single_file_works_by_path(tmp_path: Path) -> None:
-    """Without an installation, a deploy file names the class in the file."""
+    """Without an installation, a deploy file names the file, or a class in it, and settings beside that."""
     package = _new(tmp_path, "by-path", "guest")
     deploy = package / "deploy.toml"
-    deploy.write_text(deploy.read_text().replace('"by-path"', '"by_path.py:ByPath", units = 2'))
+    deploy.write_text(deploy.read_text().replace('"by_path.py"', '"by_path.py:ByPath", units = 2'))
     assert main.run(["config", "check", str(deploy)]) == 0
 
 
 @pytest.mark.xdist_group("cli_daemons")
 @pytest.mark.parametrize("role", ROLES)
 def test_the_deploy_file_runs_as_daemons(role: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As it stands but for the name, which is the file's here: nothing to warn of, and a lease becomes active."""
+    """As it stands but for a setting of the guest's: nothing to warn of, and a lease becomes active."""
     file = _new(tmp_path, "m", role) / "deploy.toml"
     settings = ', retry = "1s"' if role == "guest" else ""
-    file.write_text(file.read_text().replace('"m" }', f'"m.py:M"{settings} }}'))
+    file.write_text(file.read_text().replace('"m.py" }', f'"m.py"{settings} }}'))
     assert main.run(["config", "check", str(file)]) == 0
     assert "warning" not in capsys.readouterr().err
     guest = load(file).actors["guest"].control
@@ -122,7 +125,7 @@ def test_the_deploy_file_runs_as_daemons(role: str, tmp_path: Path, capsys: pyte
             next(events)
 
 
-@pytest.mark.parametrize("name", ["fcfs", "Capital", "two words", "json", "class", "-x"])
+@pytest.mark.parametrize("name", ["fcfs", "Capital", "two words", "json", "class", "-x", "x.py"])
 def test_names_that_will_not_do(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A name that is taken, hides a module or is no name gets one line that says so, and nothing is written."""
     assert main.run(["mapper", "new", "--role", "broker", "--in", str(tmp_path), "--", name]) == 1

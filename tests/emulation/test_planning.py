@@ -170,6 +170,26 @@ mapper = {{ name = "load_following", type = "node", term = "1h", signal = {{ syn
     assert bool(told) == bool(said) and all(said in line for line in told)
 
 
+@pytest.mark.parametrize(("every", "told"), [("3h", ""), ("30m", "jobs are 188 unit-hours of 'node', of which")])
+def test_more_work_than_sites_can_do_is_told_before_the_run(
+    tmp_path: Path, every: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Jobs of two hours on two nodes come to 28 or 188 unit-hours in a day, of the 96 that four nodes have."""
+    jobs = f"""{{ made = {{ every = "{every}", run = "2h", units = [2] }} }}"""
+    text = LAB.replace("PROPERTIES", "{}").replace(
+        "[actor.late]", f"""[actor.jobs]
+role = "guest"
+mapper = {{ name = "replay", type = "node", jobs = {jobs} }}
+
+[actor.late]""", 1,
+    )  # fmt: skip
+    file = tmp_path / "lab.toml"
+    file.write_text(text)
+    assert main.run(["emulate", str(file)]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "unit-hours" in line]
+    assert bool(said) == bool(told) and all(told in line and "together have 96 in the time" in line for line in said)
+
+
 def test_requests_that_no_site_can_grant_are_told_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

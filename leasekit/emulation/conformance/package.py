@@ -31,9 +31,16 @@ def write_package(folder: Path, name: str, role: str) -> list[Path]:
         raise LeasekitError(f"{target} is there already")
     module = name.replace("-", "_")
     kind = "".join(part.capitalize() for part in re.split(r"[-_]", name))
-    mappers = {**dict.fromkeys(BUILT_IN, ""), "guest": DEMAND, role: f'mapper = {{ name = "{name}" }}\n'}
+    mappers = {**dict.fromkeys(BUILT_IN, ""), "guest": DEMAND, role: f'mapper = {{ name = "{module}.py" }}\n'}
     project = name.replace("_", "-")
-    words = {"name": name, "project": project, "role": role, "module": module, "kind": kind, **mappers}
+    words = {
+        "name": name,
+        "project": project,
+        "role": f"an {role}" if role == "authority" else f"a {role}",
+        "module": module,
+        "kind": kind,
+        **mappers,
+    }
     sources = {f"test_{module}.py": f"test_{role}.py"}
     sources |= {file: file for file in ("pyproject.toml", "README.md", "deploy.toml")}
     # Where it goes, leasekit is a library like others: linters want it in one block with them.
@@ -49,7 +56,8 @@ def write_package(folder: Path, name: str, role: str) -> list[Path]:
 def _wrong(name: str) -> str:
     """Why no package with a mapper can have this name; empty if one can."""
     if NAME.fullmatch(name) is None:
-        return "expected small letters, digits, and - or _ between them; a letter comes first"
+        without = ", without .py" if name.endswith(".py") else ""
+        return f"expected small letters, digits, and - or _ between them; a letter comes first{without}"
     if keyword.iskeyword(name):
         return "which is a word of Python's own: choose another name"
     if name.replace("-", "_") in sys.stdlib_module_names | {"attrs", "leasekit"}:
