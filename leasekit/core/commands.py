@@ -19,6 +19,8 @@ from leasekit.core.time import INSTANT_MAX, Instant, Term
 
 C = TypeVar("C")
 
+LINE_MAX: Final = 2**63 - 1
+"""No line of a log has a higher number."""
 PAST_PAGE: Final = 500
 """How many leases that are over are told at once."""
 
@@ -430,9 +432,10 @@ class ReadArchive:
 
 @attrs.frozen(kw_only=True)
 class ReadLog(ReadArchive):
-    """Lines of the log with a number above ``after``, in order."""
+    """Lines of the log with a number above ``after``, in order; with ``before`` those below it, newest first."""
 
-    after: int = attrs.field(default=0, validator=[attrs.validators.ge(0), attrs.validators.le(2**63 - 1)])
+    after: int = attrs.field(default=0, validator=[attrs.validators.ge(0), attrs.validators.le(LINE_MAX)])
+    before: int = attrs.field(default=0, validator=[attrs.validators.ge(0), attrs.validators.le(LINE_MAX)])
 
 
 @attrs.frozen(kw_only=True)

@@ -142,8 +142,10 @@ class Store(Protocol):
         """The transitions of one lease, in order."""
         ...
 
-    def log(self, after: int = 0, limit: int | None = None, code: str = "") -> list[LogRow]:
-        """Transitions with ``seq > after``, in order; with a ``code`` those whose reason has it."""
+    def log(self, after: int = 0, limit: int | None = None, code: str = "", before: int = 0) -> list[LogRow]:
+        """Transitions with ``seq > after``, in order; with ``before`` those that have less, newest first. With a
+        ``code`` those whose reason has it.
+        """
         ...
 
     def log_end(self) -> int:

@@ -22,7 +22,7 @@ from leasekit.core import answers, commands
 from leasekit.core.settings import written_types
 from leasekit.gateway.actors import ActorAwayError, ActorConnection
 from leasekit.gateway.callers import AUDITOR, OPERATOR, VIEWER
-from leasekit.gateway.door import BROKER, GUEST, PATIENCE, SITE, forbidden
+from leasekit.gateway.door import BROKER, GUEST, SITE, forbidden
 from leasekit.gateway.events import transition
 from leasekit.gateway.instants import converter, read_instants
 from leasekit.gateway.leases import HistoryPage, OfProject
@@ -30,6 +30,8 @@ from leasekit.gateway.problems import ProblemError
 from leasekit.gateway.routing import ROUTES, Call, Route, route, unprocessable, variables
 
 COMMANDED: Final = "commanded"
+LOOKED_WITHIN: Final = 1.0
+"""How long an actor has to say that it is there, in seconds: a page says within two who is not."""
 
 
 class Actors(Struct, kw_only=True):
@@ -46,7 +48,7 @@ class Projects(Struct, kw_only=True):
 
 @route("GET", "/actors")
 async def list_actors(call: Call) -> Actors:
-    """List the daemons of the deployment, and whether each is there: `away` is who says nothing for two seconds."""
+    """List the daemons of the deployment, and whether each is there: `away` is who says nothing for a second."""
     items = [
         ActorState(name=one.name, role=one.role, state="away")
         for one in call.door.actors.values()
@@ -55,7 +57,7 @@ async def list_actors(call: Call) -> Actors:
 
     async def look(item: ActorState, actor: ActorConnection) -> None:
         try:
-            with actor.within(PATIENCE):
+            with actor.within(LOOKED_WITHIN):
                 shell = (await actor.query("status"))["shell"]
             item.state, item.problem = shell["state"], shell["problem"]
         except ActorAwayError as error:
@@ -112,14 +114,15 @@ def _heard(call: Call, params: EventsOf) -> tuple[list[str], set[str]]:
 
 
 class AuditPage(HistoryPage, kw_only=True):
-    """Of which actor of the deployment."""
+    """Of which actor of the deployment; ``newest``: that first."""
 
     actor: str = ""
+    newest: bool = False
 
 
 @route("GET", "/audit")
 async def audit(call: Call, params: AuditPage) -> TransitionPage:
-    """List who commanded what, by which way, oldest first: of an actor, or of a project."""
+    """List who commanded what, by which way, oldest first if it is not said: of an actor, or of a project."""
     if params.actor:
         need_office(call, AUDITOR)
         if params.actor not in call.door.actors:
@@ -129,7 +132,8 @@ async def audit(call: Call, params: AuditPage) -> TransitionPage:
         actor = call.door.project(call.caller, params.project, VIEWER)
     if params.cursor and not params.cursor.isdecimal():
         raise unprocessable(f"cursor: found {params.cursor!r:.60}, expected what the page before gave as next")
-    rows = await actor.request("log", COMMANDED, {"after": int(params.cursor or 0), "limit": params.limit})
+    begin = {"before": int(params.cursor or commands.LINE_MAX)} if params.newest else {"after": int(params.cursor or 0)}
+    rows = await actor.request("log", COMMANDED, {**begin, "limit": params.limit})
     following = str(rows[-1]["seq"]) if len(rows) == params.limit else None
     return TransitionPage(items=[transition(actor.name, row) for row in rows], next=following)
 

@@ -32,7 +32,7 @@ from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Duration, Instant, Ter
 from leasekit.gateway.actors import ActorAwayError, ActorConnection
 from leasekit.gateway.callers import VIEWER, Caller
 from leasekit.gateway.door import BROKER, GUEST, SITE, forbidden
-from leasekit.gateway.instants import instant, moment
+from leasekit.gateway.instants import instant, moment, span
 from leasekit.gateway.routing import Call, route, unprocessable
 
 SHOWN: Final[Duration] = 7 * DAY
@@ -51,7 +51,8 @@ GATHERED_WITHIN: Final = 10.0
 
 class CalendarOf(Struct, forbid_unknown_fields=True, kw_only=True):
     """What is shown: from ``since`` (now) to ``until`` (a week later), in as many as ``bins`` stretches; of a ``site``,
-    a ``type``, a ``class``, a ``unit``; bars of one ``project`` alone, and at most ``limit`` of them.
+    a ``type``, a ``class``, a ``unit``; bars of one ``project`` alone, and at most ``limit`` of them. Who does not
+    answer ``within`` so long (10s at most) is ``away``.
     """
 
     since: At | None = None
@@ -63,6 +64,7 @@ class CalendarOf(Struct, forbid_unknown_fields=True, kw_only=True):
     unit: str = ""
     project: str = ""
     limit: Annotated[int, Meta(ge=0, le=BARS_MAX)] = BARS_MAX
+    within: str | None = None
 
 
 @route("GET", "/calendar")
@@ -75,7 +77,7 @@ async def show_calendar(call: Call, params: CalendarOf) -> CalendarView:
         call.door.project(call.caller, params.project, VIEWER)
     term, step = _zoom(call, params)
     parts = await _gathered(call, term, step, params)
-    wanted = msgspec.structs.astuple(msgspec.structs.replace(params, since=None, until=None))
+    wanted = msgspec.structs.astuple(msgspec.structs.replace(params, since=None, until=None, within=None))
     key = (term, wanted, call.caller.sees_all, frozenset(call.caller.projects))
     known = call.door.calendars.get(key)
     if known is not None and known[0] == parts:  # which are the same objects then, and quick to compare
@@ -99,6 +101,14 @@ def _view(caller: Caller, params: CalendarOf, term: Term, step: Duration, parts:
         start=moment(term.start), end=moment(term.end), step=format_duration(step), rows=board.rows, bars=bars,
         more=more, away=sorted(parts.away),
     )  # fmt: skip
+
+
+def patience_of(within: str | None) -> float:
+    """How long what an actor knows is waited for, in seconds, where somebody asks for it ``within`` a length of time.
+    Raises ``CommandError``.
+    """
+    given = span(within, "within")
+    return GATHERED_WITHIN if given is None else min(GATHERED_WITHIN, given / SECOND)
 
 
 def check_may_look(call: Call) -> None:
@@ -138,12 +148,12 @@ class CalendarParts:
 
 async def _gathered(call: Call, term: Term, step: Duration, params: CalendarOf) -> CalendarParts:
     """Ask all at once: one that is away holds up nobody."""
-    parts = CalendarParts()
+    parts, patience = CalendarParts(), patience_of(params.within)
     asked = {"start": term.start, "end": term.end, "step": step, "site": params.site, "type": params.type}
 
     async def ask(actor: ActorConnection) -> None:
         try:
-            with actor.within(GATHERED_WITHIN):
+            with actor.within(patience):
                 found = await actor.calendar(**asked)
                 if actor.role == SITE:
                     parts.windows += [(actor.name, one) for one in await actor.query("maintenance")]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Final
 
+import trio
 from msgspec import Meta, Struct, convert
 
 from leasekit.client.shapes import At, UnitLog
 from leasekit.core.answers import AccountDetails, UsageDetails
 from leasekit.core.time import DAY, Duration, Instant
-from leasekit.gateway.actors import ActorConnection
+from leasekit.gateway.actors import ActorAwayError, ActorConnection
 from leasekit.gateway.callers import AUDITOR, USER, VIEWER
 from leasekit.gateway.deployment import OfSite, need_office
 from leasekit.gateway.door import BROKER, SITE
@@ -17,17 +19,21 @@ from leasekit.gateway.instants import instant, moment
 from leasekit.gateway.leases import OfProject
 from leasekit.gateway.problems import not_found
 from leasekit.gateway.routing import Call, route, unprocessable
+from leasekit.gateway.timeline import patience_of
 
 PERIOD: Final[Duration] = 30 * DAY
 """How far back is looked, unless it is said."""
 
 
 class UsageOf(OfProject, kw_only=True):
-    """Of which project, over which period; ``all``: of all holders, which operators and auditors may see."""
+    """Of which project, over which period; ``all``: of all holders, which operators and auditors may see. Who does not
+    answer ``within`` so long (10s at most) is ``away``.
+    """
 
     all: bool = False
     since: At | None = None
     until: At | None = None
+    within: str | None = None
 
 
 class ActorUsage(Struct, kw_only=True):
@@ -43,9 +49,10 @@ class ActorUsage(Struct, kw_only=True):
 
 
 class UsageReport(Struct, kw_only=True):
-    """What every broker and site says."""
+    """What every broker and site says, but those that are ``away``."""
 
     items: list[ActorUsage]
+    away: list[str]
 
 
 @route("GET", "/usage")
@@ -58,20 +65,31 @@ async def usage(call: Call, params: UsageOf) -> UsageReport:
     since = until - PERIOD if params.since is None else instant(params.since) or 0
     if since >= until:
         raise unprocessable("until: expected an instant after since")
-    items = [
-        await _of_actor(call, name, holder, since, until)
-        for name, actor in call.door.actors.items()
-        if actor.role in (BROKER, SITE)
-    ]
-    return UsageReport(items=items)
+    patience, asked = patience_of(params.within), [*call.door.of_role(BROKER), *call.door.of_role(SITE)]
+    found: dict[str, ActorUsage] = {}
+
+    async def ask(actor: ActorConnection) -> None:
+        with suppress(ActorAwayError), actor.within(patience):
+            found[actor.name] = await _of_actor(actor, holder, since, until)
+
+    async with trio.open_nursery() as nursery:
+        for actor in asked:
+            nursery.start_soon(ask, actor)
+    names = [actor.name for actor in asked]
+    return UsageReport(
+        items=[found[name] for name in names if name in found], away=[name for name in names if name not in found]
+    )
 
 
-async def _of_actor(call: Call, name: str, holder: str, since: Instant, until: Instant) -> ActorUsage:
-    actor = call.door.actors[name]
+async def _of_actor(actor: ActorConnection, holder: str, since: Instant, until: Instant) -> ActorUsage:
     found = convert(await actor.request("usage", "", {"since": since, "until": until}), UsageDetails)
     accounts = [one for one in found.accounts if holder in ("", one.holder)]
     return ActorUsage(
-        actor=name, role=actor.role, since=moment(found.since), accounts=accounts, offered_unit_ms=found.offered_unit_ms
+        actor=actor.name,
+        role=actor.role,
+        since=moment(found.since),
+        accounts=accounts,
+        offered_unit_ms=found.offered_unit_ms,
     )
 
 

@@ -206,7 +206,9 @@ class ActorDoor:
 
     async def _log(self, asked: ControlRequest) -> list[LoggedTransition]:
         wanted = read_arguments(ReadLog, asked.arguments)
-        return [_transition(row) for row in await self._shell.log(wanted.after, wanted.limit, asked.name)]
+        return [
+            _transition(row) for row in await self._shell.log(wanted.after, wanted.limit, asked.name, wanted.before)
+        ]
 
     async def _log_end(self, asked: ControlRequest) -> LogEnd:
         return LogEnd(await self._shell.log_end())

@@ -291,11 +291,9 @@ class ActorShell:
         """The transitions of one lease. Raises ``StoreError``."""
         return await self._read(lambda: self._store.history(lease))
 
-    async def log(self, after: int, limit: int, code: str = "") -> list[LogRow]:
-        """Up to ``limit`` transitions with ``seq > after``, whose reason has a ``code``, if one is given. Raises
-        ``StoreError``.
-        """
-        return await self._read(lambda: self._store.log(after, limit, code))
+    async def log(self, after: int, limit: int, code: str = "", before: int = 0) -> list[LogRow]:
+        """Up to ``limit`` transitions, as :meth:`leasekit.core.schema.Store.log`. Raises ``StoreError``."""
+        return await self._read(lambda: self._store.log(after, limit, code, before))
 
     async def log_end(self) -> int:
         """The ``seq`` of the last transition. Raises ``StoreError``."""

@@ -167,11 +167,12 @@ class MemoryStore:
         self._check_open()
         return [LogRow(seq, *row) for seq, row in enumerate(self._log, start=1) if row[1] == lease]
 
-    def log(self, after: int = 0, limit: int | None = None, code: str = "") -> list[LogRow]:
+    def log(self, after: int = 0, limit: int | None = None, code: str = "", before: int = 0) -> list[LogRow]:
         """As :meth:`leasekit.core.schema.Store.log`."""
         self._check_open()
-        first, begin = max(after, 0), with_code(code)
-        rows = (LogRow(seq, *row) for seq, row in enumerate(islice(self._log, first, None), start=first + 1))
+        begin, last = with_code(code), len(self._log)
+        wanted = range(min(last, before - 1), max(after, 0), -1) if before else range(max(after, 0) + 1, last + 1)
+        rows = (LogRow(seq, *self._log[seq - 1]) for seq in wanted)
         return list(islice((row for row in rows if not code or row.why.startswith(begin)), limit))
 
     def log_end(self) -> int:

@@ -301,12 +301,13 @@ class SqliteStore:
         """As :meth:`leasekit.core.schema.Store.history`."""
         return [LogRow(*row) for row in self._query(f"{_LOG} WHERE lease = ? ORDER BY seq", lease)]
 
-    def log(self, after: int = 0, limit: int | None = None, code: str = "") -> list[LogRow]:
+    def log(self, after: int = 0, limit: int | None = None, code: str = "", before: int = 0) -> list[LogRow]:
         """As :meth:`leasekit.core.schema.Store.log`."""
         begin = with_code(code)
         of_code, given = (" AND substr(why, 1, ?) = ?", (len(begin), begin)) if code else ("", ())
-        sql = f"{_LOG} WHERE seq > ?{of_code} ORDER BY seq LIMIT ?"
-        rows = self._query(sql, after, *given, -1 if limit is None else limit)
+        until, order = (" AND seq < ?", "seq DESC") if before else ("", "seq")
+        sql = f"{_LOG} WHERE seq > ?{of_code}{until} ORDER BY {order} LIMIT ?"
+        rows = self._query(sql, after, *given, *([before] if before else ()), -1 if limit is None else limit)
         return [LogRow(*row) for row in rows]
 
     def log_end(self) -> int:

@@ -21,12 +21,13 @@ from leasekit.config.load import load
 from leasekit.core.reasons import Code
 from leasekit.gateway.actors import TIMEOUT, ActorAwayError, ActorConnection, RefusedError
 from leasekit.gateway.callers import ANYBODY
-from leasekit.gateway.deployment import Actors, list_actors
-from leasekit.gateway.door import PATIENCE, GatewayDoor
+from leasekit.gateway.deployment import LOOKED_WITHIN, Actors, list_actors
+from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.problems import of_error
 from leasekit.gateway.rates import Rates
 from leasekit.gateway.routing import Call
 from leasekit.gateway.timeline import GATHERED_WITHIN, CalendarOf, show_calendar
+from leasekit.gateway.usage import UsageOf, UsageReport, usage
 from leasekit.stores.memory import MemoryStore
 
 LEASE: Final = {"type": "vm", "length": "1h"}
@@ -46,8 +47,8 @@ BODIES: Final = {
 """What has to be said, by path, so that the actor is asked; elsewhere that is a word for each field that is needed."""
 NEEDS: Final = {
     "alpha": ("/leases", "/slices", "/topologies", "/audit"),
-    "broker": ("/brokers", "/types", "/prices", "/slots", "/usage"),
-    "site": ("/sites", "/maintenance", "/claims", "/evidence", "/peers", "/usage"),
+    "broker": ("/brokers", "/types", "/prices", "/slots"),
+    "site": ("/sites", "/maintenance", "/claims", "/evidence", "/peers"),
 }
 """With which words the paths begin that come to nothing without an actor."""
 AT_ONCE: Final = 10.0
@@ -133,7 +134,7 @@ def test_an_actor_that_takes_what_is_asked_and_says_nothing(tmp_path: Path) -> N
 def test_several_that_say_nothing_are_waited_for_at_once(tmp_path: Path) -> None:
     """Where all actors are looked at, each that is silent is named as away, after the time that one of them takes."""
 
-    async def ask() -> tuple[Actors, float, CalendarView, float]:
+    async def ask() -> tuple[Actors, float, CalendarView, float, UsageReport, float]:
         async with silent(tmp_path, site="authority", broker="broker", alpha="guest") as actors:
             limits = dict.fromkeys(("logins", "sources", "calls"), Rates(10))
             call = Call(GatewayDoor("web", actors, without_login=True, store=MemoryStore(), **limits), ANYBODY, {})
@@ -141,14 +142,17 @@ def test_several_that_say_nothing_are_waited_for_at_once(tmp_path: Path) -> None
             found = await list_actors(call)
             between = trio.current_time()
             calendar = await show_calendar(call, CalendarOf())
-            return found, between - began, calendar, trio.current_time() - between
+            longest = trio.current_time()
+            used = await usage(call, UsageOf(all=True, within="500ms"))
+            return found, between - began, calendar, longest - between, used, trio.current_time() - longest
 
-    found, took, calendar, longer = trio.run(ask, clock=MockClock(autojump_threshold=0.01))
+    found, took, calendar, longer, used, shorter = trio.run(ask, clock=MockClock(autojump_threshold=0.01))
     assert [(one.name, one.state, one.problem) for one in found.items] == [
-        (name, "away", f"{name} is away: it gave no answer within 2 s") for name in ("site", "broker", "alpha")
+        (name, "away", f"{name} is away: it gave no answer within 1 s") for name in ("site", "broker", "alpha")
     ]
     assert calendar.away == ["alpha", "broker", "site"]
-    assert (took, longer) == (pytest.approx(PATIENCE, abs=0.1), pytest.approx(GATHERED_WITHIN, abs=0.1))
+    assert used == UsageReport(items=[], away=["broker", "site"])
+    assert [took, longer, shorter] == pytest.approx([LOOKED_WITHIN, GATHERED_WITHIN, 0.5], abs=0.1)
 
 
 @asynccontextmanager

@@ -44,6 +44,9 @@ def test_an_operator_sees_and_does_what_a_site_and_a_broker_can(operator: httpx.
         "unit.disable", "unit.enable", "maintenance.add", "maintenance.remove", "lease.evict"
     ]  # fmt: skip
     assert {line["values"]["who"] for line in audit} == {"olga"}
+    newest = operator.get("/audit?actor=site&newest=true&limit=3").json()
+    before = operator.get(f"/audit?actor=site&newest=true&limit=3&cursor={newest['next']}").json()
+    assert ([*newest["items"], *before["items"]], before["next"]) == (audit[::-1], None)
 
 
 def test_an_operator_changes_the_inventory(operator: httpx.Client) -> None:

@@ -111,7 +111,10 @@ def test_the_log_is_numbered_and_ordered(harness):
     assert [row.seq for row in store.history("x")] == [1, 3]
     assert [row.seq for row in store.log(after=1)] == [2, 3]
     assert [row.seq for row in store.log(after=1, limit=1)] == [2]
-    assert store.history("z") == [] == store.log(after=3)
+    assert [row.seq for row in store.log(before=9)] == [3, 2, 1]
+    assert [row.seq for row in store.log(after=1, before=3)] == [2]
+    assert [row.seq for row in store.log(before=3, limit=1)] == [2]
+    assert store.history("z") == [] == store.log(after=3) == store.log(before=1)
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,10 @@ from pathlib import Path
 import attrs
 import httpx
 import pytest
-from cli_daemons import site_and_broker
 from gateway.gateway_world import give_back, until
-from openid_provider import free_port
 from playwright.sync_api import Browser, Locator, Page, expect
-from runtime.runtime_processes import Daemons
 from system.system_waits import wait_until
-from web_world import INVENTORY, Person, WebLab, ada, chromium, gateway_alone, lab, log_in, person, visit
+from web_world import Person, WebLab, ada, chromium, gateway_alone, lab, lab_apart, log_in, person, visit
 
 __all__ = ["ada", "chromium", "lab", "person"]
 pytestmark = pytest.mark.xdist_group("web")
@@ -329,12 +326,7 @@ def test_on_paper_it_is_light_and_has_the_time_that_one_sees(person: Callable[..
 
 def test_the_gateway_is_killed_under_an_open_page(tmp_path: Path, chromium: Browser) -> None:
     """The page says so, and comes back by itself with what happened meanwhile."""
-    port = free_port()
-    file = tmp_path / "leasekit.toml"
-    file.write_text(site_and_broker(INVENTORY.format(port=port), "alpha", "beta"))
-    with Daemons(file, tmp_path / "run") as daemons:
-        daemons.start_all()
-        lab = WebLab(file, tmp_path / "run", f"http://127.0.0.1:{port}")
+    with lab_apart(tmp_path) as (lab, daemons):
         with gateway_alone(lab) as gateway:
             lab.users()
             who = log_in(lab, chromium, "ada")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import httpx
 import pytest
 from gateway.gateway_world import until
-from playwright.sync_api import Page, Route, expect
-from web_world import Person, ada, chromium, lab, olga, person
+from playwright.sync_api import Browser, Page, Route, expect
+from web_world import Person, ada, chromium, gateway_alone, lab, lab_apart, log_in, olga, person, visit
 
 __all__ = ["ada", "chromium", "lab", "olga", "person"]
 pytestmark = pytest.mark.xdist_group("web")
@@ -70,6 +73,8 @@ def test_a_unit_is_drained_and_a_lease_evicted(person: Callable[..., Person], ad
     page.get_by_role("button", name=f"Evict from {unit}").click()
     soon = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M")
     dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text(f"End lease evicted · ada, alpha · {lease}?")
+    who.check()
     dialog.get_by_label("Why").fill("needed elsewhere")
     dialog.get_by_label("When (UTC)", exact=True).fill(soon)
     dialog.get_by_role("button", name="Evict").click()
@@ -186,6 +191,61 @@ def _too_much(page: Page, lease: str) -> None:
 
     page.route("**/api/v1/claims?*", more)
     page.reload()
+
+
+def test_accounts_change_as_things_happen(person: Callable[..., Person], ada: httpx.Client) -> None:
+    """Claims, commands and usage, without loading a page again; what is folded, or has the focus, stays so."""
+    who = person("olga")
+    page = who.open("/claims")
+    expect(page.locator("#live")).to_contain_text("live")
+    summary = page.locator(".claims > li summary").first
+    lease = ada.post("/leases", json={"type": "vm", "units": 5, "length": "2h"}).json()["id"]
+    expect(summary).to_contain_text("5 of 6 given at most")
+    expect(page.locator(".claims li").filter(has_text=lease).first).to_be_visible()
+    summary.press("Enter")
+    expect(page.get_by_text(lease)).to_be_hidden()
+    more = ada.post("/leases", json={"type": "vm", "units": 1, "length": "2h"}).json()["id"]
+    expect(summary).to_contain_text("6 of 6 given at most")
+    expect(page.get_by_text(more)).to_be_hidden()
+    expect(summary).to_be_focused()
+
+    page = who.open("/audit?of=alpha")
+    first = page.get_by_role("row").nth(1)
+    expect(first).to_contain_text(more)
+    expect(page.locator("#live")).to_contain_text("live")
+    ada.post(f"/leases/{lease}/close", json={})
+    expect(first).to_contain_text("lease.close")
+    expect(first).to_contain_text(lease)
+
+    page = who.open("/usage?project=alpha")
+    requests = page.get_by_role("row").filter(has_text="vm").first.get_by_role("cell").nth(3)
+    expect(page.locator("#live")).to_contain_text("live")
+    count = int(requests.inner_text())
+    ada.post(f"/leases/{more}/close", json={})
+    last = ada.post("/leases", json={"type": "vm", "units": 1, "length": "2h"}).json()["id"]
+    expect(requests).to_have_text(str(count + 1))
+    ada.post(f"/leases/{last}/close", json={})
+
+
+def test_a_site_that_hangs_holds_up_no_page(tmp_path: Path, chromium: Browser) -> None:
+    """Each says that it is away, and has all that one chooses by; what is its is shown once it answers."""
+    with lab_apart(tmp_path) as (lab, daemons):
+        site = daemons.running["site"].process.pid
+        assert site is not None
+        with gateway_alone(lab):
+            lab.users()
+            who = log_in(lab, chromium, "olga")
+            os.kill(site, signal.SIGSTOP)
+            for path in ("/calendar", "/usage"):
+                expect(who.open(path).locator(".note.refused")).to_have_text("Away: site. What is theirs is not shown.")
+            for path in ("/claims", "/audit?of=site", "/sites"):
+                visit(who.page, lab.url + path)
+                expect(who.page.locator(".loading")).to_contain_text("site is away: it gave no answer within 1 s.")
+                expect(who.page.locator(".tools")).to_be_visible()
+            os.kill(site, signal.SIGCONT)
+            expect(who.page.get_by_role("region", name="Units")).to_contain_text("vm-5")
+            expect(who.page.locator(".loading")).to_have_count(0)
+            who.context.close()
 
 
 def test_a_request_in_all_its_words(person: Callable[..., Person], ada: httpx.Client) -> None:

@@ -18,6 +18,7 @@ from cli_daemons import running, site_and_broker
 from openid_provider import free_port
 from packages import CHROMIUM, require
 from playwright.sync_api import Browser, BrowserContext, Error, Page, expect, sync_playwright
+from runtime.runtime_processes import Daemons
 
 from leasekit.config.load import load
 from leasekit.core.schema import Change
@@ -129,6 +130,17 @@ def gateway_alone(lab: WebLab) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def lab_apart(folder: Path) -> Iterator[tuple[WebLab, Daemons]]:
+    """The deployment, with each actor in a process of its own, and no gateway yet."""
+    file, port = folder / "leasekit.toml", free_port()
+    file.write_text(site_and_broker(INVENTORY.format(port=port), "alpha", "beta"))
+    lab = WebLab(file, folder / "run", f"http://127.0.0.1:{port}")
+    with Daemons(file, lab.folder) as daemons:
+        daemons.start_all()
+        yield lab, daemons
 
 
 @contextmanager

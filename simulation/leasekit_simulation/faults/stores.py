@@ -49,9 +49,9 @@ class FaultyStore:
         """As the store's."""
         return self.inner.history(lease)
 
-    def log(self, after: int = 0, limit: int | None = None, code: str = "") -> list[LogRow]:
+    def log(self, after: int = 0, limit: int | None = None, code: str = "", before: int = 0) -> list[LogRow]:
         """As the store's."""
-        return self.inner.log(after, limit, code)
+        return self.inner.log(after, limit, code, before)
 
     def log_end(self) -> int:
         """As the store's."""

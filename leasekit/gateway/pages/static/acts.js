@@ -2,7 +2,7 @@
 
 import { Problem, latest, path, post } from "./api.js";
 import { button, called, field, fill, h } from "./dom.js";
-import { note } from "./frame.js";
+import { failed, loading, note } from "./frame.js";
 
 /** Do something, and say so. Gives what it gave, or null where it was refused; `link`, and `words` that are a function, are
  * made of what it gave. Where a policy wants it approved first, that is asked for: `approval` is [what `POST /approvals` is sent, the project]. */
@@ -47,18 +47,37 @@ export function refused(problem, approval) {
   else note(problem.message, { refused: true });
 }
 
-/** A load of what a page shows, of which the last one counts. That it can't be had is noted, and what is shown stays; where nothing is yet, the page says it. */
-export function shows(load) {
+const AGAIN_MS = 2000;
+
+/** A load of what a page shows, of which the last one counts. That it can't be had is noted, and what is shown stays; where nothing is yet, the page says it, or the `place`
+ * that is given; and who is away is asked again. Called with true it begins anew, for something else than what was shown. */
+export function shows(load, place = null) {
   let shown = false;
-  return latest(async (last) => {
+  const run = latest(async (last, anew) => {
+    if (anew === true) shown = false;
+    if (!shown && place) fill(place);
+    const loaded = !shown && place && !document.querySelector("#page[aria-busy]") ? loading(place) : () => {};
     try {
       await load(last);
-      shown = true;
+      shown ||= last();
     } catch (problem) {
-      if (!(problem instanceof Problem) || !shown) throw problem;
-      if (last()) note(problem.message, { refused: true });
+      if (!(problem instanceof Problem) || !(shown || place)) throw problem;
+      if (!last()) return;
+      if (shown) note(problem.message, { refused: true });
+      else fill(place, failed(problem, () => run(true)));
+      if (problem.code === "away") setTimeout(() => { if (last()) run(); }, AGAIN_MS);
+    } finally {
+      loaded();
     }
   });
+  return run;
+}
+
+/** Of whom a page has nothing, as they are away; it is asked for `again` soon. */
+export function whoIsAway(names, again) {
+  if (!names.length) return null;
+  setTimeout(again, AGAIN_MS);
+  return h("p", { class: "note refused", role: "status" }, `Away: ${names.join(", ")}. What is theirs is not shown.`);
 }
 
 /** A dialog, in which a form is shown. */

@@ -62,6 +62,14 @@ export async function ask(method, path, { query = {}, body, signal, key, match }
 export const get = (path, query, signal) => ask("GET", path, { query, signal });
 export const post = (path, body, query, signal) => ask("POST", path, { body, query, signal });
 
+let looked = null;
+
+/** The daemons of the deployment, and whether each is there (runs of an emulation have none); asked for once at a time, as a browser has the second wait for the first. */
+export const actors = async () => !meta.heard ? [] : (looked ??= get("/actors").then(({ items }) => items).finally(() => { looked = null; }));
+
+/** How long a page waits for what several actors say: who is away holds up nobody. */
+export const WITHIN = "800ms";
+
 /** All items of a list that comes in pages, at most so many. */
 export async function all(path, query, most) {
   const items = [];
@@ -128,9 +136,9 @@ export function listen(query, heard, again) {
 /** `load`, which asks `last()` after it waited: where it was asked for again meanwhile it shows nothing, lest what is older covers what is newer. */
 export function latest(load) {
   let turn = 0;
-  return () => {
+  return (...given) => {
     const mine = ++turn;
-    return load(() => mine === turn);
+    return load(() => mine === turn, ...given);
   };
 }
 

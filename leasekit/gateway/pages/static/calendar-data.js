@@ -1,6 +1,6 @@
 // What the API says of a calendar, as rows of a chart: sites, types, classes of units, and units.
 
-import { get } from "./api.js";
+import { WITHIN, get } from "./api.js";
 import { packed } from "./chart.js";
 import * as time from "./time.js";
 
@@ -8,7 +8,7 @@ const BINS = 1000, BARS_MAX = 10_000, LANES_FOLDED = 6, LANES_MAX = 60;
 const ASKED = ["nascent"], OVER = ["closed", "failed"];
 
 /** What the API tells of a window. */
-export const askCalendar = (from, to, signal) => get("/calendar", { since: time.iso(from), until: time.iso(to), bins: BINS, limit: BARS_MAX }, signal);
+export const askCalendar = (from, to, signal, within = WITHIN) => get("/calendar", { since: time.iso(from), until: time.iso(to), bins: BINS, limit: BARS_MAX, within }, signal);
 
 /** What the API told, as `project` sees it `now` ({sources, bookings, more, away}); after the end of all (Infinity) nothing can be changed. */
 export function calendarOf(told, project, now = Date.now()) {

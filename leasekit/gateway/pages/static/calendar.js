@@ -1,6 +1,7 @@
 // The calendar: what is free, taken and withheld over time; one reserves by dragging over it, or by its table and forms.
 
-import { Problem, gently, get, here, listen, path } from "./api.js";
+import { whoIsAway } from "./acts.js";
+import { Problem, WITHIN, gently, get, here, listen, path } from "./api.js";
 import { Chart, SPAN_MAX, SPAN_MIN, freeOver } from "./chart.js";
 import { askCalendar, calendarOf, rowsOf, wordsOf } from "./calendar-data.js";
 import { fillTables } from "./calendar-table.js";
@@ -11,7 +12,7 @@ import { Reserving } from "./reserve.js";
 import * as time from "./time.js";
 
 const { HOUR, DAY } = time;
-const MOVED_MS = 250;
+const MOVED_MS = 250, PATIENT = "4s";
 const SPANS = [["Day", DAY], ["Week", 7 * DAY], ["Month", 31 * DAY], ["Year", 365 * DAY]];
 
 /** The page: its tools, the chart or the table, and what is beside it. */
@@ -26,8 +27,9 @@ class Calendar {
     this.frame = h("div", { class: "calendar" }, this.chartPlace, this.side);
     this.tablePlace = h("div", { class: "tables", hidden: true });
     this.tools = h("div", { class: "tools" });
+    this.absent = h("div", {});
     this.help = h("dialog", { class: "dialog" });
-    fill(place, this.tools, this.frame, this.tablePlace, legend(), keys(), this.help);
+    fill(place, this.tools, this.absent, this.frame, this.tablePlace, legend(), keys(), this.help);
     this.chart = new Chart(this.chartPlace, this.from, this.to, {
       select: (row, start, end, done, byKeys) => this.select(row, start, end, done, byKeys),
       pick: (bar) => this.pick(bar.lease),
@@ -99,13 +101,14 @@ class Calendar {
     this.#abort?.abort();
     this.#abort = new AbortController();
     try {
-      this.data = calendarOf(await (asked ?? askCalendar(...this.loaded, this.#abort.signal)), this.project);
+      this.data = calendarOf(await (asked ?? askCalendar(...this.loaded, this.#abort.signal, this.data?.away.length ? PATIENT : WITHIN)), this.project);
     } catch (problem) {
       if (problem.name === "AbortError") return;
       if (!this.data || problem.status === undefined) throw problem;
       if (problem.status) note(problem.message, { refused: true });
       return;
     }
+    fill(this.absent, whoIsAway(this.data.away, this.soon));
     this.chooseSites();
     this.show();
     this.refreshSide();

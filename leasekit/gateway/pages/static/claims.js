@@ -1,6 +1,7 @@
 // Claims: who gave what to whom, from a site's own down to the leases of guests; what is given more than once; evidence.
 
-import { get, path } from "./api.js";
+import { shows } from "./acts.js";
+import { actors, gently, get, listen, path } from "./api.js";
 import { chip, choice, empty, field, fill, h, table } from "./dom.js";
 import { page, setView, view } from "./frame.js";
 import * as time from "./time.js";
@@ -42,16 +43,29 @@ function drawn(given, units, [from, to]) {
 }
 
 await page(async (place) => {
-  const shown = view(), { items: actors } = await get("/actors");
-  const sites = actors.filter((one) => one.role === "authority").map((one) => one.name);
+  const shown = view(), deployed = await actors();
+  const sites = deployed.filter((one) => one.role === "authority").map((one) => one.name);
   if (!sites.length) {
     fill(place, empty("This deployment has no site of its own."));
     return;
   }
-  const site = sites.includes(shown.site) ? shown.site : sites[0], all = shown.all === "yes";
-  const [claims, evidence] = await Promise.all([get("/claims", { site }), get("/evidence", { site })]);
-  const again = (values) => { setView(values); location.reload(); };
-  const over = h("input", { type: "checkbox", checked: all, on: { change: () => again({ all: over.checked ? "yes" : "" }) } });
+  const list = h("div", {}), site = () => (sites.includes(view().site) ? view().site : sites[0]);
+  const over = h("input", { type: "checkbox", checked: shown.all === "yes", on: { change: () => { setView({ all: over.checked && "yes" }); load(true); } } });
+  fill(place, h("div", { class: "tools" },
+    sites.length > 1 && field("Site", choice(sites, site(), (value) => { setView({ site: value }); load(true); })), h("label", { class: "check" }, over, "Also what is over")), list);
+
+  const load = shows(async (last) => {
+    const [claims, evidence] = await Promise.all([get("/claims", { site: site() }), get("/evidence", { site: site() })]);
+    if (last()) fill(list, treeOf(claims, over.checked), evidenceOf(evidence));
+  }, list);
+  const soon = gently(load);
+  await load();
+  listen({ all: true }, (event) => { if (!event || event.actor === site()) soon(); }, soon);
+  window.addEventListener("zone", () => load());
+});
+
+/** Who gave what to whom, and how much of it when; `all`: also what is over. */
+function treeOf(claims, all) {
   const known = new Set(claims.map((one) => one.claim)), now = Date.now(), children = new Map();
   for (const one of claims) {
     const parent = known.has(one.parent) ? one.parent : "";
@@ -71,15 +85,19 @@ await page(async (place) => {
       tooMuch.slice(0, BEYOND_MAX).map(([start, end, units]) => h("span", { class: "beyond" }, `${units} of ${one.units}, ${time.term(start, end)}`)), tooMuch.length > BEYOND_MAX && ` and ${tooMuch.length - BEYOND_MAX} times more`,
       peak > 0 && drawn(given, one.units, span)];
     if (!seen.length) return h("li", {}, h("div", { class: "claim" }, words));
-    return h("li", {}, h("details", { open: seen.length <= 20 }, h("summary", {}, words), h("ul", { class: "claims" }, seen.slice(0, CHILDREN_MAX).map(node), seen.length > CHILDREN_MAX && h("li", { class: "dim" }, `and ${seen.length - CHILDREN_MAX} more`))));
+    return h("li", {}, h("details", { open: seen.length <= 20 }, h("summary", { data: { key: one.claim } }, words), h("ul", { class: "claims" }, seen.slice(0, CHILDREN_MAX).map(node), seen.length > CHILDREN_MAX && h("li", { class: "dim" }, `and ${seen.length - CHILDREN_MAX} more`))));
   };
 
   const roots = children.get("") ?? [];
-  fill(place,
-    h("div", { class: "tools" }, sites.length > 1 && field("Site", choice(sites, site, (value) => again({ site: value }))), h("label", { class: "check" }, over, "Also what is over")),
+  return [
     bounds.length > 0 && h("p", { class: "dim" }, `What is given over time, ${time.term(...span)}, up to the line of what its holder has, and beyond it:`),
     roots.length ? h("ul", { class: "claims" }, roots.map(node)) : empty("This site has given nothing yet."),
-    h("section", {}, h("h2", {}, "Evidence"),
-      evidence.length ? table("Evidence", [`When (${time.zone()})`, "Kind", "Guilty", "What was done"], evidence.map((one) => [time.moment(Date.parse(one.at)), one.kind, one.guilty_name || h("code", {}, one.guilty_fingerprint), time.dated(one.words)])) : h("p", { class: "dim" }, "None: nobody was found to have given more than it had."),
-      h("p", { class: "dim" }, "Anybody can check evidence offline: ", h("code", {}, "leasekit evidence show ID --out FILE"), ", then ", h("code", {}, "leasekit evidence verify FILE"), ".")));
-});
+  ];
+}
+
+/** What somebody did wrong, and how one checks it. */
+function evidenceOf(evidence) {
+  return h("section", {}, h("h2", {}, "Evidence"),
+    evidence.length ? table("Evidence", [`When (${time.zone()})`, "Kind", "Guilty", "What was done"], evidence.map((one) => [time.moment(Date.parse(one.at)), one.kind, one.guilty_name || h("code", {}, one.guilty_fingerprint), time.dated(one.words)])) : h("p", { class: "dim" }, "None: nobody was found to have given more than it had."),
+    h("p", { class: "dim" }, "Anybody can check evidence offline: ", h("code", {}, "leasekit evidence show ID --out FILE"), ", then ", h("code", {}, "leasekit evidence verify FILE"), "."));
+}

@@ -39,9 +39,13 @@ function release() {
 const NEXT = [".scrolls", ".empty p", "input, select, textarea", "button"];
 
 /** What tells an element that can have the focus from others. */
-export const called = (one) => one.getAttribute("aria-label") || one.name || one.textContent;
+export const called = (one) => one.getAttribute("aria-label") || one.dataset.key || one.name || one.textContent;
 
-/** Have an element hold these children, in the place of those that it had; not before a press on one of those is over. */
+const foldsOf = (parent) => [...parent.querySelectorAll("details")].map((one) => [called(one.firstElementChild), one]);
+const scrollsOf = (parent) => [...parent.querySelectorAll(".scrolls")];
+
+/** Have an element hold these children, in the place of those that it had; not before a press on one of those is over.
+ * What is unfolded, or scrolled, stays so. */
 export function fill(parent, ...children) {
   if (pressed && parent.contains(pressed)) {
     later.set(parent, children);
@@ -49,8 +53,11 @@ export function fill(parent, ...children) {
   }
   later.delete(parent);
   const had = document.activeElement !== parent && parent.contains(document.activeElement) ? document.activeElement : null;
+  const folds = new Map(foldsOf(parent).map(([key, one]) => [key, one.open])), scrolled = new Map(scrollsOf(parent).map((one) => [called(one), one.scrollLeft]));
   parent.replaceChildren();
   add(parent, children);
+  for (const [key, one] of foldsOf(parent)) one.open = folds.get(key) ?? one.open;
+  for (const one of scrollsOf(parent)) one.scrollLeft = scrolled.get(called(one)) ?? 0;
   // What is drawn anew keeps the focus where it was; where that is gone, it is at what came in its place.
   if (had) ([...parent.querySelectorAll(had.localName)].find((one) => called(one) === called(had)) ?? NEXT.map((each) => parent.querySelector(each)).find(Boolean))?.focus({ preventScroll: true });
   return parent;

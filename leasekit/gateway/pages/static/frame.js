@@ -1,5 +1,6 @@
 // What is around every page: the look, the zone of times, and notes of what was done.
 
+import { actors, path } from "./api.js";
 import { h } from "./dom.js";
 import { isLocal, setLocal, zone } from "./time.js";
 
@@ -46,22 +47,44 @@ export function note(words, { refused = false, link } = {}) {
     modal.querySelector(":scope > .note")?.remove();
     made.setAttribute("role", "alert");
   }
+  for (const one of document.querySelectorAll("#notes > .note.refused")) if (one.textContent === made.textContent) one.remove();
   (modal || document.getElementById("notes")).append(made);
   if (!refused) setTimeout(() => made.remove(), NOTED_MS);
 }
 
+const LOADING_MS = 150;
+
+/** Have a place say that it is loaded, and who does not answer where that takes long; gives what takes that back. */
+export function loading(place) {
+  const words = h("p", { class: "loading", role: "status" }, "Loading…");
+  let over = false;
+  setTimeout(async () => {
+    if (over) return;
+    place.append(words);
+    const away = (await actors().catch(() => [])).filter((one) => one.state === "away").map((one) => one.problem); // why it is not known is for the page to say
+    if (away.length) words.textContent = `${away.join("; ")}. It is shown here once there is an answer.`;
+    if (!over) place.append(words); // the page has its tools by now
+  }, LOADING_MS);
+  return () => {
+    over = true;
+    words.remove();
+  };
+}
+
+/** Why something can't be shown, with a way on. */
+export const failed = (problem, again) => h("div", { class: "empty refused" }, h("p", { tabindex: -1 }, problem.message),
+  problem.status === 403 ? h("a", { class: "button", href: path("calendar") }, "Calendar") : h("button", { type: "button", on: { click: again } }, "Try again"));
+
 /** Have the page show something, or why it can't: `make` gives its elements. */
 export async function page(make) {
-  const place = document.getElementById("page");
-  const waits = setTimeout(() => place.append(h("p", { class: "loading" }, "Loading…")), 200);
+  const place = document.getElementById("page"), loaded = loading(place);
   try {
     await make(place);
   } catch (problem) {
-    place.replaceChildren(h("div", { class: "empty refused" }, h("p", {}, problem.message), h("button", { type: "button", on: { click: () => location.reload() } }, "Try again")));
+    place.replaceChildren(failed(problem, () => location.reload()));
     if (problem.status === undefined) throw problem;
   } finally {
-    clearTimeout(waits);
-    place.querySelector(":scope > .loading")?.remove();
+    loaded();
     place.removeAttribute("aria-busy");
   }
 }

@@ -1,7 +1,7 @@
 // What one does to a lease: extend, change, close. Each says beforehand what would be answered, where the API can tell.
 
 import { did } from "./acts.js";
-import { here, post, ask, Problem } from "./api.js";
+import { here, get, post, ask, Problem } from "./api.js";
 import { h, fill, field, button, chip } from "./dom.js";
 import * as time from "./time.js";
 
@@ -74,6 +74,18 @@ export class Trying {
 const of = (lease) => `/leases/${encodeURIComponent(lease.id)}`;
 
 export const title = (lease) => lease.name || lease.id;
+
+/** Who asked for a lease, or to whom it was handed since, by its history. */
+export const whose = (history) => history.findLast((one) => ["lease.request", "handed"].includes(one.event))?.values.who;
+
+/** A lease of any project, as an operator is to know it: its name, whose it is, its id; the id alone until that is known, or where its project can't say. */
+export function known(id) {
+  const at = `/leases/${encodeURIComponent(id)}`, place = h("span", {}, `lease ${id}`);
+  Promise.all([get(at), get(`${at}/history`)]).then(
+    ([lease, { items }]) => fill(place, [lease.name && `lease ${lease.name}`, [whose(items), lease.project].filter(Boolean).join(", "), id].filter(Boolean).join(" · ")),
+    (problem) => { if (!(problem instanceof Problem)) throw problem; });
+  return place;
+}
 
 /** The answer to a form's question, above its buttons. */
 const answers = () => h("div", { class: "answer", role: "status" }, h("p", { class: "dim" }, "Not asked yet."));

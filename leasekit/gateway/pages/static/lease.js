@@ -4,7 +4,7 @@ import { Dialog } from "./acts.js";
 import { gently, get, here, latest, listen, path } from "./api.js";
 import { h, fill, button, chip, empty, table } from "./dom.js";
 import { note, page, view } from "./frame.js";
-import { changeForm, closeForm, extendForm, goesOn, handForm, sshLine, title } from "./lease-actions.js";
+import { changeForm, closeForm, extendForm, goesOn, handForm, sshLine, title, whose } from "./lease-actions.js";
 import * as time from "./time.js";
 
 const id = here.given.lease, query = { project: view().project };
@@ -48,7 +48,7 @@ await page(async (place) => {
         h("dt", {}, "Term"), h("dd", {}, `${time.term(start, end)} (${time.zone()}), ${time.span(end - start)} `, h("span", { id: "left", class: "dim" })),
         h("dt", {}, "Site"), h("dd", {}, lease.site || "not known yet", lease.broker && ` by ${lease.broker}`),
         h("dt", {}, "Project"), h("dd", {}, lease.project, lease.slice && ` / ${lease.slice}`),
-        whose() && [h("dt", {}, "Holder"), h("dd", {}, whose())],
+        whose(history) && [h("dt", {}, "Holder"), h("dd", {}, whose(history))],
         lease.keepalive && [h("dt", {}, "Ends when silent for"), h("dd", {}, lease.keepalive)],
         lease.properties?.filter && [h("dt", {}, "Filter"), h("dd", { class: "code" }, lease.properties.filter)],
         Object.entries(lease.configuration ?? {}).map(([name, value]) => [h("dt", {}, name), h("dd", { class: "code" }, value)]),
@@ -63,9 +63,6 @@ await page(async (place) => {
     count();
   }
 
-  /** Who asked for it, or to whom it was handed since. */
-  const whose = () => history.findLast((one) => ["lease.request", "handed"].includes(one.event))?.values.who;
-
   const bar = (start, end) => {
     const share = Math.max(0, Math.min(1, (Date.now() - start) / (end - start)));
     return h("progress", { class: "term", max: 1, value: share, "aria-label": "How much of the term is over" });
@@ -75,7 +72,7 @@ await page(async (place) => {
     const ssh = sshLine(one.properties), rest = Object.entries(one.properties);
     const reach = ssh ? copied(ssh) : one.properties.host ? copied([one.properties.host, one.properties.port].filter(Boolean).join(":")) : h("span", { class: "dim" }, "–");
     return h("tr", {}, h("td", {}, one.unit), h("td", {}, chip(one.state), one.reason && h("div", { class: "dim" }, one.reason)),
-      h("td", {}, reach, rest.length > 0 && h("details", {}, h("summary", {}, "All it says"), h("dl", {}, rest.map(([name, value]) => [h("dt", {}, name), h("dd", { class: "code" }, value)])))),
+      h("td", {}, reach, rest.length > 0 && h("details", {}, h("summary", { data: { key: `All that ${one.unit} says` } }, "All it says"), h("dl", {}, rest.map(([name, value]) => [h("dt", {}, name), h("dd", { class: "code" }, value)])))),
       h("td", {}, button("Console", () => lines(one.unit, "console"), { "aria-label": `Console of ${one.unit}` }), " ", button("Log", () => lines(one.unit, "log"), { "aria-label": `Log of ${one.unit}` })));
   }
 

@@ -1,9 +1,10 @@
 // Sites, for those who operate them: units and what ails them, maintenance, delegations, peers; and what one does about it.
 
-import { Dialog, did, whyForm } from "./acts.js";
-import { Problem, ask, gently, get, here, latest, listen, path, post } from "./api.js";
+import { Dialog, did, shows, whyForm } from "./acts.js";
+import { actors, ask, gently, get, here, listen, path, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, paged, table } from "./dom.js";
-import { note, page, setView, view } from "./frame.js";
+import { page, setView, view } from "./frame.js";
+import { known } from "./lease-actions.js";
 import * as time from "./time.js";
 
 const at = (text) => (text ? time.moment(Date.parse(text)) : "–");
@@ -12,39 +13,33 @@ const PAGE = 100, turned = {}, dialog = new Dialog();
 let site;
 
 await page(async (place) => {
-  const { items: actors } = await get("/actors");
-  const sites = actors.filter((one) => one.role === "authority").map((one) => one.name);
+  const deployed = await actors();
+  const sites = deployed.filter((one) => one.role === "authority").map((one) => one.name);
   if (!sites.length) {
     fill(place, empty("This deployment has no site of its own."));
     return;
   }
   site = sites.includes(view().site) ? view().site : sites[0];
-  const all = h("section", {}), units = h("section", {}), windows = h("section", {}), given = h("section", {}), peers = h("section", {});
+  const list = h("div", {}), all = h("section", {}), units = h("section", {}), windows = h("section", {}), given = h("section", {}), peers = h("section", {});
   const find = h("input", { type: "search", "aria-label": "Find units", placeholder: "unit, type, state", value: view().find ?? "", on: { input: () => { setView({ find: find.value }); turned.from = 0; showUnits(); } } });
   fill(place,
-    h("div", { class: "tools" }, sites.length > 1 && field("Site", choice(sites, site, (value) => { site = value; turned.from = 0; setView({ site: value }); load(); })), find,
+    h("div", { class: "tools" }, sites.length > 1 && field("Site", choice(sites, site, (value) => { site = value; turned.from = 0; setView({ site: value }); load(true); })), find,
       h("span", { class: "right" }), here.operates && button("Maintenance…", () => dialog.open(maintenanceForm(shown.units)), { class: "do" })),
-    all, units, windows, given, peers, dialog.place);
-  const shown = {};
+    list, dialog.place);
+  const shown = { units: [] };
 
-  const load = latest(async (last) => {
+  const load = shows(async (last) => {
     const of = { site };
-    const results = await Promise.allSettled([get("/sites/status", of), get("/sites/units", of), get("/sites/inventory", of), get("/maintenance", of), get("/sites/delegations", of), get("/peers", { actor: site })]);
+    const [status, unitList, inventory, maintenance, delegations, peerList] = await Promise.all([get("/sites/status", of), get("/sites/units", of), get("/sites/inventory", of), get("/maintenance", of), get("/sites/delegations", of), get("/peers", { actor: site })]);
     if (!last()) return;
-    const away = results.find((one) => one.status === "rejected");
-    if (away) {
-      if (!(away.reason instanceof Problem)) throw away.reason;
-      fill(all, h("p", { class: "note refused" }, away.reason.message));
-      return;
-    }
-    const [status, unitList, inventory, maintenance, delegations, peerList] = results.map((one) => one.value);
     const numbers = new Map(inventory.map((one) => [one.unit, one]));
     Object.assign(shown, { status, units: unitList.map((one) => ({ ...numbers.get(one.unit), ...one })).sort((a, b) => a.unit.localeCompare(b.unit, "en", { numeric: true })), maintenance, delegations, peers: peerList });
     showStatus();
     showUnits();
     showWindows();
     showGiven();
-  });
+    if (all.parentElement !== list) fill(list, all, units, windows, given, peers);
+  }, list);
 
   function showStatus() {
     const { status } = shown, clock = status.shell?.clock;
@@ -72,7 +67,7 @@ await page(async (place) => {
         here.operates && [one.state === "out" || one.state === "disabled"
           ? button("Enable", () => done(`${one.unit} is in service.`, () => post(`/sites/units/${encodeURIComponent(one.unit)}/enable`, {}, { site })), { "aria-label": `Enable ${one.unit}` })
           : button("Disable…", () => dialog.open(why(`Take ${one.unit} out of service?`, "Disable", `${one.unit} is out of service.`, (reason) => post(`/sites/units/${encodeURIComponent(one.unit)}/disable`, { reason }, { site }))), { "aria-label": `Disable ${one.unit}` }),
-        one.lease && button("Move…", () => dialog.open(why(`Give lease ${one.lease} another unit than ${one.unit}?`, "Move", `Lease ${one.lease} gets another unit.`, (reason) => post(`/sites/units/${encodeURIComponent(one.unit)}/move`, { reason }, { site }))), { "aria-label": `Move ${one.unit}` }),
+        one.lease && button("Move…", () => dialog.open(why([`Give another unit than ${one.unit} to `, known(one.lease), "?"], "Move", `Lease ${one.lease} gets another unit.`, (reason) => post(`/sites/units/${encodeURIComponent(one.unit)}/move`, { reason }, { site }))), { "aria-label": `Move ${one.unit}` }),
         one.lease && button("Evict…", () => dialog.open(evictForm(one.lease)), { "aria-label": `Evict from ${one.unit}` })])));
   }
 
@@ -107,7 +102,7 @@ await page(async (place) => {
     const when = h("input", { type: "datetime-local", name: "at" });
     const evict = (reason) => done(when.value ? `Lease ${lease} ends then; its holder is told.` : `Lease ${lease} ends.`,
       () => post(`/sites/leases/${encodeURIComponent(lease)}/evict`, { reason, ...(when.value && { at: time.iso(time.fromInput(when.value)) }) }, { site }));
-    return whyForm(`End lease ${lease}?`, "Evict", evict, () => dialog.close(), "danger", field(`When (${time.zone()})`, when, "Empty: now."));
+    return whyForm(["End ", known(lease), "?"], "Evict", evict, () => dialog.close(), "danger", field(`When (${time.zone()})`, when, "Empty: now."));
   }
 
   function maintenanceForm(list) {
@@ -131,7 +126,7 @@ await page(async (place) => {
   const soon = gently(load);
   await load();
   listen({ all: true }, (event) => { if (!event || event.actor === site) soon(); }, soon);
-  window.addEventListener("zone", load);
+  window.addEventListener("zone", () => load());
 });
 
 function leaseLink(id) {

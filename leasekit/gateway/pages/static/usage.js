@@ -1,6 +1,7 @@
 // Usage: what each project asked for, was granted and used, of which type and where, over a period; and as CSV.
 
-import { get, here } from "./api.js";
+import { shows, whoIsAway } from "./acts.js";
+import { WITHIN, gently, get, here, listen } from "./api.js";
 import { button, choice, empty, field, fill, h, table } from "./dom.js";
 import { page, setView, view } from "./frame.js";
 import * as time from "./time.js";
@@ -11,19 +12,33 @@ const COLUMNS = ["Project", "Type", "Site", "Requests", "Granted", "Refused", "G
 
 await page(async (place) => {
   const { items: projects } = await get("/projects");
-  const mayAll = here.seesAll, shown = view(), days = PERIODS.some(([value]) => value === shown.days) ? shown.days : "30";
-  const project = projects.includes(shown.project) ? shown.project : mayAll ? "" : projects[0];
-  const again = (name) => (value) => { setView({ [name]: value }); location.reload(); };
-  const tools = h("div", { class: "tools" },
-    field("Over", choice(PERIODS, days, again("days"))),
-    (projects.length > 1 || mayAll) && field("Project", choice([...(mayAll ? [["", "all"]] : []), ...projects], project, again("project"))));
-  const until = Date.now(), since = until - Number(days) * time.DAY;
-  const told = await get("/usage", { ...(project ? { project } : { all: true }), since: time.iso(since), until: time.iso(until) });
-  const rows = added(told.items), list = rows.map(cells);
-  fill(place, tools, bars(told.items, since, until),
-    list.length ? table("Usage", COLUMNS.map((one, index) => (index > 2 ? h("span", { class: "number" }, one) : one)), list.map((row) => h("tr", {}, row.map((cell, index) => h("td", { class: index > 2 ? "number" : "" }, cell)))))
-      : empty("Nothing was asked for or used in this time."),
-    list.length > 0 && button("Save as CSV", () => save(rows)));
+  const mayAll = here.seesAll;
+  if (!projects.length && !mayAll) {
+    fill(place, empty("You have no project. An operator can give you a role in one."));
+    return;
+  }
+  const days = () => (PERIODS.some(([value]) => value === view().days) ? view().days : "30");
+  const project = () => (projects.includes(view().project) ? view().project : mayAll ? "" : projects[0]);
+  const list = h("div", {}), again = (name) => (value) => { setView({ [name]: value }); load(true); };
+  fill(place, h("div", { class: "tools" },
+    field("Over", choice(PERIODS, days(), again("days"))),
+    (projects.length > 1 || mayAll) && field("Project", choice([...(mayAll ? [["", "all"]] : []), ...projects], project(), again("project")))), list);
+
+  const load = shows(async (last) => {
+    const until = Date.now(), since = until - Number(days()) * time.DAY;
+    const told = await get("/usage", { ...(project() ? { project: project() } : { all: true }), since: time.iso(since), until: time.iso(until), within: WITHIN });
+    if (!last()) return;
+    const rows = added(told.items);
+    fill(list, whoIsAway(told.away, soon), bars(told.items, since, until),
+      rows.length ? table("Usage", COLUMNS.map((one, index) => (index > 2 ? h("span", { class: "number" }, one) : one)), rows.map((row) => h("tr", {}, cells(row).map((cell, index) => h("td", { class: index > 2 ? "number" : "" }, cell)))))
+        : empty("Nothing was asked for or used in this time."),
+      rows.length > 0 && button("Save as CSV", () => save(rows)));
+  }, list);
+  const soon = gently(load);
+  await load();
+  listen(mayAll ? { all: true } : { calendar: true }, soon, soon);
+  setInterval(soon, time.MINUTE); // what is used grows by itself
+  window.addEventListener("zone", soon);
 });
 
 /** One row by project, type and site: brokers say what was asked for, sites what was used. */
