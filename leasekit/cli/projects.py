@@ -103,7 +103,7 @@ _APPROVALS: Final = listing(
     empty="nothing waits to be approved",
 )  # fmt: skip
 _REASON: Final[Any] = option("Why.")
-_STATES: Final = ("pending", "approving", "approved", "refused", "withdrawn", "expired")
+_STATES: Final = ("pending", "approving", "approved", "stopped", "refused", "withdrawn", "expired")
 
 
 @command(approval, name="list")

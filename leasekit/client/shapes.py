@@ -504,7 +504,9 @@ class ApprovalDecision(RequestBody):
 
 class Approval(Struct, kw_only=True):
     """Something that waits to be approved until ``until``, or was: ``pending``, ``approving`` (it is being done),
-    ``approved``, ``refused``, ``withdrawn`` or ``expired``; ``lease``, or the days of ``series``, are what came of it.
+    ``approved``, ``stopped`` (it was begun, and could not be gone on with for too long: what was done of it is among
+    the leases of the project), ``refused``, ``withdrawn`` or ``expired``; ``lease``, or the days of ``series``, are
+    what came of it.
     """
 
     id: str

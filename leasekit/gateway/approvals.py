@@ -16,7 +16,7 @@ from msgspec import Struct
 from leasekit.client.shapes import Approval, ApprovalDecision, ApprovalList, ApprovalRequest, LeasePolicy, ProjectPolicy
 from leasekit.core.errors import LeasekitError
 from leasekit.core.schema import Change
-from leasekit.core.time import Instant, parse_duration
+from leasekit.core.time import DAY, HOUR, Duration, Instant, parse_duration
 from leasekit.gateway.actors import ActorAwayError, ActorConnection
 from leasekit.gateway.callers import MANAGER, OPERATOR, USER, VIEWER, Caller
 from leasekit.gateway.door import GatewayDoor, forbidden
@@ -24,13 +24,26 @@ from leasekit.gateway.events import APPROVALS_CHANGED
 from leasekit.gateway.instants import moment
 from leasekit.gateway.leases import OfProject, asked_for, extension, holder, modification
 from leasekit.gateway.notices import Notification, one_line
-from leasekit.gateway.policies import APPROVALS, APPROVING, PENDING, POLICIES, ApprovalRecord, admit, check_policy
+from leasekit.gateway.policies import (
+    APPROVALS,
+    APPROVING,
+    PENDING,
+    POLICIES,
+    STOPPED,
+    ApprovalRecord,
+    admit,
+    check_policy,
+)
 from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.routing import Call, route, unprocessable
 from leasekit.gateway.series import WantedSeries, lease_series, wanted_series
 
 KEPT: Final = 10_000
 """How many approvals are kept; the oldest that are decided go first."""
+GONE_ON_WITH: Final[Duration] = DAY - HOUR
+"""For how long what was begun is gone on with: actors know for a day what they did by the key of an approval, and would
+do it twice after that.
+"""
 AGAIN: Final = 2.0
 """After how many seconds what was begun is gone on with again."""
 
@@ -126,7 +139,9 @@ async def approve(call: Call, approval: str, body: ApprovalDecision) -> Approval
         theirs = _as_asker(call, record)
         wanted = await _wanted(theirs, record.project, record.asked, VIEWER, record.created)
         await wanted.admit(theirs)
-        begun = attrs.evolve(record, decided=APPROVING, by=call.caller.name, reason=body.reason)
+        begun = attrs.evolve(
+            record, decided=APPROVING, by=call.caller.name, reason=body.reason, begun=call.door.clock()
+        )
         await _keep(call, begun)
         return _shown(call, await _carry_out(theirs, begun))
     finally:
@@ -159,13 +174,18 @@ async def _carry_out(theirs: Call, begun: ApprovalRecord) -> ApprovalRecord:
 
 
 async def carry_on(door: GatewayDoor) -> None:
-    """Go on with what was being approved when the gateway was killed, or an actor went away; until cancelled."""
+    """Go on with what was being approved when the gateway was killed, or an actor went away, until cancelled. What was
+    begun too long ago is stopped.
+    """
     while True:
         left = [one for one in door.approvals.values() if one.decided == APPROVING and one.id not in door.approving]
         for record in left:
             call = Call(door, Caller(record.by, "", {record.project: MANAGER}), {})
             try:
-                await _carry_out(_as_asker(call, record), record)
+                if door.clock() - record.begun > GONE_ON_WITH:
+                    await _keep(call, attrs.evolve(record, decided=STOPPED))
+                else:
+                    await _carry_out(_as_asker(call, record), record)
             except LeasekitError as error:
                 logger.info("approval %s of %s, which was begun: %s", record.id, record.project, error)
         await trio.sleep(AGAIN)

@@ -35,6 +35,8 @@ APPROVALS: Final = "approvals"
 PENDING: Final = "pending"
 APPROVING: Final = "approving"
 """It is being done."""
+STOPPED: Final = "stopped"
+"""It was begun, and is not gone on with: what was done of it is not known any more."""
 REQUESTS: Final = frozenset({"lease.request", "lease.dry_run"})
 CHANGES: Final = frozenset({"lease.extend", "lease.modify", "lease.dry_run_extend", "lease.dry_run_modify"})
 TOPOLOGY: Final = "topology.request"
@@ -47,8 +49,8 @@ ASK_MAX: Final[Duration] = MINUTE
 
 @attrs.frozen(kw_only=True)
 class ApprovalRecord:
-    """Something that is to be approved, as it is kept. ``decided`` is pending, approving, approved, refused
-    or withdrawn.
+    """Something that is to be approved, as it is kept. ``decided`` is pending, approving, approved, stopped,
+    refused or withdrawn; ``begun``: when it was first tried to do it.
     """
 
     id: str
@@ -62,6 +64,7 @@ class ApprovalRecord:
     reason: str = ""
     lease: str = ""
     series: SeriesAnswer | None = None
+    begun: Instant = 0
 
     def state(self, now: Instant) -> str:
         """Its state at an instant."""
@@ -70,18 +73,19 @@ class ApprovalRecord:
     def row(self) -> Row:
         """Its row."""
         rest = [self.caller, self.created, self.decided, self.by, self.reason, self.lease]
-        body = msgpack.packb([*rest, msgspec.json.encode(self.asked), msgspec.json.encode(self.series)])
+        body = msgpack.packb([*rest, msgspec.json.encode(self.asked), msgspec.json.encode(self.series), self.begun])
         return (self.id, self.project, self.until, body)
 
     @classmethod
     def of_row(cls, row: Row) -> ApprovalRecord:
         """From its row."""
         id_, project, until, body = row
-        caller, created, decided, by, reason, lease, asked, *series = msgpack.unpackb(body)
+        caller, created, decided, by, reason, lease, asked, *later = msgpack.unpackb(body)
+        series, begun = (later[0] if later else b"null"), (later[1] if len(later) > 1 else 0)
         return cls(
             id=id_, project=project, caller=caller, asked=msgspec.json.decode(asked, type=ApprovalRequest),
             created=created, until=until, decided=decided, by=by, reason=reason, lease=lease,
-            series=msgspec.json.decode(series[0], type=SeriesAnswer | None) if series else None,
+            series=msgspec.json.decode(series, type=SeriesAnswer | None), begun=begun,
         )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import os
 import queue as queues
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,14 +16,10 @@ from typing import Any
 
 import httpx
 import pytest
-from cli_daemons import site_and_broker
 from gateway.gateway_world import give_back, until
-from openid_provider import free_port
 from playwright.sync_api import Browser, Page, Route, expect
-from runtime.runtime_processes import Daemons
 from system.system_waits import wait_until
 from web_world import (
-    INVENTORY,
     PASSWORD,
     WITHIN_MS,
     XSS,
@@ -31,14 +28,18 @@ from web_world import (
     ada,
     chromium,
     gateway_alone,
+    lab_apart,
     olga,
     person,
     visit,
     web_lab,
 )
 
+from leasekit.client.shapes import ApprovalRequest, LeaseRequest
 from leasekit.core.schema import Change
+from leasekit.core.time import DAY
 from leasekit.gateway.notices import DEAD, DELIVERIES, RULES, TRIES_MAX, DeliveryRecord, Notification, RuleRecord
+from leasekit.gateway.policies import APPROVALS, APPROVING, ApprovalRecord
 
 __all__ = ["ada", "chromium", "olga", "person"]
 pytestmark = pytest.mark.xdist_group("web")
@@ -71,7 +72,9 @@ def hook() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory, hook: str) -> Iterator[WebLab]:
-    """The deployment, whose gateway has tried in vain for half a day to send something to the webhook."""
+    """The deployment, whose gateway has tried in vain for half a day to send something to the webhook, and was killed
+    a day ago while it did what was approved.
+    """
     rule = RuleRecord(
         id="r1", project="alpha", caller="ada", events=["granted"], url=f"{hook}?of=ada", mail="", type=XSS,
         ends=["1d"], starts=["1h"], secret="whsec_c2VjcmV0",
@@ -80,7 +83,15 @@ def lab(tmp_path_factory: pytest.TempPathFactory, hook: str) -> Iterator[WebLab]
     dead = DeliveryRecord(
         id="d1", rule="r1", state=DEAD, at=2**52, notice=notice, tries=TRIES_MAX, problem=f"it was away {XSS}"
     )
-    kept = (Change(RULES, "r1", rule.row()), Change(DELIVERIES, "d1", dead.row()))
+    asked = ApprovalRequest(request=LeaseRequest(type="vm", length="1h", name="half-way"))
+    begun = time.time_ns() // 1_000_000 - DAY
+    approved = ApprovalRecord(
+        id="a1", project="alpha", caller="ada", asked=asked, created=begun, until=2**52, decided=APPROVING, by="mona",
+        begun=begun,
+    )  # fmt: skip
+    kept = (
+        Change(RULES, "r1", rule.row()), Change(DELIVERIES, "d1", dead.row()), Change(APPROVALS, "a1", approved.row())
+    )  # fmt: skip
     with web_lab(tmp_path_factory.mktemp("web"), 'webhook_networks = ["127.0.0.0/8"]\n', *kept) as made:
         yield made
 
@@ -217,6 +228,17 @@ def test_a_change_that_needs_approval_is_asked_for(
     ada.post(f"/leases/{lease}/close", json={})
 
 
+def test_what_was_begun_too_long_ago_is_not_done_twice(person: Callable[..., Person], ada: httpx.Client) -> None:
+    """Nothing is leased by it, and the page says what would do."""
+    who = person("ada")
+    row = who.open("/approvals?state=stopped").get_by_role("row").filter(has_text="half-way")
+    expect(row).to_contain_text("Something was away for a day.")
+    who.check()
+    row.get_by_role("link", name="Leases").press("Enter")
+    expect(who.page.get_by_role("heading", name="Leases")).to_be_visible()
+    assert "half-way" not in {one["name"] for one in ada.get("/leases?all=true").json()["items"]}
+
+
 def test_what_recurs_is_approved_by_one_decision(
     person: Callable[..., Person], ada: httpx.Client, olga: httpx.Client
 ) -> None:
@@ -254,13 +276,9 @@ def test_what_recurs_is_approved_by_one_decision(
 
 def test_a_series_is_approved_while_the_gateway_is_killed(tmp_path: Path) -> None:
     """It goes on once there is a gateway again; nobody can undo half of it, and no day is leased twice."""
-    file = tmp_path / "leasekit.toml"
-    file.write_text(site_and_broker(INVENTORY.format(port=(port := free_port())), "alpha", "beta"))
-    lab = WebLab(file, tmp_path / "run", f"http://127.0.0.1:{port}")
     days = {"every": "day", "begin": "9:00", "finish": "17:00", "until": "2031-01-08", "each": True}
     series = {"request": {"type": "vm", "start": "2031-01-05T00:00:00Z"}, **days}
-    with Daemons(file, lab.folder) as daemons:
-        daemons.start_all()
+    with lab_apart(tmp_path) as (lab, daemons):
         broker = daemons.running["broker"].process.pid
         assert broker is not None
         with gateway_alone(lab) as gateway, ThreadPoolExecutor() as threads, daemons.client("alpha") as guest:

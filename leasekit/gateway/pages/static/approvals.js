@@ -9,8 +9,8 @@ import { daysOf, outcome, showDays } from "./recurring.js";
 import { words } from "./schema-form.js";
 import * as time from "./time.js";
 
-const STATES = [["pending", "waits"], ["approving", "being approved"], ["approved", "approved"], ["refused", "refused"], ["withdrawn", "withdrawn"], ["expired", "too late"], ["all", "all"]];
-const KINDS = { pending: "waits", approving: "waits", approved: "granted", refused: "refused" };
+const STATES = [["pending", "waits"], ["approving", "being approved"], ["approved", "approved"], ["stopped", "stopped half-way"], ["refused", "refused"], ["withdrawn", "withdrawn"], ["expired", "too late"], ["all", "all"]];
+const KINDS = { pending: "waits", approving: "waits", approved: "granted", stopped: "failed", refused: "refused" };
 const TRIED = 20, PAGE = 50;
 const INSTANTS = ["start", "end", "deferrable_until"];
 const LABELS = { every: "On", begin: "At", finish: "To", until: "Last day", zone: "Zone of the hours", each: "Those that can be had" };
@@ -95,8 +95,8 @@ await page(async (place) => {
 
   function row(one) {
     return [time.moment(Date.parse(one.created)), [brief(one), one.asked.why && h("div", { class: "dim why" }, one.asked.why)], `${one.caller}, ${one.project}`,
-      chip(one.state, KINDS[one.state] ?? one.state), [one.decided_by, one.reason && h("div", { class: "dim why" }, one.reason)],
-      one.series ? h("details", {}, h("summary", {}, outcome(one.series)), daysOf(one.series, one.project)) : one.lease && leaseLink(one)];
+      [chip(one.state, KINDS[one.state] ?? one.state), one.state === "stopped" && h("div", { class: "dim why" }, "Something was away for a day. What was leased until then is in ", h("a", { href: path("leases", { project: one.project }) }, "Leases"), "; ask for the rest anew.")], [one.decided_by, one.reason && h("div", { class: "dim why" }, one.reason)],
+      one.series ? h("details", {}, h("summary", { data: { key: one.id } }, outcome(one.series)), daysOf(one.series, one.project)) : one.lease && leaseLink(one)];
   }
 
   const soon = gently(load);
