@@ -51,9 +51,9 @@ class World:
             "disk": self.guest.image(
                 seed="nocloud", disk=self.guest.artifact(self.guest.qcow2), disk_mb=48, ready="console"
             ),
-            "hang": self.guest.image("tiny.hang", ready="console"),
             "off": self.guest.image("tiny.off", ready="console"),
             "bare": self.guest.image(ready="running"),
+            "sector": self.guest.sector_image(),
         }
         return {
             "hosts": {"one": self.host.settings()},

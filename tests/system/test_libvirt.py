@@ -369,9 +369,9 @@ async def test_a_guest_that_fills_the_hosts_disk(world):
 
 async def test_guests_that_do_not_come_up(world):
     """A guest that hangs fails when its time is over, one that stops fails at once; both say why, and leave nothing."""
-    hanging = world.driver(start_timeout="4s")
-    with pytest.raises(DriverError, match="the guest was not up within 4s: 'tiny guest is up' is not on its console"):
-        await hanging.setup(world.unit("bad-6", image="hang"))
+    images = {"hang": world.guest.sector_image(marker="up!")}
+    with pytest.raises(DriverError, match="the guest was not up within 4s: 'up!' is not on its console"):
+        await world.driver(images=images, image="hang", start_timeout="4s").setup(world.unit("bad-6"))
     with trio.fail_after(80), pytest.raises(DriverError, match=r"its domain (stopped: |was shutting down)") as caught:
         await world.driver().setup(world.unit("bad-7", image="off"))
     assert caught.value.retry
@@ -470,15 +470,10 @@ async def test_a_console_that_virtlogd_has_begun_anew(world):
     assert world.left("leasekit-loud-") == []
 
 
-def boots(world: World) -> dict[str, Any]:
-    """The image with a disk, whose guests nobody waits for."""
-    return world.settings()["images"]["disk"] | {"ready": "running"}
-
-
 async def test_volumes_whose_files_are_gone(world):
     """A teardown is done where somebody else has removed a unit's files, whatever the pool still knows of them."""
-    driver = world.driver(images={"disk": boots(world)}, image="disk")
-    await driver.setup(world.unit("gone-36", image="disk"))
+    driver = world.driver(image="sector")
+    await driver.setup(world.unit("gone-36"))
     for suffix in ("disk", "seed", "console"):
         (world.host.images / f"leasekit-gone-36.{suffix}").unlink()
     await driver.teardown(world.unit("gone-36", "teardown", 2))
@@ -490,8 +485,8 @@ async def test_consoles_that_qemu_writes_itself(world):
     """Where a host's administrator has set ``stdio_handler = "file"`` nothing is left either."""
     more = {"qemu.conf": 'stdio_handler = "file"'}
     with LibvirtHost(world.folder, "three", world.folder / "cache", more) as three:
-        driver = world.driver(hosts={"three": three.settings()}, images={"disk": boots(world)}, image="disk")
-        await driver.setup(world.unit("file-37", image="disk"))
+        driver = world.driver(hosts={"three": three.settings()}, image="sector")
+        await driver.setup(world.unit("file-37"))
         await driver.teardown(world.unit("file-37", "teardown", 2))
         assert [path.name for path in three.images.iterdir() if "file-37" in path.name] == []
 

@@ -67,13 +67,14 @@ def test_machines_are_placed_capped_and_moved(hosts, tmp_path):
         daemons.start_all()
         site = Site(world, daemons)
 
-        def ask(units: int, **properties: str) -> str:
-            wish: dict[str, Any] = request(units, properties=properties, configuration={"slice.key": world.public})
+        def ask(units: int, image: str, **properties: str) -> str:
+            configuration = {"slice.key": world.public, "image": image}
+            wish: dict[str, Any] = request(units, properties=properties, configuration=configuration)
             return str(daemons.command("guest", "lease.request", **wish | {"type": "node"})["id"])
 
-        whole = ask(1)
+        whole = ask(1, "sector")
         (alone,) = site.joined(whole, 1)
-        lease = ask(2, **NEEDS)
+        lease = ask(2, "tiny", **NEEDS)
         shared = ({*there} - {alone["unit"]}).pop()
         units = site.joined(lease, 2)
         names = {unit["unit"] for unit in units}

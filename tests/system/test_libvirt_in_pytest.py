@@ -14,6 +14,8 @@ from cli_daemons import running
 from system.libvirt_site import deployment
 from system.libvirt_world import World, open_world
 
+from leasekit.drivers.libvirt.place import WORD
+
 SUITE = """
 import pytest
 
@@ -37,7 +39,7 @@ def test_a_serial_console_is_in_the_report(world: World, tmp_path: Path) -> None
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
     gateway = f'[actor.web]\nrole = "gateway"\nlisten = ["{url}"]\nwithout_login = true\n'
     file, suite = tmp_path / "vms.toml", tmp_path / "test_machine.py"
-    file.write_text(deployment({"console-1": (1, world.settings())}, gateway))
+    file.write_text(deployment({"console-1": (1, world.settings(image="sector"))}, gateway))
     suite.write_text(SUITE.format(key=world.public))
     with running(file, {**os.environ, "LEASEKIT_STATE": str(tmp_path / "s")}, tmp_path / "s"):
         done = subprocess.run(
@@ -47,4 +49,4 @@ def test_a_serial_console_is_in_the_report(world: World, tmp_path: Path) -> None
     assert "1 failed" in done.stdout, done.stdout + done.stderr
     head, _, console = done.stdout.partition("console of console-10")
     assert "assert 'joined' == 'broken'" in head
-    assert "tiny guest is up" in console, done.stdout
+    assert WORD.decode() in console, done.stdout

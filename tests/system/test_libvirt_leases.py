@@ -121,12 +121,13 @@ def broken(world: World) -> dict[str, tuple[dict[str, Any], str]]:
     small = {"one": world.host.settings(pool="small", pool_path="/var/lib/libvirt/small")}
     checksum = world.guest.image(kernel={**kernel, "sha256": "0" * 64})
     missing = world.guest.image(kernel={**kernel, "file": "/nowhere/kernel"})
+    silent = world.guest.sector_image(marker="never")
     too_large = world.guest.image(kernel=world.guest.artifact(large), ready="running")
     told: dict[str, tuple[dict[str, Any], str]] = {
         "checksum-1": ({"images": {"tiny": checksum}}, "kernel has the SHA-256"),
         "missing-2": ({"images": {"tiny": missing}}, "can't read /nowhere/kernel: No such file or directory"),
         "full-3": ({"hosts": small, "images": {"large": too_large}, "image": "large"}, "No space left on device"),
-        "hangs-5": ({"image": "hang", "start_timeout": "3s"}, "the guest was not up within 3s"),
+        "hangs-5": ({"images": {"tiny": silent}, "start_timeout": "3s"}, "the guest was not up within 3s"),
     }
     limits = {"retries": 1, "concurrency": 2}
     return {
@@ -172,7 +173,7 @@ def test_a_unit_that_fails_is_replaced_by_another(world, tmp_path):
     """A host that can't be reached is replaced by another one, as the lease does not accept fewer."""
     gone = world.host.settings() | {"uri": "qemu+unix:///system?socket=/nowhere/libvirt-sock"}
     hosts = {"pair-50": gone, "pair-51": world.host.settings()}
-    settings = world.settings(hosts=hosts) | {"retries": 0, "teardown_for": "0s"}
+    settings = world.settings(hosts=hosts, image="sector") | {"retries": 0, "teardown_for": "0s"}
     with open_site(world, tmp_path, {"pair-5": (2, settings)}, capacity='{ cpu = 1, memory = "192MiB" }') as site:
         lease = site.ask("pair-5", 1)
         units = site.joined(lease, 1)
@@ -187,7 +188,7 @@ def test_a_domain_that_is_killed_from_outside(world, tmp_path):
     """A guest that somebody kills is found down by a probe, with the reason, and replaced; the other goes on; and a
     libvirtd that is away makes no unit fail.
     """
-    settings = world.settings() | {"probe_every": "500ms"}
+    settings = world.settings(image="sector") | {"probe_every": "500ms"}
     with open_site(world, tmp_path, {"dies-6": (3, settings)}) as site:
         lease = site.ask("dies-6", 2)
         site.joined(lease, 2)
@@ -203,8 +204,6 @@ def test_a_domain_that_is_killed_from_outside(world, tmp_path):
         whys = " ".join(row["why"] for row in _history(site, lease))
         assert "unit dies-60: found down: its domain is stopped: it was destroyed" in whys
         assert world.pid("dies-61") == other
-        for unit in site.lease(lease)["units"]:
-            assert world.ssh(unit["properties"], "hostname").strip() == unit["unit"]
         before = world.host.guests()
         world.host.kill()
         wait_until("a probe that fails", lambda: None if "can't be probed" in _said(site) else "not yet")
@@ -219,13 +218,13 @@ def test_a_domain_that_is_killed_from_outside(world, tmp_path):
 
 def test_a_libvirtd_that_is_restarted_while_units_are_set_up(world, tmp_path):
     """Units whose hypervisor's daemon goes away in the middle of their setup are tried again, and come up."""
-    with open_site(world, tmp_path, {"back-7": (2, world.settings() | {"retries": 8})}) as site:
+    with open_site(world, tmp_path, {"back-7": (2, world.settings(image="sector") | {"retries": 8})}) as site:
         lease = site.ask("back-7", 2)
         soon(lambda: any(world.pid(name) is not None for name in ("back-70", "back-71")))
         world.host.kill()
         world.host.start()
-        for unit in site.joined(lease, 2):
-            assert world.ssh(unit["properties"], "hostname").strip() == unit["unit"]
+        site.joined(lease, 2)
+        assert len(world.host.guests()) == 2
         site.close(lease)
         site.over(lease)
         check_nothing_left(site, "back-7")
@@ -235,7 +234,7 @@ def test_what_is_left_of_units_nobody_has(world, tmp_path):
     """Guests that no lease has, such as those of a site whose store was lost, are told at its start, and removed when
     its operator says so; a leased one is not touched.
     """
-    with open_site(world, tmp_path, {"lost-8": (1, world.settings())}) as site:
+    with open_site(world, tmp_path, {"lost-8": (1, world.settings(image="sector"))}) as site:
         site.joined(site.ask("lost-8", 1), 1)
         site.daemons.kill("site")
     other = tmp_path / "other"

@@ -96,9 +96,9 @@ async def test_a_daemon_killed_when_a_guest_has_moved(hosts, monkeypatch):
     """What a daemon did not come to remove at the host that a guest left goes with the unit, whichever way it moved;
     keys are overwritten even if the site has disks not wiped.
     """
-    world, unit = hosts.world, hosts.world.unit("move-1", "operate", image="disk")
+    world, unit = hosts.world, hosts.world.unit("move-1", "operate", image="sector")
     driver = hosts.driver(wipe=False)
-    await driver.setup(world.unit("move-1", image="disk"))
+    await driver.setup(world.unit("move-1", image="sector"))
     seed, there = world.folder / "seed", hosts.two.images / f"{NAME}.seed"
     os.link(world.host.images / f"{NAME}.seed", seed)
     assert seed.read_bytes().strip(b"\0")

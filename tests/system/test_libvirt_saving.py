@@ -254,6 +254,7 @@ def test_a_lease_of_machines_is_suspended_and_goes_on(world, tmp_path):
             before[unit["unit"]] = (unit["properties"], counted(world, unit["properties"]))
         start = int(time.time() * SECOND) + 16 * SECOND
         del wish["properties"]
+        wish["configuration"] = {"image": "sector"}
         reserved = site.daemons.command("web", "lease.request", term=[start, start + 12 * SECOND], **wish)["id"]
         wait_until("saved", lambda: None if site.lease(work)["state"] == "closed" else site.lease(work))
         assert [one["state"] for one in site.daemons.query("site", "saved")] == ["saved"] * 2
