@@ -242,7 +242,7 @@ async def test_odd_words_are_only_text_for_libvirt(tmp_path: Path) -> None:
     refused, and nothing is left.
     """
     with open_world() as world:
-        site = LiveSite(tmp_path, {"vm": {"kind": "libvirt", **world.settings(image="bare")}})
+        site = LiveSite(tmp_path, {"vm": {"kind": "libvirt", **world.settings(image="sector")}})
         try:
             guest, shapes = await site.begin(), list[list[str]]()
             for word in ("plain", *ODD):
