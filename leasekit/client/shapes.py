@@ -299,14 +299,16 @@ class Slot(Struct, kw_only=True):
 
 class Slots(Struct, kw_only=True):
     """Windows in order of their start, and what stands in the way before the first one: so many units are ``short`` at
-    the start that was asked for, and these ``leases`` of the project have some until then. ``reason``: why there is no
-    window for a topology.
+    the start that was asked for, and these ``leases`` of the project have some until then. Without any window,
+    ``reason``, ``code`` and ``values`` say why, as a request would be told.
     """
 
     items: list[Slot]
     short: int = 0
     leases: list[str] = []
     reason: str = ""
+    code: str = ""
+    values: dict[str, Any] = {}
 
 
 class Wait(Struct, kw_only=True):

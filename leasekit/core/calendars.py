@@ -6,6 +6,7 @@ from msgspec import field
 
 from leasekit.core.answers import Answer, ClassCount
 from leasekit.core.properties import Properties
+from leasekit.core.reasons import Reason
 from leasekit.core.time import Instant
 
 
@@ -22,12 +23,15 @@ class FreeSlot(Answer, frozen=True):
 
 class FreeSlots(Answer, frozen=True):
     """Windows, and what stands in the way of the earliest start: how many units are ``short`` there, and which of the
-    holder's own ``leases`` have some before the first window.
+    holder's own ``leases`` have some before the first window. Without any window: what the request would be told, where
+    that was asked for.
     """
 
     slots: list[FreeSlot]
     short: int
     leases: list[str]
+    reason: str = ""
+    because: Reason | None = None
 
 
 class CalendarClass(Answer, frozen=True):

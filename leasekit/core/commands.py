@@ -313,7 +313,7 @@ class ListSlices:
 class FindSlots:
     """The first ``limit`` windows between ``start`` and ``end`` in which so many units of a type are free for
     ``length`` ms; those that a ``filter`` takes, at a ``site``, as machines with ``needs`` (request properties). What
-    stands in the way is told of leases of the ``holder``.
+    stands in the way is told of leases of the ``holder``; ``explain``: where there is no window also why.
     """
 
     type: str
@@ -326,6 +326,7 @@ class FindSlots:
     site: str = ""
     holder: str = ""
     limit: int = attrs.field(default=10, validator=[attrs.validators.ge(1), attrs.validators.le(100)])
+    explain: bool = False
 
 
 @attrs.frozen(kw_only=True)

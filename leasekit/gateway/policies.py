@@ -42,6 +42,8 @@ CHANGES: Final = frozenset({"lease.extend", "lease.modify", "lease.dry_run_exten
 TOPOLOGY: Final = "topology.request"
 TOPOLOGY_PLAN: Final = "topology.plan"
 DRY_RUNS: Final = frozenset({"lease.dry_run", "lease.dry_run_extend", "lease.dry_run_modify", TOPOLOGY_PLAN})
+SLACK: Final[Duration] = MINUTE
+"""How much later than at the first instant that a policy allows a lease is proposed: it is yet to be asked for."""
 SPANS: Final = ("longest", "ahead", "lead", "approve_length", "approve_within", "ask_within")
 ASK_MAX: Final[Duration] = MINUTE
 """How long a service is waited for at most."""
@@ -194,6 +196,19 @@ def limits(policy: LeasePolicy, wish: Wish, now: Instant) -> list[str]:
     if wish.series and not policy.recurring:
         found.append("every: found a lease that recurs, none may")
     return found
+
+
+def beginnings(policy: LeasePolicy, wish: Wish, last: Instant, now: Instant, project: str) -> tuple[Instant, Instant]:
+    """From when to when, of the time from the start of a ``wish`` to ``last``, such a lease may begin. Raises
+    :class:`ProblemError` if never.
+    """
+    lead, ahead = _span(policy.lead), _span(policy.ahead)
+    first = wish.start if lead is None else max(wish.start, now + lead + SLACK)
+    until = last if ahead is None else min(last, now + ahead)
+    start = first if first <= until else wish.start
+    for found in limits(policy, attrs.evolve(wish, start=start, end=start + wish.end - wish.start), now):
+        raise refused(f"{found} in project {project}")
+    return start, max(start, until)
 
 
 def to_be_approved(policy: LeasePolicy, wish: Wish) -> list[str]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from leasekit.client.shapes import Slot, Slots, SlotSearch
 from leasekit.core.properties import NEEDS, as_properties, read_amount
 from leasekit.core.time import DAY, Duration, Instant
 from leasekit.gateway.actors import ActorConnection, RefusedError
-from leasekit.gateway.callers import USER
+from leasekit.gateway.callers import OPERATOR, USER
 from leasekit.gateway.door import BROKER, GatewayDoor
 from leasekit.gateway.instants import instant, moment, span
-from leasekit.gateway.leases import OfProject
-from leasekit.gateway.policies import TOPOLOGY_PLAN
+from leasekit.gateway.leases import OfProject, told_reason
+from leasekit.gateway.policies import TOPOLOGY_PLAN, Wish, beginnings
 from leasekit.gateway.routing import Call, route, unprocessable
 from leasekit.gateway.topologies import checked_topology
 
@@ -28,16 +30,39 @@ async def find_slots(call: Call, params: OfProject, body: SlotSearch) -> Slots:
     is asked for at once and nobody else came first. With `sites` and `links` each window is a plan of the broker's for
     all of them.
     """
-    return await search(call.door, call.door.project(call.caller, params.project, USER), body)
+    guest = call.door.project(call.caller, params.project, USER)
+    return await search(call.door, guest, within_policy(call, guest.name, body), explain=True)
 
 
-async def search(door: GatewayDoor, guest: ActorConnection, body: SlotSearch) -> Slots:
-    """The windows that a project, which is a ``guest``, may have now. Raises ``LeasekitError``."""
+def within_policy(call: Call, project: str, body: SlotSearch) -> SlotSearch:
+    """The search, from when to when the policy of a project has leases begin. Raises :class:`ProblemError` for what it
+    never allows.
+    """
+    policy = call.door.policies.get(project)
+    if policy is None or OPERATOR in call.caller.offices:
+        return body
+    length, start, end, now = _period(call.door, body)
+    units = sum(one["units"] if type(one.get("units")) is int else body.units for one in body.sites) or body.units
+    wish = Wish(new=True, type=body.type, units=units, start=start, end=start + length)
+    first, last = beginnings(policy, wish, end - length, now, project)
+    return replace(body, start=moment(first), end=moment(last + length))
+
+
+def _period(door: GatewayDoor, body: SlotSearch) -> tuple[Duration, Instant, Instant, Instant]:
+    """The length, the first instant and the last one, and now. Raises ``LeasekitError``."""
     length, now = span(body.length, "length") or 0, door.clock()
     start = max(now, instant(body.start) or now)
     end = instant(body.end) or start + AHEAD
     if end - start < length:
         raise unprocessable("end: expected at least the length after the start")
+    return length, start, end, now
+
+
+async def search(door: GatewayDoor, guest: ActorConnection, body: SlotSearch, *, explain: bool = False) -> Slots:
+    """The windows that a project, which is a ``guest``, may have now; ``explain``: if there are none, why. Raises
+    ``LeasekitError``.
+    """
+    length, start, end, _ = _period(door, body)
     if body.sites or body.links:
         return await _topologies(door, guest, body, start, end - length)
     try:
@@ -47,16 +72,18 @@ async def search(door: GatewayDoor, guest: ActorConnection, body: SlotSearch) ->
     sized = dict(as_properties(needs, NEEDS))
     asked = {
         "type": body.type, "units": body.units, "length": length, "start": start, "end": end, "filter": body.filter,
-        "needs": sized, "site": body.site, "holder": guest.name, "limit": body.limit,
+        "needs": sized, "site": body.site, "holder": guest.name, "limit": body.limit, "explain": explain,
     }  # fmt: skip
     answers = await _answers(door, asked)
     slots = sorted(
         ((slot, name) for name, one in answers for slot in one["slots"]), key=lambda one: int(one[0]["start"])
     )
+    why: dict[str, Any] = next((one for _, one in answers if one["reason"]), {"reason": "", "because": None})
     return Slots(
         items=[_shown(slot, broker, length) for slot, broker in slots[: body.limit]],
         short=min((one["short"] for _, one in answers), default=body.units),
         leases=[lease for _, one in answers for lease in one["leases"]],
+        **({} if slots else told_reason(why["reason"], why["because"])),
     )
 
 

@@ -23,7 +23,7 @@ from leasekit.gateway.leases import OfProject
 from leasekit.gateway.notices import Notification
 from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.routing import Call, route
-from leasekit.gateway.slots import AHEAD, search
+from leasekit.gateway.slots import AHEAD, search, within_policy
 
 WAITING: Final = "waiting"
 WAITS_MAX: Final = 100
@@ -54,7 +54,7 @@ async def wait(call: Call, params: OfProject, body: SlotSearch) -> Wait:
     made = Wait(
         id=secrets.token_hex(8), project=guest.name, caller=call.caller.name, asked=asked, created=moment(now)
     )  # fmt: skip
-    found = await search(door, guest, asked)
+    found = await search(door, guest, within_policy(call, guest.name, asked))
     theirs = _of_project(door, guest.name)
     gone = [one.id for one in theirs if one.state != WAITING][: max(0, len(theirs) + 1 - WAITS_MAX)]
     if len(theirs) - len(gone) >= WAITS_MAX:

@@ -9,8 +9,8 @@ import pytest
 from deployed_world import DeployedWorld
 
 from leasekit.core.errors import CommandError
-from leasekit.core.mappers import BrokerCycle, BrokerDecision, Grant, Reject
-from leasekit.core.reasons import Code
+from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, Grant, Reject
+from leasekit.core.reasons import Code, Coded
 from leasekit.core.time import HOUR, MINUTE
 from leasekit.policies.broker.fcfs import Fcfs
 
@@ -113,6 +113,35 @@ def test_windows_are_those_that_the_mapper_would_grant(world: DeployedWorld) -> 
     assert windows(granted(world, units=2, limit=1)) == [("south", 1, 10)]
     assert windows(granted(world, units=3, limit=1)) == [("north", 4, 10)]
     assert world.query("hub", "leases") == before
+
+
+class Quota(Fcfs):
+    """A mapper that has used up what there was of it, or waits for what it does not say."""
+
+    def __init__(self, waits: bool) -> None:
+        super().__init__()
+        self.waits = waits
+
+    def allocate(self, cycle: BrokerCycle) -> list[BrokerDecision]:
+        (request,) = cycle.requests
+        why = Coded("the quota is used up", "quota")
+        return [Defer(request.lease, why) if self.waits else Reject(request.lease, why)]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_where_there_is_no_window_it_is_told_why(world: DeployedWorld, waits: bool) -> None:
+    """In the words of the refusal, and with its code, if somebody asks; also where nothing is free for it at all."""
+    hub = world.nodes["hub"].actor
+    found = granted(world, units=4, explain=True)
+    assert (found["slots"], found["short"], found["because"]["code"]) == ([], 1, Code.TOO_LARGE)
+    hub.dry_runs._fresh = lambda: Quota(waits)  # type: ignore[attr-defined]
+    for asked in ({}, {"units": 3, "start": 2 * HOUR, "end": 4 * HOUR}):
+        found = granted(world, **asked, explain=True)
+        assert (found["slots"], found["because"]["code"]) == ([], "mapper:quota")
+        assert "the quota is used up" in found["reason"]
+        assert granted(world, **asked)["because"] is None
+    hub.dry_runs._fresh = LaterOnly  # type: ignore[attr-defined]
+    assert granted(world, units=2, explain=True)["because"] is None
 
 
 def test_windows_that_can_not_be_tried(world: DeployedWorld) -> None:

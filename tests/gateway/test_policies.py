@@ -66,6 +66,34 @@ def test_what_is_beyond_a_policy_is_refused(
     assert user.post("/leases/dry-run", json={**WISH, **wish}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("limit", "search", "told"),
+    [
+        ({"longest": "30m"}, {}, "length: found 1h, a lease lasts 30m at most in project alpha"),
+        ({"most_units": 2}, {"units": 3}, "units: found 3, a lease has 2 units at most in project alpha"),
+        ({"ahead": "7d"}, {"start": "2030-01-01T00:00:00Z"}, "a lease begins 7d from now at the latest"),
+        ({"lead": "40d"}, {}, "a lease is asked for 40d before its start"),
+    ],
+)
+def test_windows_are_within_a_policy(
+    operator: httpx.Client, user: httpx.Client, limit: Any, search: Any, told: str
+) -> None:
+    """What it never allows is refused in the words of a request; windows begin when one may."""
+    with policy(operator, **limit):
+        for path in ("/slots", "/waits"):
+            answer = user.post(path, json={**WISH, **search})
+            assert (answer.status_code, answer.json()["code"]) == (403, "policy"), answer.text
+            assert told in answer.json()["detail"]
+        assert operator.post("/slots?project=alpha", json={**WISH, **search}).status_code == 200
+    with policy(operator, lead="2h", ahead="3h"):
+        (slot,) = user.post("/slots", json={**WISH, "limit": 1}).json()["items"]
+        dry_runs = [
+            user.post("/leases/dry-run", json={**WISH, "start": slot[at]}).status_code
+            for at in ("start", "latest", "end")
+        ]
+        assert dry_runs == [200, 200, 403]
+
+
 def test_changes_are_within_a_policy(operator: httpx.Client, user: httpx.Client) -> None:
     """Extensions and modifications count the whole lease; what was there before stays."""
     lease = until(user, user.post("/leases", json={**WISH, "units": 2}).json()["id"], "active")["id"]

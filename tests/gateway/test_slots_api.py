@@ -38,11 +38,16 @@ def test_windows_are_those_that_are_granted(user: httpx.Client, stranger: httpx.
 
 def test_what_never_fits_has_no_window(user: httpx.Client, viewer: httpx.Client) -> None:
     """More units than there are, filters that nothing fits, types of nobody, terms that are too short."""
-    assert user.post("/slots", json={"type": "vm", "units": 7, "length": "1h"}).json() == {
-        "items": [], "short": 1, "leases": [], "reason": ""
-    }  # fmt: skip
-    none = user.post("/slots", json={"type": "vm", "length": "1h", "filter": "rack == b"}).json()
-    assert (none["items"], none["short"]) == ([], 1)
+    for asked in ({"units": 7}, {"filter": "rack == b"}):
+        found = user.post("/slots", json={"type": "vm", "length": "1h", **asked}).json()
+        refused = user.post("/leases/dry-run", json={"type": "vm", "length": "1h", **asked}).json()
+        assert (found["items"], found["short"]) == ([], 1)
+        assert refused["status"] == "refused"
+        assert {name: found[name] for name in ("reason", "code")} == {
+            name: refused[name] for name in ("reason", "code")
+        }
+        assert found["reason"]
+        assert found["values"].keys() == refused["values"].keys()
     unknown = user.post("/slots", json={"type": "gpu", "length": "1h"})
     assert (unknown.status_code, unknown.json()["code"]) == (404, "unknown_type")
     assert "type: found 'gpu', there is vm" in unknown.json()["detail"]

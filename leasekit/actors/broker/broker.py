@@ -150,13 +150,23 @@ SPARE: Final = 2
 
 @attrs.define(slots=True, eq=False)
 class _WindowSearch:
-    """A search for windows: the command that waits for it, what is free, what was tried of that and what is granted."""
+    """A search for windows: the command that waits for it, what is free, what was tried of that, what is granted, and
+    why the first that was not is not.
+    """
 
     command: Command
     asked: FindSlots
     found: FreeSlots
     tried: int = 0
     granted: list[FreeSlot] = attrs.field(factory=list)
+    refused: DryRunAnswer | None = None
+
+    def answer(self) -> FreeSlots:
+        """What was found, and if that is nothing, why."""
+        found = replace(self.found, slots=self.granted)
+        if self.granted or self.refused is None or not self.asked.explain:
+            return found
+        return replace(found, **view(self.refused.reason))
 
 
 @attrs.define(eq=False)
@@ -179,10 +189,14 @@ class GrantedSlots:
         if tried == most and len(search.granted) < most:
             search.found = replace(search.found, slots=self._finder.first(asked, SPARE * most).slots)
         if tried == len(search.found.slots) or len(search.granted) == most:
-            self._kernel.reply(Reply(search.command.id, plain(replace(search.found, slots=search.granted))))
-            return
-        slot = search.found.slots[tried]
-        search.tried += 1
+            if search.granted or search.refused or not asked.explain:
+                self._kernel.reply(Reply(search.command.id, plain(search.answer())))
+                return
+            start = max(asked.start, self._kernel.now)  # free nowhere: what the request would be told
+            slot = FreeSlot(asked.site, "", start, start + asked.length)
+        else:
+            slot = search.found.slots[tried]
+            search.tried += 1
         properties = {**asked.needs, **({"filter": asked.filter} if asked.filter else {})}
         term = Term(slot.start, slot.start + asked.length)
         request = DryRun("slot", tried, asked.type, asked.units, term, slot.site, properties)
@@ -190,7 +204,9 @@ class GrantedSlots:
 
     def _heard(self, search: _WindowSearch, slot: FreeSlot, answer: DryRunAnswer) -> None:
         if answer.status == GRANTED:
-            search.granted.append(slot)
+            search.granted.append(slot if slot.source else replace(slot, site=answer.site))
+        elif search.refused is None:
+            search.refused = answer
         try:
             self._try_next(search)
         except (CommandError, RemoteError) as error:

@@ -51,7 +51,8 @@ export class Offers {
       const start = Date.parse(slot.start), end = Date.parse(slot.end);
       return button([h("strong", {}, time.term(start, end)), h("span", { class: "dim" }, `${slot.site} · ${time.until(start)}`)], () => take(slot, start, end), { class: "offer" });
     });
-    fill(this.place, why, own, h("p", { class: "dim" }, offers.length ? "It fits at:" : "It fits nowhere within 30 days."), offers,
+    const never = told.reason ? `It fits nowhere within 30 days: ${told.reason}` : "It fits nowhere within 30 days.";
+    fill(this.place, why, own, h("p", { class: "dim" }, offers.length ? "It fits at:" : never), offers,
       button("Tell me when it is free…", () => waitFor(asked, told.items[0], project)));
   }
 }
