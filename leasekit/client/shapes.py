@@ -300,7 +300,7 @@ class Slot(Struct, kw_only=True):
 class Slots(Struct, kw_only=True):
     """Windows in order of their start, and what stands in the way before the first one: so many units are ``short`` at
     the start that was asked for, and these ``leases`` of the project have some until then. Without any window,
-    ``reason``, ``code`` and ``values`` say why, as a request would be told.
+    ``reason``, ``code`` and ``values`` say why, as a request would be told. Brokers that are ``away`` may have others.
     """
 
     items: list[Slot]
@@ -309,6 +309,7 @@ class Slots(Struct, kw_only=True):
     reason: str = ""
     code: str = ""
     values: dict[str, Any] = {}
+    away: list[str] = []
 
 
 class Wait(Struct, kw_only=True):
@@ -712,9 +713,10 @@ class UnitType(Struct, kw_only=True):
 
 
 class UnitTypes(Struct, kw_only=True):
-    """All types, by name."""
+    """All types, by name, but for those of brokers that are ``away``."""
 
     items: list[UnitType]
+    away: list[str] = []
 
 
 class UnitPrice(Struct, kw_only=True):
@@ -730,9 +732,10 @@ class UnitPrice(Struct, kw_only=True):
 
 
 class UnitPrices(Struct, kw_only=True):
-    """Prices by broker and type, in order of time."""
+    """Prices by broker and type, in order of time, but for those of brokers that are ``away``."""
 
     items: list[UnitPrice]
+    away: list[str] = []
 
 
 class UnitLog(Struct, kw_only=True):

@@ -17,7 +17,9 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.frames import ANSWER_MAX, FrameBuffer, FrameError, pack
 
 TIMEOUT: Final = 30.0
-"""How long an answer is waited for, in seconds."""
+"""How long the answer to a command is waited for, in seconds: a broker may ask others first."""
+LOOK: Final = 10.0
+"""How long any other answer is, which an actor gives by itself."""
 READ_MAX: Final = 262_144
 
 
@@ -162,7 +164,7 @@ class ActorConnection:
             raise RefusedError(str(error), None) from error
         self._waiting[id_] = waiting
         try:
-            with self.within(TIMEOUT):
+            with self.within(TIMEOUT if kind == "command" else LOOK):
                 await self._send(frame)
                 await waiting.answered.wait()
         finally:

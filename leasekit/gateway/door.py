@@ -174,6 +174,30 @@ class GatewayDoor:
             raise not_found(what, name)
         return known[name]
 
+    async def each(
+        self, actors: Sequence[ActorConnection], ask: Callable[[ActorConnection], Awaitable[T]]
+    ) -> tuple[dict[str, T], dict[str, ActorAwayError]]:
+        """What each of some actors answers, all asked at once, in their order; and who is away. Raises
+        ``ActorAwayError`` if all are that, and what ``ask`` raises else.
+        """
+        found, away, failed = dict[str, T](), dict[str, ActorAwayError](), list[LeasekitError]()
+
+        async def run(actor: ActorConnection) -> None:
+            try:
+                found[actor.name] = await ask(actor)
+            except ActorAwayError as error:
+                away[actor.name] = error
+            except LeasekitError as error:
+                failed.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for actor in actors:
+                nursery.start_soon(run, actor)
+        failed += [] if found else away.values()
+        if failed:
+            raise failed[0]
+        return {one.name: found[one.name] for one in actors if one.name in found}, dict(sorted(away.items()))
+
     async def unless_away(self, ask: Callable[[], Awaitable[T]]) -> T:
         """What a project says that asks a broker, which may ask sites. As long as there is no answer it is looked again
         and again whether these are there. Raises ``ActorAwayError`` for the first that is not, and what ``ask`` raises.

@@ -8,9 +8,10 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from leasekit.client.shapes import Slot, Slots, SlotSearch
+from leasekit.core.errors import LeasekitError
 from leasekit.core.properties import NEEDS, as_properties, read_amount
 from leasekit.core.time import DAY, Duration, Instant
-from leasekit.gateway.actors import ActorConnection, RefusedError
+from leasekit.gateway.actors import LOOK, ActorAwayError, ActorConnection, RefusedError
 from leasekit.gateway.callers import OPERATOR, USER
 from leasekit.gateway.door import BROKER, GatewayDoor
 from leasekit.gateway.instants import instant, moment, span
@@ -74,7 +75,7 @@ async def search(door: GatewayDoor, guest: ActorConnection, body: SlotSearch, *,
         "type": body.type, "units": body.units, "length": length, "start": start, "end": end, "filter": body.filter,
         "needs": sized, "site": body.site, "holder": guest.name, "limit": body.limit, "explain": explain,
     }  # fmt: skip
-    answers = await _answers(door, asked)
+    answers, away = await _answers(door, asked)
     slots = sorted(
         ((slot, name) for name, one in answers for slot in one["slots"]), key=lambda one: int(one[0]["start"])
     )
@@ -83,6 +84,7 @@ async def search(door: GatewayDoor, guest: ActorConnection, body: SlotSearch, *,
         items=[_shown(slot, broker, length) for slot, broker in slots[: body.limit]],
         short=min((one["short"] for _, one in answers), default=body.units),
         leases=[lease for _, one in answers for lease in one["leases"]],
+        away=list(away),
         **({} if slots else told_reason(why["reason"], why["because"])),
     )
 
@@ -127,17 +129,28 @@ def _planned(plan: dict[str, Any]) -> Slot:
     return Slot(start=start, end=end, latest=start, site="", broker=plan["broker"], members=members)
 
 
-async def _answers(door: GatewayDoor, asked: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """What every broker says that offers the type. Raises ``LeasekitError``: what the first says, if none does."""
-    answers, refused = list[tuple[str, dict[str, Any]]](), list[RefusedError]()
-    for broker in door.of_role(BROKER):
+async def _answers(
+    door: GatewayDoor, asked: dict[str, Any]
+) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, ActorAwayError]]:
+    """What every broker says that offers the type, and who is away. Raises ``LeasekitError`` if none does: that one is
+    away, or what the first says.
+    """
+
+    async def ask(broker: ActorConnection) -> dict[str, Any] | RefusedError:
         try:
-            answers.append((broker.name, await broker.command("slots.find", asked)))
+            with broker.within(LOOK):
+                found: dict[str, Any] = await broker.command("slots.find", asked)
         except RefusedError as error:
-            refused.append(error)
-    if refused and not answers:
-        raise refused[0]
-    return answers
+            return error
+        return found
+
+    told, away = await door.each(door.of_role(BROKER), ask)
+    answers = [(name, one) for name, one in told.items() if not isinstance(one, RefusedError)]
+    if not answers:
+        for error in (*away.values(), *told.values()):
+            if isinstance(error, LeasekitError):
+                raise error
+    return answers, away
 
 
 def _shown(slot: dict[str, Any], broker: str, length: Duration) -> Slot:

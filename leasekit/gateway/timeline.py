@@ -29,7 +29,7 @@ from leasekit.client.shapes import (
 from leasekit.config.instants import CALENDAR_END, dated
 from leasekit.core.accounts import PRICE, prices_of
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Duration, Instant, Term, format_duration
-from leasekit.gateway.actors import ActorAwayError, ActorConnection
+from leasekit.gateway.actors import LOOK, ActorAwayError, ActorConnection
 from leasekit.gateway.callers import VIEWER, Caller
 from leasekit.gateway.door import BROKER, GUEST, SITE, forbidden
 from leasekit.gateway.instants import instant, moment, span
@@ -45,8 +45,6 @@ STEPS: Final[Sequence[Duration]] = (
 """How long a stretch may be; else it is so many days."""
 FINER: Final = 8
 """Bars are as exact as an eighth of a stretch: nobody sees more, and it is what takes the room on the wire."""
-GATHERED_WITHIN: Final = 10.0
-"""How long what an actor knows is waited for, in seconds."""
 
 
 class CalendarOf(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -108,7 +106,7 @@ def patience_of(within: str | None) -> float:
     Raises ``CommandError``.
     """
     given = span(within, "within")
-    return GATHERED_WITHIN if given is None else min(GATHERED_WITHIN, given / SECOND)
+    return LOOK if given is None else min(LOOK, given / SECOND)
 
 
 def check_may_look(call: Call) -> None:
@@ -351,8 +349,9 @@ async def list_types(call: Call) -> UnitTypes:
     now = call.door.clock()
     asked = {"start": now, "end": now + SECOND, "step": SECOND, "entries": False}
     found: dict[str, dict[RowKey, TypeClass]] = {}
-    for broker in call.door.of_role(BROKER):
-        for one in (await broker.query("calendar", **asked))["classes"]:
+    told, away = await call.door.each(call.door.of_role(BROKER), lambda broker: broker.query("calendar", **asked))
+    for answer in told.values():
+        for one in answer["classes"]:
             key = (one["site"], one["type"], one["class"])
             _, there, _, free = one["steps"][0]
             shown = found.setdefault(one["type"], {}).setdefault(
@@ -360,7 +359,7 @@ async def list_types(call: Call) -> UnitTypes:
             )
             shown.there, shown.free = shown.there + there, shown.free + max(0, free)
     items = [UnitType(type=type_, classes=[of[key] for key in sorted(of)]) for type_, of in sorted(found.items())]
-    return UnitTypes(items=items)
+    return UnitTypes(items=items, away=list(away))
 
 
 class PricesOf(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -382,10 +381,11 @@ async def list_prices(call: Call, params: PricesOf) -> UnitPrices:
         raise unprocessable("until: expected an instant after since")
     brokers = [call.door.actor(params.broker, BROKER)] if params.broker else call.door.of_role(BROKER)
     items = []
-    for broker in brokers:
-        for one in prices_of(await broker.request("history", PRICE, {}), Term(since, until)):
+    found, away = await call.door.each(brokers, lambda broker: broker.request("history", PRICE, {}))
+    for name, history in found.items():
+        for one in prices_of(history, Term(since, until)):
             if params.type in ("", one["type"]):
                 period = format_duration(one["period_ms"])
                 told = {"type": one["type"], "at": moment(one["at"]), "price": one["price"], "period": period}
-                items.append(UnitPrice(broker=broker.name, **told))
-    return UnitPrices(items=items)
+                items.append(UnitPrice(broker=name, **told))
+    return UnitPrices(items=items, away=list(away))
