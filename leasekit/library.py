@@ -190,23 +190,29 @@ def sweep(
     config: Config,
     over: Mapping[str, Sequence[Any]],
     *,
-    seeds: Iterable[int] = (1,),
+    seeds: int | Iterable[int] = (1,),
     jobs: int = 1,
     dask: str = "",
     changes: Changes | None = None,
     data: str | PathLike[str] | None = None,
     synthetic: bool = False,
 ) -> Swept:
-    """Run a deployment once for each combination of the values in ``over``, by dotted keys, and each seed, in ``jobs``
-    processes, or on the Dask cluster whose scheduler is at the address ``dask``. What its own runs vary is left alone.
+    """Run a deployment once for each combination of the values in ``over``, by dotted keys, and each of the seeds, or
+    of so many from the deployment's own on, in ``jobs`` processes, or on the Dask cluster whose scheduler is at the
+    address ``dask``. What its own runs vary is left alone.
 
     Raises ``LeasekitError`` in words for a user.
     """
     deployment = deployment_of(config, changes, None)
+    for key, values in over.items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise LeasekitError(f"over: {key}: found {values!r:.60}, expected a list of values")
+    first = emulation_of(deployment).seed
+    chosen = range(first, first + seeds) if isinstance(seeds, int) else tuple(seeds)
     points = [
         _Point(deployment.file, deployment.document, dict(zip(over, values, strict=True)), seed, _path(data), synthetic)
         for values in product(*over.values())
-        for seed in seeds
+        for seed in chosen
     ]
     for point in {repr(point.changes): point for point in points}.values():
         point.deployment()  # what is wrong with one is told before hours of work

@@ -180,6 +180,17 @@ def test_a_sweep_is_its_runs_one_by_one() -> None:
     assert means.column("seeds") == [2, 2]
     with pytest.raises(leasekit.LeasekitError, match=r"actor\.east\.inventory\.9"):
         leasekit.sweep(_day(), {"actor.east.inventory.9.units": [1]})
+    with pytest.raises(
+        leasekit.LeasekitError, match=r"over: actor\.east\.inventory\.0\.units: found 40, expected a list"
+    ):
+        leasekit.sweep(_day(), {"actor.east.inventory.0.units": 40})  # type: ignore[dict-item]
+
+
+def test_seeds_are_named_or_counted() -> None:
+    """Each combination has all of them, whatever they are given as; a number counts from the deployment's own on."""
+    over, short = {"actor.east.inventory.0.units": [40, 70]}, {"emulation.horizon": "1h", "emulation.seed": 5}
+    for seeds in (2, (5, 6), iter((5, 6))):
+        assert leasekit.sweep(_day(), over, seeds=seeds, changes=short).runs.column("seed") == [5, 6, 5, 6]
 
 
 def test_the_interval_is_students() -> None:

@@ -189,7 +189,12 @@ class Watched:
             text = f"had {TURNS_MAX} turns within an hour, up to {cycle.now} ms: it asks to be called all the time"
             raise FaultFound(Fault(TIME, text))
         budget = 1000 + 20 * _size(cycle)
-        decisions = call(lambda: self._call(cycle), self._limit, budget, f"at {cycle.now} ms")
+        try:
+            decisions = call(lambda: self._call(cycle), self._limit, budget, f"at {cycle.now} ms")
+        except FaultFound as found:
+            if self.keep_journal:
+                self.journal.append(TurnRecord(cycle.now, shown(cycle), (found.fault.text,)))
+            raise
         self._digest.update(repr((cycle.now, decisions)).encode())
         if self.keep_journal:
             self.journal.append(TurnRecord(cycle.now, shown(cycle), tuple(map(repr, decisions))))

@@ -156,6 +156,9 @@ def test_misfits_are_found(name: str, role: str, what: str, text: str, tmp_path:
     if name in REPLAYED:
         again = replay(subject, recorded.played)
         assert [(fault.check, fault.case) for fault in again.faults] == [(what, found.case)]
+        if what == watched.SURVIVES and isinstance(found.case, Case):
+            _, shown, decided = again.journal[-1]
+            assert shown and text in decided[-1]
 
 
 def test_a_loop_that_nothing_interrupts_is_killed() -> None:
