@@ -427,6 +427,7 @@ def coallocation(
     broker that plans and holds them, in virtual time. The same seeds give the same results, but for planning times.
 
     With --actors the leases of what was granted are followed to the second day, on which site authorities set them up.
+    Ctrl-C ends it with the seeds that are done; with the same --out it goes on from there.
 
     Example:
       leasekit experiment coallocation --data ../shared/data --seeds 10 --out results
@@ -457,7 +458,8 @@ def coallocation(
     if out is not None:
         note(f"written to {out}; pictures: {', '.join(path.name for path in pictures)}")
     found = {**summary, "measured": times, **({"leases": leases} if actors else {})}
-    return found, (_print, *((lambda found: _print_leases(found["leases"]),) if actors else ()))
+    told = (_print, *((lambda found: _print_leases(found["leases"]),) if actors else ()))
+    return found, told, INTERRUPTED if len(summary["seeds"]) < seeds else 0
 
 
 def _print_leases(leases: Mapping[str, Mapping[str, int]]) -> None:
@@ -740,6 +742,8 @@ def _repeat(
     results = run_all(only, means, note, (*EXPERIMENTS, SOCKETS))
     if out is not None:
         note(f"written to {out}: index.html, results.json, experiments.md")
+    if any("ended" in one for one in results):
+        return results, _print_papers, INTERRUPTED
     return results, _print_papers, 1 if any("error" in one for one in results) else 0
 
 

@@ -195,3 +195,18 @@ def test_what_was_finished_is_not_run_again(testbed: Paper, tmp_path: Path) -> N
     assert mended[:5] == first[0][:5] and mended.planning_ms != first[0].planning_ms
     (other,), _ = actors.run_all(testbed, ["normal"], [1], attrs.evolve(TINY, frames=2), out=tmp_path)
     assert other.planning_ms != mended.planning_ms
+
+
+def test_an_end_before_its_time_has_the_seeds_that_were_done(testbed: Paper) -> None:
+    """Of each scenario alike; where there is none, it is the end."""
+
+    def ended(after: float) -> list[CoallocationTally]:
+        def progress(_: str, share: float) -> None:
+            if share >= after:
+                raise KeyboardInterrupt
+
+        return actors.run_all(testbed, ["normal", "preference_size"], [1, 2], TINY, progress=progress)[0]
+
+    assert [(one.scenario, one.seed) for one in ended(0.75)] == [("normal", 1), ("preference_size", 1)]
+    with pytest.raises(KeyboardInterrupt):
+        ended(0.25)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from importlib.metadata import version
@@ -194,7 +195,8 @@ def run_all(
     out: Path | None = None,
 ) -> tuple[list[CoallocationTally], dict[str, dict[str, int]]]:
     """Every scenario with every seed, on so many processes; and the sums over seeds of what became of the leases. With
-    a folder ``out`` each finished run is kept in its folder ``runs``, and not run again.
+    a folder ``out`` each finished run is kept in its folder ``runs``, and not run again. Ended by Ctrl-C it has the
+    seeds that were done, if there are any.
     """
     runs = None if out is None else out / "runs"
     if runs is not None:
@@ -204,16 +206,22 @@ def run_all(
         for seed in seeds
         for scenario in scenarios
     ]
-    tallies: list[CoallocationTally] = []
-    sums: dict[str, dict[str, int]] = {}
-    for tally, leases in spread_over(_job, work, jobs):
-        tallies.append(tally)
-        known = sums.setdefault(tally.scenario, {})
-        for name, count in attrs.asdict(leases).items():
-            known[name] = known.get(name, 0) + count
-        if progress is not None:
-            progress("co-allocation", len(tallies) / len(work))
-    return sorted(tallies, key=lambda one: (scenarios.index(one.scenario), one.seed)), sums
+    done: list[tuple[CoallocationTally, RedeemedLeases]] = []
+    try:
+        for one in spread_over(_job, work, jobs):
+            done.append(one)
+            if progress is not None:
+                progress("co-allocation", len(done) / len(work))
+    except KeyboardInterrupt:
+        whole = [seed for seed in seeds if sum(tally.seed == seed for tally, _ in done) == len(scenarios)]
+        done = [one for one in done if one[0].seed in whole]
+        if not done:
+            raise
+    sums: dict[str, Counter[str]] = {scenario: Counter() for scenario in scenarios}
+    for tally, leases in done:
+        sums[tally.scenario].update(attrs.asdict(leases))
+    tallies = sorted((tally for tally, _ in done), key=lambda one: (scenarios.index(one.scenario), one.seed))
+    return tallies, {scenario: dict(counts) for scenario, counts in sums.items()}
 
 
 # -- who is there ----------------------------------------------------------------------------------------------------

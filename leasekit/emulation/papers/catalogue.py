@@ -32,7 +32,8 @@ def run_all(
     """Run the experiments of these names, or all, and judge them; ``tell`` hears of each. Where ``means`` has a folder
     it gets the page, the JSON and the Markdown, after each experiment.
 
-    One whose data are missing has ``error`` in the place of claims. Raises ``LeasekitError`` for a name that is none's.
+    One whose data are missing has ``error`` in the place of claims. One that was ended by Ctrl-C and has figures all
+    the same is the last. Raises ``LeasekitError`` for a name that is none's.
     """
     known = [one.name for one in experiments]
     for name in only:
@@ -54,6 +55,8 @@ def run_all(
             tell(f"{experiment.name}: {page.counted(results[-1:])}")
         if means.out is not None:
             _write(means.out, results)
+        if "ended" in results[-1]:
+            break
     return results
 
 

@@ -70,10 +70,13 @@ class Means:
 
 
 class PaperFigures(NamedTuple):
-    """What a run found: figures by name, one for each seed; and pictures."""
+    """What a run found: figures by name, one for each seed; and pictures. ``share`` says what was done of one that
+    Ctrl-C ended.
+    """
 
     figures: Mapping[str, Sequence[float]]
     pictures: Sequence[Path] = ()
+    share: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -132,4 +135,5 @@ def carry_out(experiment: PaperExperiment, means: Means) -> dict[str, Any]:
     claims = [claim for claim in experiment.claims if claim.figure in evidence.figures or not means.quick]
     pictures = [str(one.relative_to(means.out or "")) for one in evidence.pictures if one.suffix == ".svg"]
     judged = [judge(claim, evidence.figures[claim.figure]) for claim in claims]
-    return {**told_of(experiment, means), "claims": judged, "pictures": pictures}
+    told = told_of(experiment, means) | ({"share": evidence.share, "ended": True} if evidence.share else {})
+    return {**told, "claims": judged, "pictures": pictures}
