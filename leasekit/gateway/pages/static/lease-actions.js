@@ -168,14 +168,30 @@ export function changeForm(lease, done, wished = {}) {
   return form;
 }
 
+/** Do something to each lease, and say so once. Gives those to which it was not done, and says why of the first of them. */
+async function didEach(leases, what, doing) {
+  const count = (some) => (some.length === 1 ? title(some[0]) : `${some.length} leases`);
+  let left = [];
+  await did(`${count(leases)}: ${what}`, async () => {
+    const reasons = (await Promise.allSettled(leases.map(doing))).map((one) => one.reason), wrong = reasons.find((one) => one && !(one instanceof Problem));
+    if (wrong) throw wrong;
+    left = leases.filter((_, index) => reasons[index]);
+    const why = reasons.find(Boolean);
+    if (why) throw leases.length === 1 ? why : new Problem(why.status, { detail: `${leases.length - left.length} of ${leases.length} are done. ${title(left[0])}: ${why.message}` });
+    return leases;
+  });
+  return left;
+}
+
 /** A form by which leases end early. */
 export function closeForm(leases, done) {
+  let left = leases;
   const reason = h("input", { name: "reason", maxlength: 2000, autocomplete: "off" });
   const words = leases.length === 1 ? title(leases[0]) : `${leases.length} leases`;
   return h("form", { on: { submit: async (event) => {
     event.preventDefault();
-    const results = await Promise.all(leases.map((lease) => did(`${title(lease)} closes.`, () => post(`${of(lease)}/close`, { reason: reason.value }, { project: lease.project }))));
-    if (results.every(Boolean)) done();
+    left = await didEach(left, "closing.", (lease) => post(`${of(lease)}/close`, { reason: reason.value }, { project: lease.project }));
+    if (!left.length) done();
   } } },
     h("p", {}, `End ${words} now? The units are torn down, and the time that is left goes back.`),
     field("Why", reason),
@@ -197,11 +213,12 @@ export function handForm(lease, done) {
 /** Extend many at once. */
 export function extendMany(leases, done) {
   const length = lengthInput();
+  let left = leases;
   return h("form", { on: { submit: async (event) => {
     event.preventDefault();
     const wanted = length.value.replaceAll(" ", "");
-    const results = await Promise.all(leases.map((lease) => did(`${title(lease)} is to go on for ${wanted} more.`, () => post(`${of(lease)}/extend`, { length: wanted }, { project: lease.project }))));
-    if (results.every(Boolean)) done();
+    left = await didEach(left, `to go on for ${wanted} more.`, (lease) => post(`${of(lease)}/extend`, { length: wanted }, { project: lease.project }));
+    if (!left.length) done();
   } } },
     h("p", {}, `Have ${leases.length} ${leases.length === 1 ? "lease" : "leases"} go on for longer.`),
     field("For", length, "How much longer, such as 90m, 2h or 1d 12h."),

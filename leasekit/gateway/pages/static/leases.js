@@ -65,7 +65,9 @@ function show() {
     fill(list, leases.length ? empty("No lease fits what you look for.") : empty("No leases. What is free is in the calendar.", h("a", { class: "button do", href: path("calendar") }, "Calendar")));
     return marks();
   }
-  fill(list, paged(turned, PAGE, "Leases", [h("span", { class: "hidden" }, "Choose"), "Lease", "State", h("span", { class: "number" }, "Units"), "Type", "Site", `Term (${time.zone()})`, "Ends", h("span", { class: "hidden" }, "Do")], found, row),
+  const some = found.filter(goesOn), every = some.length > 0 && some.every((lease) => chosen.has(lease.id));
+  const box = h("input", { type: "checkbox", "aria-label": `Choose all ${some.length} that are found`, checked: every, on: { change: () => { for (const lease of some) chosen[box.checked ? "add" : "delete"](lease.id); show(); } } });
+  fill(list, paged(turned, PAGE, "Leases", [some.length > 0 ? box : h("span", { class: "hidden" }, "Choose"), "Lease", "State", h("span", { class: "number" }, "Units"), "Type", "Site", `Term (${time.zone()})`, "Ends", h("span", { class: "hidden" }, "Do")], found, row),
     leases.length >= MOST && h("p", { class: "dim" }, `No more than ${MOST} are shown here: choose a state, or use the command line.`));
   marks();
   count();
