@@ -26,7 +26,7 @@ from leasekit.config.load import load
 
 def transport(gateway: GatewayUnderTest) -> httpx.HTTPTransport:
     """The way to the gateway's Unix socket."""
-    return httpx.HTTPTransport(uds=str(gateway.folder / "web.http"))
+    return httpx.HTTPTransport(uds=str(gateway.folder / "web.http"), verify=False)
 
 
 def client(gateway: GatewayUnderTest, token: str) -> Client:
@@ -85,7 +85,7 @@ def test_calls_are_described_once() -> None:
 
 async def test_the_same_without_blocking(gateway: GatewayUnderTest) -> None:
     """On trio here; on asyncio the same."""
-    way = httpx.AsyncHTTPTransport(uds=str(gateway.folder / "web.http"))
+    way = httpx.AsyncHTTPTransport(uds=str(gateway.folder / "web.http"), verify=False)
     token = gateway.token("conny", alpha="user")
     async with AsyncClient("http://gateway", token, project="alpha", transport=way) as api:
         async with api.lease("vm", hours=1) as lease:
@@ -135,7 +135,7 @@ def test_what_is_approved_and_announced(gateway: GatewayUnderTest) -> None:
 
 async def test_the_same_of_what_a_gateway_keeps(gateway: GatewayUnderTest) -> None:
     """Without blocking."""
-    way = httpx.AsyncHTTPTransport(uds=str(gateway.folder / "web.http"))
+    way = httpx.AsyncHTTPTransport(uds=str(gateway.folder / "web.http"), verify=False)
     wish = LeaseRequest(type="vm", length="1h")
     async with AsyncClient("http://gateway", gateway.token("otto", "operator"), project="alpha", transport=way) as api:
         made = await api.keep_template("plain", wish, shared=True)

@@ -13,13 +13,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
-from sqlite_utils import Database
 
 from leasekit.core.schema import LOG, LOG_COLUMNS, TABLES, Change, StoreError
 from leasekit.stores import sqlite
 from leasekit.stores.sqlite import SqliteStore
+
+
+def database(where: object) -> Any:
+    """A store's file, or connection, as other code than its own sees it, which imports pandas where that is there."""
+    from sqlite_utils import Database
+
+    return Database(where)
+
 
 COMMITTER = """
 import sys
@@ -228,10 +236,10 @@ def test_a_file_that_is_no_database_is_refused(tmp_path):
 def test_another_programs_database_is_refused(tmp_path):
     """A SQLite database of something else is refused and not written to."""
     path = tmp_path / "state.db"
-    Database(path)["recipes"].insert({"id": 1, "title": "soup"})
+    database(path)["recipes"].insert({"id": 1, "title": "soup"})
     with pytest.raises(StoreError, match=rf"{re.escape(str(path))}: found another program's"):
         SqliteStore(path)
-    assert Database(path).table_names() == ["recipes"]
+    assert database(path).table_names() == ["recipes"]
 
 
 def test_corrupt_pages_are_reported(tmp_path):
@@ -251,7 +259,7 @@ def test_a_table_that_was_changed_by_hand_is_refused(tmp_path):
     """A table with other columns than the code's is named, with the columns found and expected."""
     path = tmp_path / "state.db"
     SqliteStore(path).close()
-    Database(path)["returns"].add_column("extra", int)
+    database(path)["returns"].add_column("extra", int)
     with pytest.raises(StoreError, match=r"table returns has the columns .*extra, expected id, lease, stage, body"):
         SqliteStore(path)
 
@@ -361,7 +369,7 @@ def test_another_writer_delays_a_commit_but_does_not_break_it(tmp_path):
 def test_a_new_file_has_the_tables_of_the_schema(tmp_path):
     """Exactly the tables, columns and types of the schema, with the indexes that queries use."""
     store = SqliteStore(tmp_path / "state.db")
-    db = Database(store._connection())
+    db = database(store._connection())
     kinds = {int: "INTEGER", str: "TEXT", bytes: "BLOB"}
     for name, table in TABLES.items():
         assert db.table(name).columns_dict == dict(table.columns)
@@ -460,7 +468,7 @@ def test_a_migration_that_fails_changes_nothing(tmp_path):
     assert version_of(path) == 1
     store = SqliteStore(path)
     assert number_of(store) == 1
-    assert "extra" not in Database(store._connection()).table_names()
+    assert "extra" not in database(store._connection()).table_names()
     store.close()
 
 
@@ -476,7 +484,7 @@ def test_a_version_and_its_tables_are_written_together(tmp_path, found):
     seen = []
 
     def look(_: str) -> None:
-        other = Database(path)
+        other = database(path)
         seen.append((version_of(path), "meta" in other.table_names(), "extra" in other.table_names()))
         other.close()
 
