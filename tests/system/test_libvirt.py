@@ -442,32 +442,34 @@ async def test_an_image_that_an_operator_removed(world, monkeypatch):
 
 
 LOUD = "yes a line of text on the console | head -c {size} >/dev/console; echo {last} >/dev/console"
-"""What a guest runs to fill its console; virtlogd begins a new file after 2 MiB (``max_size`` in virtlogd.conf)."""
+"""What a guest runs to fill its console."""
 
 
 async def test_a_console_that_virtlogd_has_begun_anew(world):
     """What a guest writes after virtlogd has put its console aside is read from the new file's beginning. All that it
     put aside goes with the unit, also where a refresh has had the pool forget of it, or know what is gone.
     """
-    driver, images = world.driver(), world.host.images
-    properties = await driver.setup(world.unit("loud-35"))
-    pool = world.host.connect().storagePoolLookupByName("units")
-    console = Console(Volumes(driver._places["one"].host), "leasekit-loud-35.console")
-    await console.more()
-    world.ssh(properties, LOUD.format(size=3 * 2**19, last="the first file"))
-    assert b"the first file" in await console.more()
-    pool.refresh(0)
-    world.ssh(properties, LOUD.format(size=2**20, last="the second file"))
-    rolled = images / "leasekit-loud-35.console.0"
-    wait_until("a new file", lambda: "" if rolled.exists() else "not yet")
-    wait_until("its end", lambda: "" if b"the second file" in (images / console.name).read_bytes() else "not yet")
-    assert b"the second file" in await console.more()
-    assert rolled.name not in pool.listVolumes()
-    (images / "leasekit-loud-35.console.1").touch()
-    pool.refresh(0)
-    (images / "leasekit-loud-35.console.1").unlink()
-    await driver.teardown(world.unit("loud-35", "teardown", 2))
-    assert world.left("leasekit-loud-") == []
+    more = {"virtlogd.conf": f"max_size = {2**16}"}  # 2 MiB is usual, which a guest takes long to write
+    with LibvirtHost(world.folder, "four", world.folder / "cache", more) as four:
+        driver, images = world.driver(hosts={"four": four.settings()}), four.images
+        properties = await driver.setup(world.unit("loud-35"))
+        pool = four.connect().storagePoolLookupByName("units")
+        console = Console(Volumes(driver._places["four"].host), "leasekit-loud-35.console")
+        await console.more()
+        world.ssh(properties, LOUD.format(size=3 * 2**14, last="the first file"))
+        assert b"the first file" in await console.more()
+        pool.refresh(0)
+        world.ssh(properties, LOUD.format(size=2**15, last="the second file"))
+        rolled = images / "leasekit-loud-35.console.0"
+        wait_until("a new file", lambda: "" if rolled.exists() else "not yet")
+        wait_until("its end", lambda: "" if b"the second file" in (images / console.name).read_bytes() else "not yet")
+        assert b"the second file" in await console.more()
+        assert rolled.name not in pool.listVolumes()
+        (images / "leasekit-loud-35.console.1").touch()
+        pool.refresh(0)
+        (images / "leasekit-loud-35.console.1").unlink()
+        await driver.teardown(world.unit("loud-35", "teardown", 2))
+        assert [path.name for path in images.iterdir() if "loud-" in path.name] == []
 
 
 async def test_volumes_whose_files_are_gone(world):
