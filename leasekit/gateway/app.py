@@ -52,7 +52,7 @@ from leasekit.gateway.openapi import document
 from leasekit.gateway.pages.frames import PageFrames
 from leasekit.gateway.pages.routes import page_routes
 from leasekit.gateway.problems import ProblemError, of_error
-from leasekit.gateway.routing import BASE, KEY, ROUTES, Call, Route, unprocessable
+from leasekit.gateway.routing import BASE, KEY, ROUTES, Call, Picture, Route, unprocessable
 from leasekit.gateway.tunnel import answer_frame
 
 PROBLEM: Final = "application/problem+json"
@@ -152,6 +152,8 @@ async def _answer(door: GatewayDoor, route: Route, request: Request) -> Response
         answer = await route.run(call, **given)
     if isinstance(answer, AsyncIterator):
         return StreamingResponse(answer, media_type=EVENTS, headers=SAFE)
+    if isinstance(answer, Picture):
+        return Response(answer.data, media_type=answer.kind, headers=SAFE)
     return await made_response(route, answer, headers)
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from leasekit.client.shapes import ProblemDetails
 from leasekit.core.settings import written_types
-from leasekit.gateway.routing import BASE, Route
+from leasekit.gateway.routing import BASE, PICTURES, Picture, Route
 
 REF: Final = "#/components/schemas/{name}"
 INSTANT: Final = {"type": ["string", "null"], "format": "date-time"}
@@ -26,7 +26,7 @@ def document(routes: Sequence[Route], base: str) -> dict[str, Any]:
     types: list[Any] = [ProblemDetails]
     for one in routes:
         types += [kind for kind in (one.params, one.body) if kind is not None]
-        if not _is_stream(one.answer):
+        if not _media(one.answer):
             types.append(one.answer)
     schemas, components = msgspec.json.schema_components(types, ref_template=REF)
     found = dict(zip(map(repr, types), schemas, strict=True))
@@ -48,8 +48,12 @@ def document(routes: Sequence[Route], base: str) -> dict[str, Any]:
     }
 
 
-def _is_stream(answer: Any) -> bool:
-    return getattr(answer, "__origin__", answer) is AsyncIterator
+def _media(answer: Any) -> dict[str, Any]:
+    """What an answer is that is no JSON."""
+    if answer is Picture:
+        return {kind: {"schema": {"type": "string", "format": "binary"}} for kind in PICTURES.values()}
+    is_stream = getattr(answer, "__origin__", answer) is AsyncIterator
+    return {"text/event-stream": {"schema": {"type": "string"}}} if is_stream else {}
 
 
 def _operation(route: Route, found: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
@@ -71,11 +75,7 @@ def _operation(route: Route, found: dict[str, Any], components: dict[str, Any]) 
         "description": "why it came to nothing",
         "content": {"application/problem+json": {"schema": found[repr(ProblemDetails)]}},
     }
-    answer = (
-        {"text/event-stream": {"schema": {"type": "string"}}}
-        if _is_stream(route.answer)
-        else {"application/json": {"schema": found[repr(route.answer)]}}
-    )
+    answer = _media(route.answer) or {"application/json": {"schema": found[repr(route.answer)]}}
     operation: dict[str, Any] = {
         "operationId": route.name,
         "tags": [route.tag],

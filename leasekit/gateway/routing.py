@@ -46,6 +46,18 @@ class Call:
         return {"caller": self.caller.name, "way": self.caller.way, "key": self.key}
 
 
+@attrs.frozen
+class Picture:
+    """An answer that is a picture, of a ``kind`` of :data:`PICTURES`."""
+
+    data: bytes
+    kind: str
+
+
+PICTURES: Final = {".png": "image/png", ".svg": "image/svg+xml"}
+"""Kinds of pictures, by the end of their names."""
+
+
 @attrs.frozen(kw_only=True, slots=False)
 class Route:
     """One method of one path."""

@@ -17,7 +17,7 @@ from leasekit.gateway.callers import AUDITOR
 from leasekit.gateway.deployment import need_office
 from leasekit.gateway.instants import instant, moment
 from leasekit.gateway.problems import not_found
-from leasekit.gateway.routing import Call, route
+from leasekit.gateway.routing import PICTURES, Call, Picture, route
 
 SUMMARY: Final = "summary.json"
 NANOSECONDS: Final = 1_000_000
@@ -40,7 +40,7 @@ class OpenedFolder(Protocol):
         """A run at an instant."""
 
     def picture(self, name: str) -> bytes | None:
-        """A picture."""
+        """A picture that the overview names, or the same as PNG; None: there is none."""
 
 
 class RunFolder(Struct, kw_only=True):
@@ -110,6 +110,16 @@ class RunCalendarOf(RunAsked, kw_only=True):
 async def show_run_calendar(call: Call, folder: str, params: RunCalendarOf) -> RunView:
     """Show who had what when in an emulated run."""
     return await _asked(call, folder, lambda opened: opened.calendar(params.run, params))
+
+
+@route("GET", "/runs/{folder}/pictures/{name}")
+async def show_run_picture(call: Call, folder: str, name: str) -> Picture:
+    """Show a picture of a folder, of those that it names: as SVG, or as PNG under the same name with that ending."""
+    kind = PICTURES.get(Path(name).suffix, "")
+    found = await _asked(call, folder, lambda opened: opened.picture(name))
+    if found is None:
+        raise not_found("picture", name)
+    return Picture(found, kind)
 
 
 class RunMomentOf(Struct, forbid_unknown_fields=True, kw_only=True):

@@ -116,6 +116,7 @@ async def test_only_pictures_of_the_summary_are_shown(folder: Path) -> None:
         assert shown.headers["content-type"] == "image/svg+xml"
         assert "script-src 'self'" in shown.headers["content-security-policy"]
         assert shown.content == (folder / name).read_bytes()
+        assert (await client.get(f"{pages.base}/pictures/{name[:-4]}.png")).headers["content-type"] == "image/png"
         for other in ("summary.json", "..%2Flab.toml", "none.svg"):
             assert (await client.get(f"{pages.base}/pictures/{other}")).status_code == 404
         away = (folder / name).rename(folder / "away")

@@ -71,6 +71,25 @@ async def test_what_a_folder_has(place: Path) -> None:
             summary.write_text(text)
 
 
+async def test_pictures_of_a_folder(place: Path) -> None:
+    """Those that its summary names, as SVG and as PNG; no other file, whatever it is called, and to nobody else."""
+    door = door_of(place)
+    (place / "month" / "other.png").write_bytes(b"x")
+    async with client_of(door) as client:
+        name, *_ = (await client.get("/runs/month")).json()["pictures"]
+        for ending, kind, begin in ((".svg", "image/svg+xml", b"<?xml"), (".png", "image/png", b"\x89PNG")):
+            shown = await client.get(f"/runs/month/pictures/{name.removesuffix('.svg')}{ending}")
+            assert (shown.status_code, shown.headers["content-type"].partition(";")[0]) == (200, kind)
+            assert shown.content.startswith(begin)
+            assert shown.headers["content-security-policy"] == "default-src 'none'"
+        for other in ("other.png", "summary.json", "..%2Fmonth%2Fother.png", f"..%2Fmonth%2F{name}", f"{name}.png"):
+            absent = await client.get(f"/runs/month/pictures/{other}")
+            assert (absent.status_code, absent.json()["code"]) == (404, "not_found"), other
+    _, secret, _ = door.tokens.create("t", Caller("ada", "", {"alpha": "manager"}), 0, None)
+    async with client_of(door, secret) as client:
+        assert (await client.get(f"/runs/month/pictures/{name}")).status_code == 403
+
+
 @pytest.mark.parametrize(
     ("path", "status", "said"),
     [

@@ -249,9 +249,10 @@ class RunsFolder:
         return RunMoment(at=_moment(at), series=self._open(file).series(at), lines=lines)
 
     def picture(self, name: str) -> bytes | None:
-        """A picture that the summary names."""
-        file = self.folder / name
-        return file.read_bytes() if name in self._overview.pictures and file.is_file() else None
+        """A picture that the summary names, or the same as PNG."""
+        file, stem = self.folder / name, name.removesuffix(".png")
+        is_named = f"{stem}.svg" in self._overview.pictures if stem != name else name in self._overview.pictures
+        return file.read_bytes() if is_named and file.is_file() else None
 
     def _file(self, run: str) -> tuple[Path, str]:
         if run not in self._files:
@@ -268,7 +269,7 @@ def _overview(summary: Mapping[str, Any], calendars: Container[str]) -> RunsOver
         runs.append({"run": run["run"], "set": run["set"], "figures": figures, "calendar": run["run"] in calendars})
     return RunsOverview(
         file=summary["file"], deployment=summary["deployment"], synthetic=summary["synthetic"], runs=runs,
-        pictures=[name for name in summary.get("pictures", ()) if name.endswith(".svg")],
+        pictures=[name for name in summary.get("pictures", ()) if name.endswith(".svg") and Path(name).name == name],
         not_run=list(summary.get("not_run", ())),
     )  # fmt: skip
 

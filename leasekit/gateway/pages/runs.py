@@ -8,6 +8,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 
 import attrs
@@ -27,6 +28,7 @@ from leasekit.core.errors import LeasekitError
 from leasekit.gateway.callers import NOBODY
 from leasekit.gateway.pages.frames import SAFE, PageFrames, WebPage
 from leasekit.gateway.problems import ProblemError, of_error
+from leasekit.gateway.routing import PICTURES
 from leasekit.gateway.runs import OpenedFolder
 
 RUNS: Final = WebPage("runs", "Runs", "/")
@@ -97,10 +99,11 @@ class RunPages:
         return self.folder.moment(query.get("run", ""), at)
 
     async def _picture(self, request: Request) -> Response:
-        found = await trio.to_thread.run_sync(self.folder.picture, request.path_params["name"])
+        name = request.path_params["name"]
+        found = await trio.to_thread.run_sync(self.folder.picture, name)
         if found is None:
             return Response("there is no such picture", status_code=HTTPStatus.NOT_FOUND, headers=SAFE)
-        return Response(found, media_type="image/svg+xml", headers=SAFE)
+        return Response(found, media_type=PICTURES[Path(name).suffix], headers=SAFE)
 
 
 def serve_runs(folder: OpenedFolder, port: int, tell: Callable[[str], object]) -> None:

@@ -31,7 +31,7 @@ await page(async (place) => {
     h("div", { class: "tools" }, field("Figure", find), runs.length > 1 && h("label", { class: "check" }, differ, "Only what differs")),
     runs.length > 1 && h("details", { open: runs.length <= 12 }, h("summary", {}, `Runs (${runs.length})`), boxes),
     shownPlace,
-    told.pictures.length > 0 && h("section", {}, h("h2", {}, "Pictures"), h("div", { class: "pictures" }, told.pictures.map((name) => h("figure", {}, h("img", { src: `${here.base}/pictures/${encodeURIComponent(name)}`, alt: name, loading: "lazy" }), h("figcaption", {}, name))))));
+    told.pictures.length > 0 && h("section", {}, h("h2", {}, "Pictures"), h("div", { class: "pictures" }, told.pictures.map((name) => h("figure", {}, h("img", { src: `${here.base}/pictures/${encodeURIComponent(name)}`, alt: name, loading: "lazy" }), h("figcaption", {}, h("a", { href: `${here.base}/pictures/${encodeURIComponent(name.replace(/svg$/, "png"))}` }, name.replace(/\.svg$/, ""), " (PNG)")))))));
   show();
 
   function choose(at) {
