@@ -29,7 +29,7 @@ from contextlib import suppress
 from functools import lru_cache
 from inspect import get_annotations
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import attrs
 import cattrs
@@ -435,4 +435,6 @@ def _many(what: str) -> str:
 
 
 def _describe_tagged(members: Sequence[Any]) -> str:
-    return f"a table with kind = {' or '.join(_show(member.kind) for member in members)}"
+    short = [(member, member.shorthand) for member in members if hasattr(member, "shorthand")]
+    bare = [_describe(get_type_hints(member, include_extras=True)[name]) for member, name in short]
+    return ", or ".join([*bare, f"a table with kind = {' or '.join(_show(member.kind) for member in members)}"])

@@ -171,7 +171,12 @@ def test_relative_paths_start_at_the_base():
             {"kind": "nomal"},
             "site.latency.kind: found 'nomal', expected one of: fixed, normal (did you mean normal?)",
         ),
-        ("latency", "soon", "site.latency: found 'soon', expected a table with kind = 'fixed' or 'normal'"),
+        (
+            "latency",
+            "soon",
+            "site.latency: found 'soon', expected a duration such as 90s or 1h30m, or a whole number of milliseconds, "
+            "or a table with kind = 'fixed' or 'normal'",
+        ),
         ("inner", {"port": 81}, "site.inner.port: found 81, expected in [80, 443]"),
         ("inner", 4, "site.inner: found 4, expected a table"),
         ("inners", [{"port": 80}, {}], "site.inners[1].port: found nothing, expected a whole number"),

@@ -106,7 +106,7 @@ def test_the_extreme_draws_are_finite():
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
-        ({"latency": {"setup": -1}}, "null.latency.setup: found -1, expected a table with kind = "),
+        ({"latency": {"setup": -1}}, "null.latency.setup: found -1, expected a duration such as "),
         ({"latency": {"boot": 1}}, "null.latency.boot: as a key, found 'boot', expected one of: 'setup'"),
         (
             {"failure": {"setup": 2}},
