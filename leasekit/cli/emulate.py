@@ -342,7 +342,7 @@ def _print_purchase(bought: Mapping[str, Any]) -> None:
     rows = [
         (
             one["run"], f"{one['units']:g}", _percent(one["unserved"]), _span(one["mean_wait_s"]),
-            _span(one["p95_wait_s"]), f"{one['refused']} of {one['asked']}", _percent(one["used"]),
+            _span(one["p95_wait_s"]), f"{one['refused']:.0f} of {one['asked']:.0f}", _percent(one["used"]),
             _percent(one["idle"]), "knee" if one["units"] == bought["knee"] else "",
         )
         for one in bought["rows"]
