@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,12 @@ def test_every_experiment_is_on_the_page() -> None:
         )
         known = {(claim.where, claim.figure, claim.theirs, claim.expected) for claim in one.claims}
         assert set(told[2:]) <= known and len(told) > 2, one.name
+
+
+def test_the_page_counts_its_claims() -> None:
+    """By verdict, over all tables."""
+    counts = Counter(re.findall(r"\| (holds|open|differs|shown) \|$", PAGE, re.M))
+    assert f"Of all claims {', '.join(f'{count} {verdict}' for verdict, count in sorted(counts.items()))}." in PAGE
 
 
 def test_files_exist() -> None:
