@@ -121,9 +121,18 @@ def test_a_code_is_good_in_the_browser_that_asked_for_it(lab: OpenIdProvider, br
         assert SECURE_NAME not in str(refused.headers)
 
 
-@pytest.mark.parametrize("change", [{"iss": "https://evil.example"}, {"state": "x"}, {"error": "access_denied"}])
-def test_what_another_sends_back(browser: httpx.Client, change: dict[str, str]) -> None:
-    """Is told in the form, and leads nowhere."""
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"iss": "https://evil.example"}, "The answer is another provider"),
+        ({"state": "x"}, "This login was not begun in this browser"),
+        ({"error": "access_denied"}, "The provider says: access_denied"),
+    ],
+)
+def test_what_another_sends_back(
+    lab: OpenIdProvider, browser: httpx.Client, change: dict[str, str], words: str
+) -> None:
+    """Is told in the form, and leads nowhere; with a code that is good as well."""
     begun(browser, "//evil.example")
     kept = BegunLogin.of_cookie(browser.cookies[COOKIE])
     assert kept is not None
@@ -131,6 +140,11 @@ def test_what_another_sends_back(browser: httpx.Client, change: dict[str, str]) 
     answer = browser.get("/callback", params={"state": kept.state, **change})
     assert answer.status_code == 401
     assert 'role="alert"' in answer.text
+    assert words in answer.text
+    if "error" not in change:
+        address = httpx.URL(sent_back(lab, "ada", begun(browser)))
+        refused = browser.get(address.copy_merge_params(change))
+        assert (refused.status_code, words in refused.text) == (401, True)
     assert BegunLogin.of_cookie("nonsense") is None
 
 
