@@ -34,8 +34,8 @@ def gateway_service(deployment: Deployment, spec: GatewaySpec) -> Service:
 
     return Service(
         name=spec.name, role=spec.role, serve=server.serve, control=spec.control, state=deployment.state,
-        describe=server.describe, log=spec.log, log_level=spec.log_level,
-        metrics=spec.metrics, measure=server.measure,
+        describe=server.describe, log=spec.table.log, log_level=spec.table.log_level,
+        metrics=spec.table.metrics, measure=server.measure,
         commands={
             "api": lambda asked: server.answer(asked.arguments, asked.caller), "reload": lambda _: server.reload(),
         },

@@ -145,28 +145,17 @@ class GatewayTable:
 
 @attrs.frozen(kw_only=True)
 class GatewaySpec:
-    """One gateway. ``listen`` holds ``HOST:PORT`` and ``unix:/PATH``; ``store`` is its SQLite file, or None."""
+    """One gateway. ``listen`` holds ``HOST:PORT`` and ``unix:/PATH``; ``store`` is its SQLite file, or None. The rest
+    is as its ``table`` has it, where the ``password_file`` of ``mail`` is absolute.
+    """
 
     name: str
     role: Literal["gateway"] = "gateway"
     listen: tuple[str, ...]
     control: Path
     store: Path | None
-    log: LogFormat
-    log_level: LogLevel
-    metrics: str
-    without_login: bool
-    hosts: tuple[str, ...] = ()
-    base: str
-    blazar: BlazarTable | None
-    oidc: OidcTable | None
-    webhook_networks: tuple[str, ...] = ()
-    mail: MailTable | None = None
-    """Its ``password_file`` is absolute."""
     runs: Path | None = None
-    proxies: int
-    logins_per_minute: int
-    calls_per_minute: int
+    table: GatewayTable
 
 
 def resolve_listen(where: str, table: GatewayTable, state: Path, faults: Faults) -> tuple[str, ...]:

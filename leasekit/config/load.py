@@ -282,28 +282,16 @@ class Resolver:
         if table.blazar is not None and table.blazar.site not in sites:
             found = f"{table.blazar.site!r}, which is no site of this file"
             self.faults.add(f"{where}.blazar.site", found, one_of(table.blazar.site, sites))
+        if table.mail and table.mail.password_file:
+            mail = attrs.evolve(table.mail, password_file=str(self.state / table.mail.password_file))
+            table = attrs.evolve(table, mail=mail)
         return GatewaySpec(
             name=name,
             listen=resolve_listen(where, table, self.state, self.faults),
             control=self._control(where, name, table),
             store=self._store(f"{where}.store", table.store or f"sqlite:{name}.db"),
-            log=table.log,
-            log_level=table.log_level,
-            metrics=table.metrics,
-            without_login=table.without_login,
-            base=table.base,
-            blazar=table.blazar,
-            oidc=table.oidc,
-            hosts=table.hosts,
-            webhook_networks=table.webhook_networks,
-            mail=table.mail
-            and attrs.evolve(
-                table.mail, password_file=str(self.state / table.mail.password_file) if table.mail.password_file else ""
-            ),
             runs=self.file.parent / table.runs if table.runs else None,
-            proxies=table.proxies,
-            logins_per_minute=table.logins_per_minute,
-            calls_per_minute=table.calls_per_minute,
+            table=table,
         )
 
     def _control(self, where: str, name: str, table: tables.ActorTable | GatewayTable) -> Path:

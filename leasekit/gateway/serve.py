@@ -85,17 +85,17 @@ class GatewayServer:
                 name=self.spec.name,
                 actors={},
                 store=store,
-                without_login=self.spec.without_login,
+                without_login=self.spec.table.without_login,
                 runs=None if self.spec.runs is None else RunShelf(self.spec.runs, self.open_folder),
-                blazar=self.spec.blazar,
+                blazar=self.spec.table.blazar,
                 oidc=_openid_keys(self.spec),
-                webhook_networks=self.spec.webhook_networks,
-                mail=self.spec.mail,
-                logins=Rates(self.spec.logins_per_minute),
-                sources=Rates(SOURCE * self.spec.logins_per_minute),
-                calls=Rates(self.spec.calls_per_minute),
+                webhook_networks=self.spec.table.webhook_networks,
+                mail=self.spec.table.mail,
+                logins=Rates(self.spec.table.logins_per_minute),
+                sources=Rates(SOURCE * self.spec.table.logins_per_minute),
+                calls=Rates(self.spec.table.calls_per_minute),
             )
-            self._notifier = Notifier(door, self.spec.webhook_networks, self.spec.mail)
+            self._notifier = Notifier(door, self.spec.table.webhook_networks, self.spec.table.mail)
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 await nursery.start(self._notifier.run)
@@ -160,11 +160,11 @@ class GatewayServer:
             await stopping.wait()
             door.hub.close()
 
-        app: Any = make_app(door, self.spec.base)
-        if self.spec.proxies:
-            app = ProxyFixMiddleware(app, trusted_hops=self.spec.proxies)
-        if self.spec.without_login:
-            app = at_known_hosts(app, self.spec.hosts)
+        app: Any = make_app(door, self.spec.table.base)
+        if self.spec.table.proxies:
+            app = ProxyFixMiddleware(app, trusted_hops=self.spec.table.proxies)
+        if self.spec.table.without_login:
+            app = at_known_hosts(app, self.spec.table.hosts)
 
         async def begun(task_status: trio.TaskStatus[list[str]]) -> None:
             await serve_http(app, config, shutdown_trigger=ended, task_status=task_status)
@@ -232,7 +232,7 @@ async def _say_present(guest: ActorConnection) -> None:
 
 def _openid_keys(spec: GatewaySpec) -> OpenIdKeys | None:
     """Who knows the callers of a provider, if the gateway has one. Raises ``LeasekitError``."""
-    if spec.oidc is None:
+    if spec.table.oidc is None:
         return None
     try:
         from leasekit.gateway.oidc import OpenIdKeys
@@ -240,7 +240,7 @@ def _openid_keys(spec: GatewaySpec) -> OpenIdKeys | None:
         raise LeasekitError(
             f"actor.{spec.name}.oidc: the package joserfc is needed: pip install 'leasekit[oidc]'"
         ) from None
-    return OpenIdKeys(spec.oidc)
+    return OpenIdKeys(spec.table.oidc)
 
 
 def _check_free(name: str, where: str) -> None:

@@ -37,8 +37,17 @@ def test_a_gateway_is_no_actor(tmp_path: Path) -> None:
     assert list(deployment.actors) == ["broker", "guest"]
     assert list(deployment.daemons) == ["broker", "guest", "web"]
     spec = deployment.gateways["web"]
-    assert (spec.listen, spec.without_login, spec.base) == (("127.0.0.1:8770",), False, "")
+    assert (spec.listen, spec.table.without_login, spec.table.base) == (("127.0.0.1:8770",), False, "")
     assert (spec.control.name, spec.store and spec.store.name) == ("web.control.sock", "web.db")
+
+
+@pytest.mark.parametrize(("written", "read_from"), [("", ""), ('password_file = "secret"', "{state}/secret")])
+def test_a_password_of_the_mail_server_is_in_the_state_directory(tmp_path: Path, written: str, read_from: str) -> None:
+    """Where its file is named at all."""
+    assert read(tmp_path, f'[actor.web.mail]\nserver = "mail:25"\nsender = "a@lab.example"\n{written}') == []
+    deployment = load(tmp_path / "leasekit.toml")
+    mail = deployment.gateways["web"].table.mail
+    assert mail is not None and mail.password_file == read_from.format(state=deployment.state)
 
 
 @pytest.mark.parametrize(

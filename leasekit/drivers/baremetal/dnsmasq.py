@@ -116,11 +116,10 @@ class NameServer(Protocol):
 class Folders:
     """The two folders."""
 
-    def __init__(self, hosts: Path, names: Path | None, lease_time: str, domain: str) -> None:
+    def __init__(self, hosts: Path, names: Path | None, lease_time: str) -> None:
         self.hosts = hosts
         self.names = names
         self._lease_time = lease_time
-        self._domain = domain
 
     def publish(self, node: str, mac: str, hostname: str, addresses: tuple[str, ...]) -> bool:
         """Writes a node's files; whether names that it had are gone."""
@@ -176,7 +175,7 @@ class ExternalDnsmasq:
         self._pid_file = settings.pid_file
         self._leases = settings.leases
         self._network = network
-        self._folders = Folders(settings.hosts, settings.names, "", network.domain)
+        self._folders = Folders(settings.hosts, settings.names, "")
 
     def ensure(self) -> None:
         """Raises ``DriverError`` where it does not run."""
@@ -221,7 +220,7 @@ class OwnedDnsmasq:
         self._log = self._root / "log"
         self._configuration = self._root / "dnsmasq.conf"
         lease_time = f"{settings.lease_time // SECOND}s"
-        self._folders = Folders(self._root / "hosts.d", self._root / "names.d", lease_time, network.domain)
+        self._folders = Folders(self._root / "hosts.d", self._root / "names.d", lease_time)
         self._lock = threading.Lock()
         self._watched: ProcessState | None = None
         self._wake = os.eventfd(0)
