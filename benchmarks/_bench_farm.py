@@ -27,7 +27,7 @@ from leasekit.core.mappers import AuthorityCycle, AuthorityDecision
 from leasekit.core.properties import Vector
 from leasekit.core.schema import Change
 from leasekit.core.steps import Command, Input, Turn, TurnDone
-from leasekit.core.time import DAY, HOUR, Term
+from leasekit.core.time import DAY, HOUR, INSTANT_MAX, Term
 from leasekit.emulation.world import World
 from leasekit.policies.authority.preemption import HostPreemptionMapper, HostPreemptionSettings
 from leasekit.policies.broker.fcfs import Fcfs
@@ -74,7 +74,7 @@ class TimedAuthority(Authority):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.turns: list[float] = []
+        self.turn_times: list[float] = []
         self.redeems: list[float] = []
         self._shown = 0.0
         self._counted = 0
@@ -94,7 +94,7 @@ class TimedAuthority(Authority):
         took = spent_since(begin)
         if isinstance(input, TurnDone) and len(times) > self._counted:
             self._counted = len(times)
-            self.turns.append(self._shown + times[-1] + took)
+            self.turn_times.append(self._shown + times[-1] + took)
         elif len(self.leases) > leases:
             self.redeems.append(took)
 
@@ -123,6 +123,7 @@ def farm(hosts: int, cores: Sequence[int], most: int) -> World:
     settings = AuthoritySettings(
         inventory=(UnitGroup(type=TYPE, names=names, properties=CAPACITY),),
         delegations=(DelegationSpec(broker=BROKER, type=TYPE, units=hosts, length=300 * DAY),),
+        kept_bytes=INSTANT_MAX,  # one guest has the leases of all hosts
     )
     site = TimedAuthority(SITE, keys[SITE], UNSIGNED, [peers[GUEST], peers[BROKER]], TimedMapper(), settings)
     store, world = MemoryStore(), World()

@@ -124,7 +124,7 @@ def live(name: str, count: int, decisions: int, cores: Sequence[int], most: int,
         result(f"live_{name}_decision_p99", sorted(times)[len(times) * 99 // 100], "ms", None, floor),
         result(f"live_{name}_crowd", median(mapper.crowds), "ms", None, floor),
         result(f"live_{name}_ratio", median(times) / floor, "of a plain loop", None),
-        result(f"live_{name}_turn", median(site.turns[warm:]), "ms", None, floor),
+        result(f"live_{name}_turn", median(site.turn_times[warm:]), "ms", None, floor),
         result(f"live_{name}_redeem", median(site.redeems[warm:]), "ms", None, floor),
     ]
 
