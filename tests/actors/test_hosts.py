@@ -72,7 +72,7 @@ def check_room(world: DeployedWorld) -> None:
     site = world.site()
     for host in site.units:
         on = [one for one in site.units.machines_on(host.id) if one.state != au.FREE]
-        capacity = dict(site.inventory.hosts(host.type)[host.classes[0]].capacity)
+        capacity = dict(site.units.inventory.hosts(host.type)[host.classes[0]].capacity)
         for name, most in capacity.items():
             assert sum(dict(one.size).get(name, 0) for one in on) <= most, host.id
         assert not on or host.state in (au.FREE, au.OUT)
@@ -345,7 +345,7 @@ def test_places_are_found_as_by_a_look_at_all_hosts(tmp_path: Path, seed: int) -
         start = world.now + rng.choice((0, 0, rng.randrange(HOUR)))
         term = Term(start, start + rng.randrange(MINUTE, 2 * HOUR))
         size = (("cpu", 500 * rng.randrange(1, 9)), ("memory", 1024 * rng.randrange(1, 8)))
-        for class_, one in world.site().inventory.hosts("node").items():
+        for class_, one in world.site().units.inventory.hosts("node").items():
             there = [
                 unit for unit in world.site().units if unit.classes[0] == class_ and places.room(unit.id, size, term)
             ]
@@ -385,5 +385,5 @@ def amount_free(world: DeployedWorld, resource: str, host: Any) -> int:
     """How much of a host's resource its calendar has free now: none, if it is out of service."""
     site = world.site()
     table = site.calendars.places._tables.get(host.id, {}).get(resource)
-    has = dict(site.inventory.hosts("node")[host.classes[0]].capacity)[resource]
+    has = dict(site.units.inventory.hosts("node")[host.classes[0]].capacity)[resource]
     return 0 if host.is_out or host.retire else has if table is None else int(table.free_at(world.now))

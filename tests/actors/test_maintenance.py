@@ -399,3 +399,47 @@ def test_whoever_has_a_ticket_hears_that_units_will_be_missing(world: DeployedWo
     assert why(hit) == "" and world.lease("web", hit)["state"] == "ticketed"
     world.run_until(START + 2 * MINUTE)
     assert world.lease("web", hit)["state"] == "active"
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["", "restarts"])
+def test_units_that_are_out_of_service(world: DeployedWorld, restarts: bool) -> None:
+    """Brokers grant nothing of units that an operator, or their failures, took out of service, until these are back;
+    a window over the same units takes none of them twice.
+    """
+
+    def restart() -> None:
+        for name in ("site", "upper", "lower") if restarts else ():
+            world.restart(name)
+        world.pass_time(MINUTE)
+
+    lease = world.request("web", 2, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    broken = world.lease("site", lease)["units"][0]
+    free = next(f"vm-{number}" for number in range(6) if f"vm-{number}" not in world.lease("site", lease)["units"])
+    assert not world.command("site", "unit.disable", unit=free, reason="a noise").error
+    restart()
+    assert free_at(world, 2 * HOUR) == (5, 1, 4), "what upper has given to nobody goes first"
+    assert not world.command("site", "unit.fail", unit=broken, reason="smoke").error
+    restart()
+    assert free_at(world, 2 * HOUR) == (4, 0, 4)
+    window = add(world, units=[free, "vm-5"])
+    restart()
+    assert free_at(world, START) == (1, 0, 1), "a lease has two"
+    world.command("site", "maintenance.remove", window=window)
+    restart()
+    assert free_at(world, 2 * HOUR) == (4, 0, 4)
+    assert [world.command("site", "unit.enable", unit=unit).error for unit in (free, broken)] == ["", ""]
+    restart()
+    assert free_at(world, 2 * HOUR) == (6, 2, 4)
+
+
+def test_a_broken_unit_is_not_granted_for_ever(tmp_path: Path) -> None:
+    """A mapper gives first of the class of which least is left; where that is broken it gives of another."""
+    odd = '[[actor.site.inventory]]\ntype = "vm"\nunits = 1\nprefix = "odd-"\nunit_properties = { rack = "b" }\n'
+    world = DeployedWorld(f"{CHAIN}\n{odd}", tmp_path)
+    world.pass_time(MINUTE)
+    assert not world.command("site", "unit.disable", unit="odd-0", reason="smoke").error
+    world.pass_time(SECOND)
+    leases = [world.request("web", 1, world.now + MINUTE, world.now + HOUR) for _ in range(3)]
+    world.pass_time(2 * MINUTE)
+    assert [world.lease("web", lease)["state"] for lease in leases] == ["active"] * 3

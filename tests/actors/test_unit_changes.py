@@ -223,7 +223,7 @@ def test_a_machine_is_moved_by_command(tmp_path: Path, able: str) -> None:
     now = world.now
     lease = ask(world, 2, now, now + HOUR, properties=SMALL)["id"]
     world.pass_time(MINUTE)
-    types = world.site().inventory.types
+    types = world.site().units.inventory.types
     types["node"] = {**types["node"], "driver.migrate": able}
     (host,) = hosts(world, lease)
     first, second = world.site().leases[lease].units

@@ -25,13 +25,14 @@ from leasekit.core.claims.signed import RECLAIM, TRUNCATION, check_statement, re
 from leasekit.core.commands import ReleaseSource
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import delegation as deleg
-from leasekit.core.leases.records import BrokerLease, Delegation, Notice, TakenBack, Withheld
+from leasekit.core.leases.records import BrokerLease, Delegation, Notice, TakenBack, Withheld, out_for
 from leasekit.core.mappers import Grant
 from leasekit.core.profile import Profile
 from leasekit.core.properties import NO_UNITS, Counts, check_named, chosen, count_of, counts
 from leasekit.core.protocol.messages import (
     HELD_MAX,
     HOLDINGS_MAX,
+    OUT,
     Accepted,
     HeldClaim,
     Holdings,
@@ -559,8 +560,9 @@ class Withholding:
         if len(kept) - heeded >= WINDOWS_MAX:  # those that were taken back are remembered for the order of messages
             kept.remove(next(one for one in kept if not one.units))
         window = Withheld(message.window, message.units, message.term, message.reason, message.number, message.by_class)
-        if known is not None:
-            self._book.withhold(source, known, -1)
+        later = kept if window.window == OUT else []
+        for one in (*later, *([] if known is None else [known])):
+            self._book.withhold(source, one, -1)
         sources = {one.id for one in chain}
         holders = [d for d in self._issued if d.source in sources and d.can_grant(self._kernel.now)]
         rest = Term(max(message.term.start, min(self._kernel.now, message.term.end - 1)), message.term.end)
@@ -569,7 +571,8 @@ class Withholding:
             spare = self._book.asked(source.base).open(class_).available
             for name, part in withheld_shares(units, rest, spare, units_of_class(holders, class_)).items():
                 told.setdefault(name, []).append((class_, part))
-        self._book.withhold(source, window, 1)
+        for one in (*later, window):
+            self._book.withhold(source, one, 1)
         source.withheld = (*kept, window)
         for tell in self.heeded:
             tell(source, window, known is not None)
@@ -585,8 +588,8 @@ class Withholding:
 
 @attrs.define(eq=False)
 class Shortages:
-    """Whoever has a ticket hears of a maintenance window that leaves too few units for it, and when it no longer does.
-    Who has redeemed it hears of that from the site.
+    """Whoever has a ticket for later hears of a maintenance window that leaves too few units for it, and when it no
+    longer does. Who has redeemed it hears of that from the site.
     """
 
     _kernel: Kernel
@@ -596,14 +599,14 @@ class Shortages:
     def withheld(self, source: Delegation, window: Withheld, again: bool) -> None:
         """A window of ``source`` is heeded, or (``again``) is another than it was."""
         table, now = self._book.table(source.id), self._kernel.now
-        reason = Reason(Code.MAINTENANCE, window.window, until=window.term.end, detail=window.reason)
+        reason = out_for(window.window, window.term.end, window.reason)
         for lease in self._served.leases.values():
             booked = [
                 (Term(max(claim.term.start, window.term.start), min(claim.until, window.term.end)), claim.classes)
                 for claim in lease.claims
                 if lease.ended < 0
-                and claim.until > max(now, claim.term.start, window.term.start)
-                and claim.term.start < window.term.end
+                and now < claim.term.start < window.term.end
+                and claim.until > max(claim.term.start, window.term.start)
                 and self._book.base(claim.source) == source.base
             ]
             lacks = any(

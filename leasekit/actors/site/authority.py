@@ -1,8 +1,6 @@
 """The site authority: holds the units, honours tickets (:mod:`leasekit.core.leases.authority`).
 
 Here its parts are put together; each has a module of its own, but for what is shown of who has which units when.
-
-Here its parts are put together; each has a module of its own.
 """
 
 from __future__ import annotations
@@ -119,7 +117,7 @@ class Authority(Server[SiteLease]):
         super().__init__(name, signer, scheme, peers, settings)
         self.dispatch.recall = lambda row: _describe(SiteLease.from_row(row))
         kernel, keyring, served = self.kernel, self.keyring, self.served
-        self.inventory = inventory = Inventory(settings.inventory)
+        inventory = Inventory(settings.inventory)
         self.saved = saved = SiteSaved(kernel, keyring, self.leases, inventory, settings)
         self.units = units = Units(kernel, inventory, settings.failures_max, saved.begin, self._waits)
         self.demands = demands = DemandQueue(self.leases, watches=_flag(mapper, "watches"))
@@ -159,7 +157,7 @@ class Authority(Server[SiteLease]):
         self.closes = Closes(kernel, served, updates, ends, claims)
         early_ends = EarlyEnds(kernel, keyring, claims, leases, ends)
         voids = ClaimVoids(claims, leases, ends, accusations, updates.contract)
-        maintenance = Maintenance(kernel, leases, calendars, issued, self.notices)
+        self.maintenance = maintenance = Maintenance(kernel, leases, calendars, issued, self.notices)
         self.unit_changes = unit_changes = UnitChanges(kernel, leases, calendars, self.delegations, settings.serves)
         unit_changes.told += [self.calendars.keep_out, maintenance.tell_of_gone, plans.inventory_changed]
         for part in (
@@ -171,7 +169,13 @@ class Authority(Server[SiteLease]):
             Relinquishments(kernel, keyring, claims, voids),
         ):  # fmt: skip
             self.dispatch.add(part)
-        units.moved += (outages.unit_moved, saved.unit_moved, calendars.unit_moved, plans.unit_moved)
+        units.moved += (
+            outages.unit_moved,
+            saved.unit_moved,
+            calendars.unit_moved,
+            plans.unit_moved,
+            maintenance.unit_moved,
+        )
         leases.settled += (outages.lease_settled, plans.settled)
         issued.taken.append(maintenance.offer_taken)
         loose = claims.loose if _flag(mapper, "makes_room") else frozenset[bytes]
@@ -208,6 +212,7 @@ class Authority(Server[SiteLease]):
         self.saved.restore(tables.get(SavedUnit.table, ()))
         self.unit_changes.restore(tables.get(UnitChange.table, ()), tables.get(HostKind.table, ()))
         self.units.restore(tables.get("units", ()))
+        self.maintenance.restore()
         self.calendars.reset()
         changed = self.units.retire_gone()
         self._times.restore(tables.get("leases", ()))
@@ -227,7 +232,8 @@ class Authority(Server[SiteLease]):
         return _describe(self.served.find(asked))
 
     def _largest(self) -> dict[str, str]:
-        types = [type_ for type_ in self.inventory.types if self.inventory.known_hosts(type_)]
+        inventory = self.units.inventory
+        types = [type_ for type_ in inventory.types if inventory.known_hosts(type_)]
         return {type_: written(self.calendars.places.largest(type_)) for type_ in types}
 
     @query("status")

@@ -29,10 +29,10 @@ from leasekit.actors.site.vacancies import Alike, Ranked, Vacancies
 from leasekit.core.claims.claim import Claim
 from leasekit.core.divided import SizedTimetable
 from leasekit.core.errors import CommandError
-from leasekit.core.leases.records import SiteLease, SiteUnit, Window
+from leasekit.core.leases.records import SiteLease, SiteUnit, Window, out_for
 from leasekit.core.properties import Counts, Sizes, Vector, amount, most_of
 from leasekit.core.protocol.messages import LargestPiece
-from leasekit.core.reasons import Code, Reason, counted, mark, marked, said
+from leasekit.core.reasons import Reason, counted, mark, marked, said
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Shortfall, Timetable
@@ -616,17 +616,15 @@ class Calendars:
 
     def units_in(self, window: Window) -> Counter[str]:
         """How many units of each type a window has."""
-        return Counter(unit.type for unit in self._units_of(window))
-
-    def classes_in(self, window: Window, type_: str) -> Counter[bytes]:
-        """How many units of each class of a type a window has."""
-        return _classes(unit for unit in self._units_of(window) if unit.type == type_)
+        return Counter(unit.type for unit in self.units_of(window))
 
     def classes_of(self, type_: str) -> Counter[bytes]:
-        """How many units of each class of a type there are, in service or not."""
-        return _classes(unit for unit in self.units if unit.type == type_)
+        """How many units of each class of a type the inventory has, in service or not."""
+        inventory = self.units.inventory
+        return _classes(unit for unit in self.units if unit.type == type_ and unit.id in inventory)
 
-    def _units_of(self, window: Window) -> list[SiteUnit]:
+    def units_of(self, window: Window) -> list[SiteUnit]:
+        """The units of a window, where they are still known."""
         return [self.units[name] for name in window.units if name in self.units]
 
     def _dip(self, window: Window, type_: str, missing: Counter[bytes]) -> None:
@@ -642,7 +640,7 @@ class Calendars:
     def _taken_by(self, window: Window, type_: str) -> Counter[bytes]:
         """How many units are out because of the window; or will be: all but those that are out for good."""
         passing = {retired_for(window)} if window.begun else {None, *map(retired_for, self.windows.values())}
-        return _classes(one for one in self._units_of(window) if one.type == type_ and one.retire in passing)
+        return _classes(one for one in self.units_of(window) if one.type == type_ and one.retire in passing)
 
     def _missing(self, type_: str) -> Counter[bytes]:
         """How many units, more than are in service, the calendar has beside what is missing in it for a while: units
@@ -700,7 +698,7 @@ class Calendars:
         if window.begun:
             return
         window.begun = True
-        self._take_out(window, self._units_of(window))
+        self._take_out(window, self.units_of(window))
         self._kernel.touch(window)
 
     def keep_out(self, back: Iterable[SiteUnit]) -> None:
@@ -718,7 +716,7 @@ class Calendars:
 
     def end_window(self, window: Window) -> None:
         """Its units come back, but for those that another window has by now."""
-        for unit in self._units_of(window) if window.begun else ():
+        for unit in self.units_of(window) if window.begun else ():
             if unit.retire == retired_for(window):
                 self.units.bring_back(unit.id)
                 for other in self.windows.values():
@@ -755,9 +753,7 @@ def _classes(units: Iterable[SiteUnit]) -> Counter[bytes]:
 
 def retired_for(window: Window) -> Reason:
     """Why a unit is out of service that a window has."""
-    if window.is_open:
-        return Reason(Code.DRAINED, window.id, detail=window.reason)
-    return Reason(Code.MAINTENANCE, window.id, until=window.end, detail=window.reason)
+    return out_for(window.id, window.end, window.reason)
 
 
 def _due_at(window: Window) -> Instant | None:

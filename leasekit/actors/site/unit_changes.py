@@ -11,6 +11,7 @@ their leases end for it. A lease that is not ended keeps its units until it give
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -53,8 +54,8 @@ from leasekit.core.properties import (
     host_class,
     written,
 )
-from leasekit.core.protocol.messages import Withhold
-from leasekit.core.reasons import Code, Reason, clip, mark, said
+from leasekit.core.protocol.messages import OUT, Withhold
+from leasekit.core.reasons import Code, Reason, clip, counted, mark, said
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 
@@ -321,18 +322,51 @@ def _others(own: Properties) -> Properties:
     return {key: value for key, value in own.items() if not key.startswith(CAPACITY) and key != LEAST_YIELD}
 
 
-@attrs.define(eq=False)
+@keeps(derived="_out")
+@attrs.define(eq=False, slots=False)
 class Maintenance:
-    """An operator's windows, units that are gone, and leases that the operator ends."""
+    """An operator's windows, units that are out of service or gone, and leases that the operator ends. ``_out`` are the
+    units that are out of service, or will be when their leases give them up, and of which nobody knows until when.
+    """
 
     _kernel: Kernel
     _leases: SiteLeases
     _calendars: Calendars
     _issued: Issued
     _notices: Notices
+    _out: set[str] = attrs.field(factory=set, init=False)
+
+    def restore(self) -> None:
+        """After the units, and before anything happens to them. Brokers have heard of those that are out."""
+        self._out = {unit.id for unit in self._calendars.units if self._is_out(unit)}
+
+    def _is_out(self, unit: SiteUnit) -> bool:
+        """Whether a unit is out of service, or will be, for no window. Of gone units brokers hear otherwise."""
+        why = unit.retire or (unit.reason if unit.is_out else None)
+        elsewhere = (Code.MAINTENANCE, Code.DRAINED, Code.NOT_IN_INVENTORY)
+        return why is not None and why.code not in elsewhere and unit.id in self._calendars.units.inventory
+
+    def unit_moved(self, unit: SiteUnit, *_: object) -> None:
+        """Brokers hear of a unit that has gone out of service, or is back."""
+        is_out = not unit.host and self._is_out(unit)
+        if is_out == (unit.id in self._out):
+            return
+        self._out ^= {unit.id}
+        self._tell_of_out([unit])
+        for window in self._calendars.windows.values():
+            if unit.type in self._calendars.units_in(window):  # what is spare for it is other by now
+                self._tell_brokers(window, again=True)
+
+    def _tell_of_out(self, changed: Iterable[SiteUnit]) -> None:
+        """Brokers hear how many of their units are out of service, of classes that ``changed`` are of."""
+        self._tell_brokers(self._out_window(), changed, again=True)
 
     def tell_of_gone(self, changed: Iterable[SiteUnit]) -> None:
         """Those who have units that the settings name no more, or name again, hear of it."""
+        changed = list(changed)
+        if changed:
+            self.restore()
+            self._tell_of_out(changed)
         for id_ in dict.fromkeys(unit.lease for unit in changed if unit.lease):
             lease = self._leases.by_id.get(id_)
             if lease is None or lease.is_ending:
@@ -442,18 +476,23 @@ class Maintenance:
 
     # -- brokers -----------------------------------------------------------------------------------------------
 
-    def _tell_brokers(self, window: Window, *, give_back: bool, again: bool = False) -> None:
+    def _tell_brokers(
+        self, window: Window, changed: Iterable[SiteUnit] = (), *, give_back: bool = False, again: bool = False
+    ) -> None:
         """How many units of its delegation each broker had better not grant: its share of what the site can't spare of
-        its own. ``again``: who has which share may be another by now, so that all hear it.
+        its own. ``again``: who has which share may be another by now, so that all hear it. Classes of ``changed`` units
+        count, even if the window has none of them.
         """
-        term = Term(window.start, window.end)
-        for type_ in self._calendars.units_in(window):
+        term, missing = Term(window.start, window.end), self._missing(window)
+        for unit in changed:
+            missing.setdefault(unit.type, Counter()).update(dict.fromkeys(unit.classes, 0))
+        for type_, classes in missing.items():
             held = [d for d in self._issued if d.type == type_ and d.can_grant(self._kernel.now)]
             told: dict[str, dict[bytes, int]] = {}
-            for class_, count in self._calendars.classes_in(window, type_).items():
-                holders = units_of_class(held, class_)
-                spare = partial(self._spare, type_, class_, window)
-                for name, units in withheld_shares(count, term, spare, holders).items():
+            there = self._calendars.classes_of(type_)
+            for class_, count in classes.items():
+                spare = partial(self._spare, window, type_, class_, there[class_])
+                for name, units in withheld_shares(count, term, spare, units_of_class(held, class_)).items():
                     told.setdefault(name, {})[class_] = units
             for record in held:
                 each = in_order(decode_ticket(record.ticket).leaf, counts(told.get(record.id, {})))
@@ -463,18 +502,38 @@ class Maintenance:
                     until = min(window.end, record.term.end)  # a window that is open has no end of its own
                     self._notices.owe(f"{window.id}@{record.id}", record.peer, message, until)
 
-    def _spare(self, type_: str, class_: bytes, window: Window, part: Term) -> int:
-        """The units of a class that the site has given to nobody over ``part``, and that no other window takes."""
+    def _missing(self, window: Window) -> dict[str, Counter[bytes]]:
+        """How many units a window takes, by type and class: those that are out of service anyway are missing once."""
+        found: dict[str, Counter[bytes]] = {}
+        for unit in self._calendars.units_of(window):
+            takes = window.id == OUT or (unit.id in self._calendars.units.inventory and unit.id not in self._out)
+            found.setdefault(unit.type, Counter()).update(dict.fromkeys(unit.classes, int(takes)))
+        return found
+
+    def _spare(self, window: Window, type_: str, class_: bytes, there: int, part: Term) -> int:
+        """The units of a class, of those that are ``there``, that the site has given to nobody over ``part``, and that
+        no other window takes.
+        """
         given = sum(units[class_] for units in self._issued.counted(type_, part).values())
-        others = [one for one in self._calendars.windows.values() if one is not window]
-        there = [one for one in others if Term(one.start, one.end).overlaps(part)]
-        taken = sum(self._calendars.classes_in(one, type_)[class_] for one in there)
-        return self._calendars.classes_of(type_)[class_] - given - taken
+        others = [
+            one
+            for one in (self._withheld() if window.id != OUT else ())
+            if one.id != window.id and Term(one.start, one.end).overlaps(part)
+        ]
+        return there - given - sum(self._missing(one).get(type_, Counter())[class_] for one in others)
+
+    def _withheld(self) -> list[Window]:
+        """What brokers have heard of: the windows, and one of all that is out of service."""
+        return [*self._calendars.windows.values(), *([self._out_window()] if self._out else ())]
+
+    def _out_window(self) -> Window:
+        reason = f"{counted(len(self._out))} out of service"
+        return Window(OUT, self._kernel.now, INSTANT_MAX, tuple(sorted(self._out)), reason, close=False)
 
     def offer_taken(self, record: Delegation) -> None:
-        """One that has just taken its delegation hears of the windows that there are."""
-        for window in self._calendars.windows.values():
-            self._tell_brokers(window, give_back=False, again=True)
+        """One that has just taken its delegation hears of what is withheld."""
+        for window in self._withheld():
+            self._tell_brokers(window, again=True)
 
 
 def _end_of(lease: SiteLease) -> Instant:

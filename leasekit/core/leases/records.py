@@ -23,7 +23,7 @@ from leasekit.core.leases.power import ON
 from leasekit.core.properties import EMPTY, NO_UNITS, WHOLE, Counts, Properties, Sizes, Vector, counts, weigh
 from leasekit.core.protocol.codec import UnknownKind, decode_message
 from leasekit.core.protocol.messages import EXTEND, UNDO, LeaseUpdate, Message, TicketUpdate
-from leasekit.core.reasons import Reason, read, to_text
+from leasekit.core.reasons import Code, Reason, read, to_text
 from leasekit.core.requests import TERMINATE
 from leasekit.core.schema import TABLES, Row, StoreError
 from leasekit.core.time import INSTANT_MAX, Duration, Instant, Term
@@ -1118,6 +1118,13 @@ class Window(KeptRecord):
     def is_open(self) -> bool:
         """Whether it goes on until it is removed."""
         return self.end == INSTANT_MAX
+
+
+def out_for(window: str, end: Instant, why: str) -> Reason:
+    """Why units are out of service over a window, which may have no end."""
+    if end == INSTANT_MAX:
+        return Reason(Code.DRAINED, window, detail=why)
+    return Reason(Code.MAINTENANCE, window, until=end, detail=why)
 
 
 @attrs.define(slots=True, eq=False)

@@ -470,10 +470,14 @@ class Reclaim(AboutDelegation, frozen=True, tag=16):
     statement: Statement
 
 
+OUT: Final = "out"
+"""The window of what is out of service, nobody knows until when: its share counts before that of any other."""
+
+
 class Withhold(AboutDelegation, frozen=True, tag=21):
-    """An issuer asks its holder to grant nothing of ``units`` of a delegation over ``term``, for maintenance (0: no
-    more). Whoever does all the same finds the units missing at the site. ``by_class`` are those of each class of the
-    delegation's claim, in its order (empty: it has one class).
+    """An issuer asks its holder to grant nothing of ``units`` of a delegation over ``term``, for maintenance, or as
+    they are out of service (0: no more). Whoever does all the same finds the units missing at the site. ``by_class``
+    are those of each class of the delegation's claim, in its order (empty: it has one class).
     """
 
     window: Id

@@ -17,11 +17,12 @@ from typing import Any, Final
 import attrs
 from msgspec.structs import asdict
 
-from leasekit.core.claims.claim import DEGREE_ONE, Claim
+from leasekit.core.claims.claim import DEGREE_ONE, Claim, decode_ticket
 from leasekit.core.claims.evidence import Verdict, decode_evidence, verify_evidence
 from leasekit.core.errors import TicketError
 from leasekit.core.leases import membership
 from leasekit.core.leases import service_manager as sm
+from leasekit.core.protocol.messages import OUT
 from leasekit.core.reasons import Code, read, words
 from leasekit.core.schema import Row
 from leasekit.core.steps import Action, ActionDone
@@ -284,10 +285,11 @@ class Run:
             kept = sum(
                 row["units"] for row in given if row["state"] == "held" and row["term"][0] <= now < row["term"][1]
             )
-            capacity = self.world.actor(broker).book.ticket(source["source"]).leaf.capacity
-            tables = self.world.actor(broker).book.asked(source["chain"]).tables.values()
+            book = self.world.actor(broker).book
+            capacity, tables = book.ticket(source["source"]).leaf.capacity, book.asked(source["chain"]).tables.values()
             free = sum(table.free_at(now) for table in tables)  # one class may have less than was given of it
-            must(free == capacity - kept, f"{broker}: {free} of {capacity} of {source['source']} are free")
+            out = sum(one.units for one in book.get(source["source"]).withheld if one.window == OUT)
+            must(free == capacity - kept - out, f"{broker}: {free} of {capacity} of {source['source']} are free")
 
     def _check_given(self, issuer: str) -> None:
         """Brokers have of an issuer what its file says, or its operator wished for since, where it has as much to give.
@@ -367,9 +369,31 @@ class Run:
             classes = Counter(self.world.class_of(site, unit) for unit in free_units)
             if site in self.world.changed_units:  # what they were counts as long as claims may count it
                 classes = Counter(class_ for unit in free_units for class_ in actor.units[unit].classes)
-            free = actor.inventory.weigh(type_, classes).total()
+            free = actor.units.inventory.weigh(type_, classes).total()
             there = table.capacity_at(actor.now)
             must(there == free, f"{site}: {free} units of {type_} are free, its calendar counts {there}")
+            if site not in self.world.changed_units:
+                self._check_withheld(site, type_)
+
+    def _check_withheld(self, site: str, type_: str) -> None:
+        """Brokers grant nothing of what is out of service at their site, and that it can't spare; all else they may."""
+        shares = [one for one in self.world.shares if (one.site, one.type, one.issuer) == (site, type_, "")]
+        if any(one.broker == ROGUE or one.degree != DEGREE_ONE for one in shares):
+            return
+        elsewhere = (Code.MAINTENANCE, Code.DRAINED, Code.NOT_IN_INVENTORY)
+        known = self.world.actor(site).units
+        units = [one for one in known if one.type == type_ and one.id in known.inventory]
+        out = sum(one.retire is not None and one.retire.code not in elsewhere for one in units)
+        held = [
+            source
+            for broker in {one.broker for one in shares}
+            for source in self.world.actor(broker).book.of_type(type_)
+            if source.peer == site and source.term.start <= self.world.clock(broker) < source.grants_until
+        ]
+        given = sum(decode_ticket(source.ticket).leaf.capacity for source in held)
+        told = sum(one.units for source in held for one in source.withheld if one.window == OUT)
+        lacks = out - max(0, self.world.size(site, type_) - given)
+        must(lacks <= told <= out, f"{site}: {out} of {type_} are out, {lacks} of them given; brokers heard of {told}")
 
     def _check_offered(self, site: str, named: Set[str]) -> None:
         """What brokers hold counts no more units of a class than the site's file names, where it gives no more than it

@@ -152,6 +152,7 @@ STAYS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("profiles", "pages"), "what holders have had, for quotas"),
     "refused_offers": "at most REFUSED_MAX",
     "linked": "peers that are connected",
+    "Maintenance._out": "units that are out of service",
     "Places.counts": "how often a place was found, and how often not, since the start",
     "Places._loose": "what each host has left, until it changes",
     "Calendars._moved": "types of units",
