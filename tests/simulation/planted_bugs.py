@@ -467,6 +467,9 @@ BUGS: Final[dict[str, Bug]] = {
         Lapses, "due", 'self._notices.owe(f"lapse:{lease.id}#{claim.key}", site, message, claim.term.end)',
         "self._granted.end(lease, claim, claim.term.start)",
     ),
+    "brokers do not hear of units that go out of service": Bug(
+        Maintenance, "unit_moved", "self._tell_of_out([unit])", "_ = [unit]",
+    ),
     "a broker grants what it has agreed to withhold": Bug(
         Book, "withhold", "if start < end:", "if start < end and sign < 0:"
     ),

@@ -89,7 +89,7 @@ def test_windows_are_offered_where_one_may_be(person: Callable[..., Person]) -> 
     expect(answer).to_contain_text("properties.filter: character 8: found '='")
     expect(offers).to_be_empty()
     page.get_by_role("textbox", name="Filter").fill("site == nowhere")
-    expect(offers).to_contain_text("It fits nowhere within 30 days.")
+    expect(offers).to_contain_text("It fits nowhere within 30 days: no site passes the filter")
     expect(offers.get_by_role("button", name="Tell me when it is free")).to_be_visible()
 
 
