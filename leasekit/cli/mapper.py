@@ -525,7 +525,8 @@ def _print_placements(answer: Mapping[str, Any]) -> None:
 
 
 def _print_placed(answer: Mapping[str, Any]) -> None:
-    fields = [(key, answer[key]) for key in ("status", "min_yield", "average_yield", "bound", "solve_ms")]
+    keys = ("status", "min_yield", "average_yield", "bound", "reason", "solve_ms")
+    fields = [(key, answer[key]) for key in keys if key in answer]
     print_fields((key.replace("_", " "), value) for key, value in fields)
     if answer["mapping"] is not None:
         shares = enumerate(zip(answer["mapping"], answer["cpu"], strict=True))

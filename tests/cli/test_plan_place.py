@@ -106,6 +106,46 @@ def test_what_does_not_fit_is_infeasible_or_failed(ask: Any) -> None:
     ] == "infeasible"  # fmt: skip
 
 
+TWO = [{"id": "a", "cpu": 8000, "mem": 8192}, {"id": "b", "cpu": 8000, "mem": 8192}]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (problem(task(0.1, 0.9), task(0.1, 0.9), task(0.1, 0.9)), "tasks need 2.7 mem in all, hosts have 2"),
+        (
+            problem(task(100, 4096, id="small"), task(100, 6144, id="db"), task(100, 6144), hosts=TWO),
+            "task 'small' has no place beside the 2 that are placed before it: "
+            "too little mem on 2 of 2 hosts (4096 needed, at most 2048 free)",
+        ),
+        (
+            problem(
+                task(100, 4096, host="a"), task(100, 4096, host="b"), task(100, 8192), hosts=TWO, migration_bound=0
+            ),
+            "with at most 0 mem moved, task 2 has no place beside the 2 that are placed before it: "
+            "too little mem on 2 of 2 hosts (8192 needed, at most 4096 free)",
+        ),
+        (
+            problem(task(100, 6144, host="a"), task(100, 4096, host="a"), hosts=TWO, migration_bound=2048),
+            "with at most 2048 mem moved, tasks that run on host a need 10240 mem, it has 8192",
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["best", "gr", "exact"])
+def test_what_is_not_placed_says_why(content: Any, reason: str, name: str, ask: Any) -> None:
+    """What is short, for which task, on how many hosts; an answer that places has no reason."""
+    assert json.loads(ask(content | {"algorithm": name}, "--json")[1])["reason"] == reason
+    assert reason in " ".join(ask(content | {"algorithm": name})[1].split())
+
+
+def test_where_another_order_leads_to_places_that_is_the_reason(ask: Any) -> None:
+    """In the order of the file there is no room for the last; largest first there is."""
+    content = problem(task(0.1, 0.5), task(0.1, 0.5), task(0.1, 1.0), algorithm="gr")
+    answer = json.loads(ask(content, "--json")[1])
+    assert answer["reason"] == "gr found no placement, though there is one for tasks put largest first: try exact"
+    assert json.loads(ask(content | {"algorithm": "exact"}, "--json")[1])["status"] == "ok"
+
+
 def test_a_person_sees_hosts_and_shares(ask: Any) -> None:
     """Without --json the same is printed as a table, from a file as well."""
     status, out, _ = ask(problem(task(1.0, host=0), task(1.0, host=0), hosts=2))

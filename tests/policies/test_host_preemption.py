@@ -57,8 +57,9 @@ class Farm:
         return tuple((name, much - taken[name]) for name, much in CAPACITY)
 
     def room(self, host: str, size: Vector, term: Term, leaving: Collection[str] = ()) -> int:
-        """1 where one machine has room."""
-        return int(all(dict(self.free(host, leaving))[name] >= much for name, much in size))
+        """How many machines have room."""
+        free = dict(self.free(host, leaving))
+        return min(free[name] // much for name, much in size)
 
     def changes(self, type_: str, mark: int) -> HostChanges:
         """The hosts, or what is on them, that have changed."""
@@ -205,3 +206,18 @@ def test_a_cost_that_is_none_is_told(found: float | None, words: str) -> None:
     farm.put("a", host, CAPACITY, farm.tenants["a"])
     refused = farm.ask(mapper, "b", SIZES[0])
     assert isinstance(refused, Refuse) and "cost Odd of" in refused.reason and words in refused.reason
+
+
+def test_a_refusal_says_what_hosts_have_too_little_of() -> None:
+    """Each resource, on how many hosts, and what these have at most."""
+    farm = Farm({"h0": [], "h1": []}, {}, {})
+    stays = TenantView("a", "ann", farm.now, False, 0, 0, 0, False)
+    farm.put("a", "h0", (("cpu", 4000), ("memory", 8000)), stays)
+    farm.put("b", "h1", (("cpu", 2000), ("memory", 7000)), stays)
+    farm.tenants["new"] = stays
+    refused = farm.ask(HostPreemptionMapper(), "new", (("cpu", 5000), ("memory", 10_000)))
+    assert isinstance(refused, Refuse) and refused.reason == (
+        "no host of type 'node' has room for what lease new needs: "
+        "too little cpu on 1 of 2 hosts (5000 needed, at most 4000 free), "
+        "too little memory on 2 of 2 hosts (10000 needed, at most 9000 free)"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from itertools import islice
 from typing import ClassVar, Final
 
@@ -24,6 +25,7 @@ from leasekit.core.mappers import (
 from leasekit.core.properties import Vector, most_of
 from leasekit.core.reasons import Coded
 from leasekit.core.time import Term
+from leasekit.policies.lacking import lacking
 
 FILTER: Final = "filter"
 """The configuration property that says which units will do."""
@@ -151,7 +153,15 @@ class FirstFitTurn:
         if hosts:
             return Place(demand.lease, tuple(hosts[: demand.units]))
         words = f"no host of type {demand.type!r} has room for what lease {demand.lease} needs"
-        return Refuse(demand.lease, Coded(words, "fragmented"))
+        short = self._lacking(demand, list(islice(there.values(), LOOKED_MAX)))
+        return Refuse(demand.lease, Coded(f"{words}: {short}" if short else words, "fragmented"))
+
+    def _lacking(self, demand: Demand, hosts: Sequence[HostView]) -> str:
+        """What the first hosts have too little of up to the end of the lease, by the largest of the lease's units."""
+        term = Term(self._cycle.now, max(demand.term.end, self._cycle.now + 1))
+        size = reduce(most_of, demand.sizes)
+        free = [[self._cycle.room(host.id, ((name, 1),), term) for name, _ in size] for host in hosts]
+        return lacking(dict(size), free)
 
     def _beside_places(self, demand: Demand, hosts: Sequence[HostView], size: Vector, count: int) -> list[str]:
         """Hosts that have room for so many units more, up to the end of the lease: a whole one for all that it has, and

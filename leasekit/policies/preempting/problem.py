@@ -16,6 +16,7 @@ import attrs
 
 from leasekit.core.settings import SettingsError, expect_one_of, is_name, repeated_ids, structure
 from leasekit.core.time import SECOND, Instant
+from leasekit.policies.lacking import lacking
 from leasekit.policies.preempting.costs import COSTS, Amount
 from leasekit.policies.preempting.hosts import HostedLease, HostRequest, LoadedHost, Vector, fits, may_leave, missing
 from leasekit.policies.preempting.index import HostIndex
@@ -213,12 +214,26 @@ class PreemptDecision:
             return "there are no hosts"
         if not any(fits(needs, host.capacity) for host in self._hosts):
             wanted = ", ".join(f"{amount:g} {name}" for name, amount in self._problem.request.resources.items())
-            return f"no host is large enough for {wanted}"
+            return f"no host is large enough for {wanted}: {self._lacking(host.capacity for host in self._hosts)}"
         if self._request.preemptible:
-            return "no host has room, and a preemptible request takes nobody's place"
+            short = self._lacking(host.full for host in self._hosts)
+            return f"no host has room, and a preemptible request takes nobody's place: {short}"
         if any(fits(needs, host.normal) for host in self._hosts):
-            return "no host has room, not even in place of the leases that it may preempt"
-        return "no host has room beside the leases that are not preemptible"
+            short = self._lacking(self._without_victims(host) for host in self._hosts)
+            return f"no host has room, not even in place of the leases that it may preempt: {short}"
+        short = self._lacking(host.normal for host in self._hosts)
+        return f"no host has room beside the leases that are not preemptible: {short}"
+
+    def _without_victims(self, host: LoadedHost) -> Vector:
+        """What would be free if all left that may be preempted."""
+        able, _ = may_leave(host, self._request, self._now)
+        return tuple(map(sum, zip(host.full, *(lease.needs for lease in able), strict=True)))
+
+    def _lacking(self, free: Iterable[Vector]) -> str:
+        """What hosts have too little of, in the units of the file."""
+        wanted = {name: float(self._problem.request.resources.get(name, 0)) for name in self._names}
+        scales = [self._scales[name] for name in self._names]
+        return lacking(wanted, [[much / by for much, by in zip(row, scales, strict=True)] for row in free])
 
     # -- whole numbers -------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ A task's yield is the CPU that it gets by the CPU that it needs. Pure functions:
 ``improve``    local search after any of them
 ``shares``     CPU shares for a mapping that stands: by average yield, or by max-min
 ``solve``      an algorithm by its name, with a bound on migration; admission
+``reasons``    why nothing was placed
 ``moves``      in which order caps and hosts are changed
 ``file``       a problem as ``leasekit plan place`` reads it
 """

@@ -13,6 +13,7 @@ import attrs
 from leasekit.core.settings import SettingsError, expect_one_of, structure
 from leasekit.policies.authority.placing.model import Placement, SecondPhase, YieldHost, YieldProblem, YieldTask, faults
 from leasekit.policies.authority.placing.programs import Remaining
+from leasekit.policies.authority.placing.reasons import why_none
 from leasekit.policies.authority.placing.solve import solve
 
 AlgorithmName: TypeAlias = Literal[
@@ -76,7 +77,7 @@ class PlaceDecision:
             raise SettingsError(found)
 
     def answer(self, remaining: Remaining = None) -> dict[str, Any]:
-        """As plain data. ``remaining``: how many seconds are left."""
+        """As plain data; where nothing is placed, with the ``reason``. ``remaining``: how many seconds are left."""
         file = self.file
         found = solve(
             self.problem, file.algorithm, local_search=file.local_search, second_phase=file.second_phase,
@@ -84,6 +85,7 @@ class PlaceDecision:
         )  # fmt: skip
         is_placed = found.status in ("optimal", "placed")
         placed = is_placed and file.algorithm != "lp"
+        why = {} if is_placed else {"reason": why_none(self.problem, ("mem",), file.algorithm)}
         return {
             "status": "ok" if is_placed else found.status,
             "min_yield": found.min_yield if is_placed else None,
@@ -92,7 +94,7 @@ class PlaceDecision:
             "mapping": self._mapping(found) if placed else None,
             "cpu": list(found.cpu) if placed else None,
             "moved": [file.tasks[t].id or t for t in found.moved],
-        }
+        } | why
 
     def _mapping(self, found: Placement) -> list[int | str | None]:
         """Hosts by position if the file says only how many there are, else by id."""
