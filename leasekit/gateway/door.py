@@ -175,10 +175,14 @@ class GatewayDoor:
         return known[name]
 
     async def each(
-        self, actors: Sequence[ActorConnection], ask: Callable[[ActorConnection], Awaitable[T]]
+        self,
+        actors: Sequence[ActorConnection],
+        ask: Callable[[ActorConnection], Awaitable[T]],
+        *,
+        needs_one: bool = True,
     ) -> tuple[dict[str, T], dict[str, ActorAwayError]]:
         """What each of some actors answers, all asked at once, in their order; and who is away. Raises
-        ``ActorAwayError`` if all are that, and what ``ask`` raises else.
+        ``ActorAwayError`` if all are that, and it ``needs_one``; and what ``ask`` raises else.
         """
         found, away, failed = dict[str, T](), dict[str, ActorAwayError](), list[LeasekitError]()
 
@@ -193,7 +197,7 @@ class GatewayDoor:
         async with trio.open_nursery() as nursery:
             for actor in actors:
                 nursery.start_soon(run, actor)
-        failed += [] if found else away.values()
+        failed += [] if found or not needs_one else away.values()
         if failed:
             raise failed[0]
         return {one.name: found[one.name] for one in actors if one.name in found}, dict(sorted(away.items()))

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 
 import attrs
 import msgspec
-import trio
 from msgspec import Meta, Struct
 
 from leasekit.client.shapes import (
@@ -29,7 +28,7 @@ from leasekit.client.shapes import (
 from leasekit.config.instants import CALENDAR_END, dated
 from leasekit.core.accounts import PRICE, prices_of
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Duration, Instant, Term, format_duration
-from leasekit.gateway.actors import LOOK, ActorAwayError, ActorConnection
+from leasekit.gateway.actors import LOOK, ActorConnection
 from leasekit.gateway.callers import VIEWER, Caller
 from leasekit.gateway.door import BROKER, GUEST, SITE, forbidden
 from leasekit.gateway.instants import instant, moment, span
@@ -101,6 +100,14 @@ def _view(caller: Caller, params: CalendarOf, term: Term, step: Duration, parts:
     )  # fmt: skip
 
 
+def check_period(since: Instant, until: Instant) -> None:
+    """Raises :class:`ProblemError` for a period that no actor knows of, or that has no length."""
+    if since < 0:
+        raise unprocessable("since: expected an instant that is not before 1970")
+    if until <= since:
+        raise unprocessable("until: expected an instant after since")
+
+
 def patience_of(within: str | None) -> float:
     """How long what an actor knows is waited for, in seconds, where somebody asks for it ``within`` a length of time.
     Raises ``CommandError``.
@@ -119,8 +126,7 @@ def _zoom(call: Call, params: CalendarOf) -> tuple[Term, Duration]:
     """The term and its stretches, which begin at whole multiples of their length. Raises :class:`ProblemError`."""
     since = call.door.clock() if params.since is None else instant(params.since) or 0
     until = since + SHOWN if params.until is None else instant(params.until) or 0
-    if until <= since:
-        raise unprocessable("until: expected an instant after since")
+    check_period(since, until)
     least = -(-(until - since) // params.bins)
     step = next((one for one in STEPS if one >= least), -(-least // DAY) * DAY)
     start, end = since // step * step, -(-until // step) * step
@@ -149,24 +155,19 @@ async def _gathered(call: Call, term: Term, step: Duration, params: CalendarOf) 
     parts, patience = CalendarParts(), patience_of(params.within)
     asked = {"start": term.start, "end": term.end, "step": step, "site": params.site, "type": params.type}
 
-    async def ask(actor: ActorConnection) -> None:
-        try:
-            with actor.within(patience):
-                found = await actor.calendar(**asked)
-                if actor.role == SITE:
-                    parts.windows += [(actor.name, one) for one in await actor.query("maintenance")]
-                elif actor.role == BROKER:
-                    parts.holds += await actor.query("holds")
-        except ActorAwayError:
-            parts.away.append(actor.name)
-            return
-        parts.of[actor.name], parts.roles[actor.name] = found, actor.role
+    async def ask(actor: ActorConnection) -> dict[str, Any]:
+        with actor.within(patience):
+            found = await actor.calendar(**asked)
+            if actor.role == SITE:
+                parts.windows += [(actor.name, one) for one in await actor.query("maintenance")]
+            elif actor.role == BROKER:
+                parts.holds += await actor.query("holds")
+        return found
 
     visible = call.door.projects(call.caller)
-    async with trio.open_nursery() as nursery:
-        for actor in call.door.actors.values():
-            if actor.role != GUEST or actor.name in visible:
-                nursery.start_soon(ask, actor)
+    actors = [one for one in call.door.actors.values() if one.role != GUEST or one.name in visible]
+    parts.of, away = await call.door.each(actors, ask, needs_one=False)
+    parts.roles, parts.away = {one.name: one.role for one in actors}, list(away)
     return parts
 
 
@@ -377,8 +378,7 @@ async def list_prices(call: Call, params: PricesOf) -> UnitPrices:
     check_may_look(call)
     until = call.door.clock() if params.until is None else instant(params.until) or 0
     since = until - DAY if params.since is None else instant(params.since) or 0
-    if since >= until:
-        raise unprocessable("until: expected an instant after since")
+    check_period(since, until)
     brokers = [call.door.actor(params.broker, BROKER)] if params.broker else call.door.of_role(BROKER)
     items = []
     found, away = await call.door.each(brokers, lambda broker: broker.request("history", PRICE, {}))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Annotated, Final
 
-import trio
 from msgspec import Meta, Struct, convert
 
 from leasekit.client.shapes import At, UnitLog
 from leasekit.core.answers import AccountDetails, UsageDetails
 from leasekit.core.time import DAY, Duration, Instant
-from leasekit.gateway.actors import ActorAwayError, ActorConnection
+from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.callers import AUDITOR, USER, VIEWER
 from leasekit.gateway.deployment import OfSite, need_office
 from leasekit.gateway.door import BROKER, SITE
@@ -19,7 +17,7 @@ from leasekit.gateway.instants import instant, moment
 from leasekit.gateway.leases import OfProject
 from leasekit.gateway.problems import not_found
 from leasekit.gateway.routing import Call, route, unprocessable
-from leasekit.gateway.timeline import patience_of
+from leasekit.gateway.timeline import check_period, patience_of
 
 PERIOD: Final[Duration] = 30 * DAY
 """How far back is looked, unless it is said."""
@@ -63,22 +61,16 @@ async def usage(call: Call, params: UsageOf) -> UsageReport:
         need_office(call, AUDITOR)
     until = instant(params.until) or call.door.clock()
     since = until - PERIOD if params.since is None else instant(params.since) or 0
-    if since >= until:
-        raise unprocessable("until: expected an instant after since")
-    patience, asked = patience_of(params.within), [*call.door.of_role(BROKER), *call.door.of_role(SITE)]
-    found: dict[str, ActorUsage] = {}
+    check_period(since, until)
+    patience = patience_of(params.within)
 
-    async def ask(actor: ActorConnection) -> None:
-        with suppress(ActorAwayError), actor.within(patience):
-            found[actor.name] = await _of_actor(actor, holder, since, until)
+    async def ask(actor: ActorConnection) -> ActorUsage:
+        with actor.within(patience):
+            return await _of_actor(actor, holder, since, until)
 
-    async with trio.open_nursery() as nursery:
-        for actor in asked:
-            nursery.start_soon(ask, actor)
-    names = [actor.name for actor in asked]
-    return UsageReport(
-        items=[found[name] for name in names if name in found], away=[name for name in names if name not in found]
-    )
+    actors = [*call.door.of_role(BROKER), *call.door.of_role(SITE)]
+    found, away = await call.door.each(actors, ask, needs_one=False)
+    return UsageReport(items=list(found.values()), away=[one.name for one in actors if one.name in away])
 
 
 async def _of_actor(actor: ActorConnection, holder: str, since: Instant, until: Instant) -> ActorUsage:

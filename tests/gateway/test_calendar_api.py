@@ -155,6 +155,12 @@ def test_filters_and_terms_that_are_none(user: httpx.Client) -> None:
         assert shown(user, **other)["rows"] == []
     wrong = user.get("/calendar", params={"since": at(5), "until": at(4)})
     assert (wrong.status_code, wrong.json()["detail"]) == (422, "until: expected an instant after since")
+    for path in ("/calendar", "/usage"):
+        early = user.get(path, params={"since": "0218-03-30T06:14:04Z"})
+        assert (early.status_code, early.json()["detail"]) == (
+            422,
+            "since: expected an instant that is not before 1970",
+        )
     assert user.get("/calendar", params={"bins": 0}).status_code == 422
     ages = user.get("/calendar", params={"since": "1970-01-01T00:00:00Z", "until": "9999-12-31T00:00:00Z"})
     assert ages.status_code == 200
@@ -185,7 +191,7 @@ def test_types_say_what_is_free_now(user: httpx.Client, leased: Leased) -> None:
     (kind,) = user.get("/types").json()["items"]
     (of,) = kind["classes"]
     assert (kind["type"], of["site"], of["there"], of["free"]) == ("vm", "site", 6, 4)
-    assert user.get("/prices").json() == {"items": []}
+    assert user.get("/prices").json() == {"items": [], "away": []}
     assert user.get("/prices", params={"broker": "nobody"}).status_code == 404
 
 
