@@ -19,6 +19,7 @@ from openid_provider import free_port
 from packages import CHROMIUM, require
 from playwright.sync_api import Browser, BrowserContext, Error, Page, expect, sync_playwright
 from runtime.runtime_processes import Daemons
+from system_waits import wait_until
 
 from leasekit.config.load import load
 from leasekit.core.schema import Change
@@ -205,11 +206,19 @@ class Person:
     context: BrowserContext
     page: Page
     complaints: list[str] = attrs.field(factory=list)
+    given_up: list[str] = attrs.field(factory=list)
+    """What the browser gave up loading as an interface of the machine came or went."""
 
     def open(self, path: str) -> Page:
-        """A page, once it shows what it has."""
-        visit(self.page, self.lab.url + path)
-        expect(self.page.locator("#page:not([aria-busy])")).to_be_attached()
+        """A page, once it shows what it has; again where the browser gave up a script of it."""
+        shown = self.page.locator("#page:not([aria-busy])")
+        for _ in range(3):
+            self.given_up.clear()
+            visit(self.page, self.lab.url + path)
+            wait_until("the page shows", lambda: not (shown.count() or self.given_up) and "it is busy")
+            if shown.count():
+                break
+        expect(shown).to_be_attached()
         return self.page
 
     def check(self) -> None:
@@ -224,6 +233,10 @@ def log_in(lab: WebLab, chromium: Browser, name: str, **how: Any) -> Person:
     context = chromium.new_context(**usual | how)
     context.set_default_timeout(WITHIN_MS)
     one = Person(lab, context, context.new_page())
+    one.page.on(
+        "requestfailed",
+        lambda lost: one.given_up.append(lost.url) if "ERR_NETWORK_CHANGED" in (lost.failure or "") else None,
+    )
     one.page.on("pageerror", lambda error: one.complaints.append(str(error)))
     one.page.on("console", lambda said: one.complaints.append(said.text) if "Content Security" in said.text else None)
     # The form itself is filled in by the test of the login.
