@@ -14,7 +14,7 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Match
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -45,6 +45,7 @@ from leasekit.gateway import (  # noqa: F401 - they declare their routes
 from leasekit.gateway.blazar.routes import blazar_routes
 from leasekit.gateway.callers import NOBODY
 from leasekit.gateway.door import GatewayDoor
+from leasekit.gateway.events import WholeStream
 from leasekit.gateway.feeds import PATH, answer_feed
 from leasekit.gateway.incoming import JSON, SAFE, caller_of, read_body
 from leasekit.gateway.matching import change_if_matched, made_response
@@ -151,7 +152,7 @@ async def _answer(door: GatewayDoor, route: Route, request: Request) -> Response
     else:
         answer = await route.run(call, **given)
     if isinstance(answer, AsyncIterator):
-        return StreamingResponse(answer, media_type=EVENTS, headers=SAFE)
+        return WholeStream(answer, media_type=EVENTS, headers=SAFE)
     if isinstance(answer, Picture):
         return Response(answer.data, media_type=answer.kind, headers=SAFE)
     return await made_response(route, answer, headers)

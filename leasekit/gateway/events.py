@@ -17,6 +17,8 @@ from typing import Any, Final
 import attrs
 import msgspec
 import trio
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Send
 
 from leasekit.client.shapes import Transition
 from leasekit.config.instants import dated
@@ -196,6 +198,22 @@ class ActorFeed:
 
     async def _end_of_log(self) -> int:
         return int((await self.actor.request("log_end", "", {}))["seq"])
+
+
+class WholeStream(StreamingResponse):
+    """A stream whose end is sent whole. Hypercorn tells who listens for the client's going that it has gone while the
+    end is sent, by which Starlette cancels the sending: the connection would be open, and idle, for ever.
+    """
+
+    async def stream_response(self, send: Send) -> None:
+        """As of the class above."""
+
+        async def send_whole(message: Message) -> None:
+            is_end = message["type"] == "http.response.body" and not message["more_body"]
+            with trio.CancelScope(shield=is_end):
+                await send(message)
+
+        await super().stream_response(send_whole)
 
 
 def event(actor: str, row: Mapping[str, Any]) -> bytes:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from leasekit.core.errors import LeasekitError
 from leasekit.core.frames import LENGTH, MEDIA_TYPE, REQUEST_MAX, FrameError, length, pack, unpack
 from leasekit.gateway.actors import ActorConnection, RefusedError
 from leasekit.gateway.callers import AUDITOR, OPERATOR, USER, VIEWER
 from leasekit.gateway.door import GUEST, forbidden
+from leasekit.gateway.events import WholeStream
 from leasekit.gateway.holders import HAND
 from leasekit.gateway.policies import admit
 from leasekit.gateway.problems import not_found
@@ -45,7 +46,7 @@ async def answer_frame(call: Call, name: str, data: bytes) -> Response:
     if kind == "command" and actor.role == GUEST:
         await admit(call, actor, what, arguments)
     if kind in STREAMS and (kind == "watch" or arguments.get("follow")):
-        return StreamingResponse(_follow(actor, id_, kind, what, arguments), media_type=MEDIA_TYPE)
+        return WholeStream(_follow(actor, id_, kind, what, arguments), media_type=MEDIA_TYPE)
     key = {"key": str(request["key"])} if request.get("key") else {}
     try:
         result = await actor.request(kind, what, arguments, **{**call.signed, **key})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,10 @@ import httpx
 import pytest
 import trio
 import trio.testing
+from hypercorn.config import Config
+from hypercorn.trio import serve
+from starlette.applications import Starlette
+from starlette.routing import Route
 
 from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.events import (
@@ -28,6 +32,7 @@ from leasekit.gateway.events import (
     ActorFeed,
     EventChunk,
     EventHub,
+    WholeStream,
 )
 
 
@@ -249,4 +254,26 @@ async def test_who_takes_something_too_late_is_hung_up_on_next_time(mock_clock: 
         assert not late.lost
         await hub._publish(numbered(BACKLOG_MAX + 2 * CHUNK, CHUNK))
         assert late.lost
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_connection_whose_stream_has_ended_is_closed(tmp_path: Path) -> None:
+    """When nothing more is asked by it: Hypercorn tells Starlette of the end while that is sent."""
+
+    async def two() -> AsyncIterator[bytes]:
+        yield b"one"
+        yield b"two"
+
+    config = Config()
+    config.bind, config.keep_alive_timeout, config.errorlog = [f"unix:{tmp_path}/web.sock"], 0.05, None
+    async with trio.open_nursery() as nursery:
+        await nursery.start(
+            lambda task_status: serve(Starlette(routes=[Route("/", lambda _: WholeStream(two()))]), config,
+                                      task_status=task_status)
+        )  # fmt: skip
+        with trio.fail_after(60):
+            async with await trio.open_unix_socket(f"{tmp_path}/web.sock") as client:
+                await client.send_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+                read = b"".join([chunk async for chunk in client])
+        assert read.endswith(b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
         nursery.cancel_scope.cancel()
