@@ -31,7 +31,7 @@ URL_DONE_WITHIN: Final = 90.0
 """The same of a change: it may wait for a broker, which has a minute to answer."""
 PLURALS: Final = {"guest": "guests", "broker": "brokers", "authority": "site authorities"}
 
-A = TypeVar("A", "ActorSpec", "Door")
+A = TypeVar("A", "ActorSpec", "ActorSpec | GatewaySpec", "Door")
 
 
 class Stored(NamedTuple):
@@ -158,7 +158,8 @@ class DeployPlace(NamedTuple):
             control = self._meant(file, doors(file, self.state), role, or_only).control
             if is_there(control):
                 return control
-        return self.spec(role, or_only=or_only).control
+        deployment = self.deployment()
+        return self._meant(deployment.file, deployment.daemons, role, or_only).control
 
     def _meant(self, file: Path | str, actors: Mapping[str, A], role: str, or_only: bool) -> A:
         if self.actor:

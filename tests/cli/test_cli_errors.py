@@ -150,3 +150,11 @@ def test_traceback_on_request(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     monkeypatch.setenv("LEASEKIT_TRACEBACK", "1")
     assert main.run(["fail"]) == 70
     assert "Traceback" in capfd.readouterr().err
+
+
+def test_a_gateway_that_is_not_there(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is in the file, so that is not what is wrong."""
+    (elsewhere / "leasekit.toml").write_text(f'{TWO_GUESTS}\n[actor.door]\nrole = "gateway"\nwithout_login = true\n')
+    assert main.run(["project", "list"]) == 1
+    told = capsys.readouterr().err
+    assert "no daemon answers at" in told and "door.control.sock: start it with leasekit up FILE" in told
