@@ -82,8 +82,7 @@ class ApprovalRecord:
     def of_row(cls, row: Row) -> ApprovalRecord:
         """From its row."""
         id_, project, until, body = row
-        caller, created, decided, by, reason, lease, asked, *later = msgpack.unpackb(body)
-        series, begun = (later[0] if later else b"null"), (later[1] if len(later) > 1 else 0)
+        caller, created, decided, by, reason, lease, asked, series, begun = msgpack.unpackb(body)
         return cls(
             id=id_, project=project, caller=caller, asked=msgspec.json.decode(asked, type=ApprovalRequest),
             created=created, until=until, decided=decided, by=by, reason=reason, lease=lease,

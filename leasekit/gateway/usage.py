@@ -76,13 +76,8 @@ async def usage(call: Call, params: UsageOf) -> UsageReport:
 async def _of_actor(actor: ActorConnection, holder: str, since: Instant, until: Instant) -> ActorUsage:
     found = convert(await actor.request("usage", "", {"since": since, "until": until}), UsageDetails)
     accounts = [one for one in found.accounts if holder in ("", one.holder)]
-    return ActorUsage(
-        actor=actor.name,
-        role=actor.role,
-        since=moment(found.since),
-        accounts=accounts,
-        offered_unit_ms=found.offered_unit_ms,
-    )
+    since_then, offered = moment(found.since), found.offered_unit_ms
+    return ActorUsage(actor=actor.name, role=actor.role, since=since_then, accounts=accounts, offered_unit_ms=offered)
 
 
 class UnitLines(OfSite, kw_only=True):
