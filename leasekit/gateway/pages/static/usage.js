@@ -7,6 +7,19 @@ import { page, setView, view } from "./frame.js";
 import * as time from "./time.js";
 
 const PERIODS = [["1", "the last day"], ["7", "the last 7 days"], ["30", "the last 30 days"], ["90", "the last 90 days"], ["365", "the last year"]];
+/** This month, and the twelve before it, of the calendar in the zone that is shown. */
+const months = () => {
+  const now = time.parts(Date.now());
+  return Array.from({ length: 13 }, (_, back) => {
+    const since = time.instant(now.year, now.month - back), { year, month } = time.parts(since);
+    return { value: `${year}-${String(month + 1).padStart(2, "0")}`, words: time.month(since), since, until: time.instant(now.year, now.month - back + 1) };
+  });
+};
+/** From when to when the period goes that is chosen by its value, or its days. */
+const termOf = (value) => {
+  const month = months().find((one) => one.value === value), now = Date.now();
+  return month ? [month.since, Math.min(month.until, now)] : [now - Number(value) * time.DAY, now];
+};
 const hours = (ms) => (ms / time.HOUR).toLocaleString("en", { maximumFractionDigits: 1 });
 const COLUMNS = ["Project", "Type", "Site", "Requests", "Granted", "Refused", "Granted unit-hours", "Used unit-hours", "Median lead"];
 
@@ -17,15 +30,16 @@ await page(async (place) => {
     fill(place, empty("You have no project. An operator can give you a role in one."));
     return;
   }
-  const days = () => (PERIODS.some(([value]) => value === view().days) ? view().days : "30");
+  const periods = () => [...PERIODS, ...months().map(({ value, words }) => [value, words])];
+  const days = () => (periods().some(([value]) => value === view().days) ? view().days : "30");
   const project = () => (projects.includes(view().project) ? view().project : mayAll ? "" : projects[0]);
   const list = h("div", {}), again = (name) => (value) => { setView({ [name]: value }); load(true); };
   fill(place, h("div", { class: "tools" },
-    field("Over", choice(PERIODS, days(), again("days"))),
+    field("Over", choice(periods(), days(), again("days"))),
     (projects.length > 1 || mayAll) && field("Project", choice([...(mayAll ? [["", "all"]] : []), ...projects], project(), again("project")))), list);
 
   const load = shows(async (last) => {
-    const until = Date.now(), since = until - Number(days()) * time.DAY;
+    const [since, until] = termOf(days());
     const told = await get("/usage", { ...(project() ? { project: project() } : { all: true }), since: time.iso(since), until: time.iso(until), within: WITHIN });
     if (!last()) return;
     const rows = added(told.items);
