@@ -246,12 +246,12 @@ def test_a_gateway_that_is_killed_again_and_again(tmp_path: Path, kills: int) ->
             for worker in workers:
                 worker.result(timeout=60)
         with client(gateway, token) as api:
-            there = list(api.leases(all=True))
+            there = {one.id: one for one in api.leases(all=True)}  # one that ends between two pages is on both
         process.terminate()
         assert process.wait(timeout=30) == 0
-    assert sorted(one.name for one in there) == sorted(wanted)
-    assert {one.name: one.id for one in there} == answered
-    assert {one.state for one in there} <= {"closed", "closing"}
+    assert sorted(one.name for one in there.values()) == sorted(wanted)
+    assert {one.name: one.id for one in there.values()} == answered
+    assert {one.pending or one.state for one in there.values()} <= {"closed", "closing", "close_wait"}
 
 
 def started(file: Path) -> subprocess.Popen[bytes]:
