@@ -1,17 +1,17 @@
 """What happens, as it happens: transitions of the actors that somebody may see, as server-sent events.
 
 A follower of each actor reads its log whenever the actor says that there is more, so that each transition is read once
-however many listen. Who comes back with ``Last-Event-ID`` goes on in the log where they were; who does not keep up is
-told so and hung up on, and can come back. A log that is read faster than listeners take it waits for them for a while.
+however many listen. Who comes back with ``Last-Event-ID`` goes on in the log where they were. A log that is read faster
+than listeners take it waits for them for a while; who is further behind then reads the log at its own pace, until it
+has caught up. So nothing is kept for who is slow, and only who takes nothing at all is hung up on.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 import attrs
@@ -29,11 +29,13 @@ from leasekit.gateway.instants import moment, values_of
 HEARTBEAT: Final = 15.0
 """How often a line says that the connection is there, in seconds."""
 BACKLOG_MAX: Final = 1_000
-"""How many events a listener may be behind, before it is hung up on."""
+"""How many events are kept for a listener that is behind."""
 PATIENCE: Final = 2.0
 """How long those who have heard all wait for one that is further behind, in seconds, until it has caught up again; and
 how long one may take nothing while it is waited for.
 """
+STALLED: Final = 60.0
+"""How long one may take nothing of what there is for it, in seconds, before it is hung up on."""
 LOG_PAGE: Final = 1_000
 CHUNK: Final = 100
 """How many events are told at once at most: as many bytes as a connection may have of its own on their way."""
@@ -58,7 +60,9 @@ MISSED: Final = b"event: missed\ndata: {}\n\n"
 """That something may have happened since what was said to be heard."""
 ALIVE: Final = b": heartbeat\n\n"
 ENDED: Final = b": what you may hear has changed: ask anew, with Last-Event-ID\n\n"
-BEHIND: Final = b": you are too far behind: go on with Last-Event-ID\n\n"
+BEHIND: Final = b": you have taken nothing for too long: go on with Last-Event-ID\n\n"
+WAKE: Final = b""
+"""That there is something in a log that it reads by itself."""
 
 logger = logging.getLogger(__name__)
 
@@ -102,41 +106,71 @@ class EventChunk:
 @attrs.define(eq=False)
 class Listener:
     """Somebody who listens to some actors, and hears of ``others`` only that something has changed; ``hints``: what it
-    is to hear already. It is ``behind`` by so many events, ``took`` some at that time, and is waited for as long as
-    there is ``patience``, in seconds. It is ``lost``, and hears nothing more, once that is not ``still`` what it may
-    hear.
+    is to hear already. It has ``seen`` so much of each actor, is ``behind`` by so many events, ``took`` some at that
+    time, and is waited for as long as there is ``patience``, in seconds. The logs of those of ``reads`` it reads by
+    itself. It is ``lost``, and hears nothing more, once that is not ``still`` what it may hear.
     """
 
     actors: frozenset[str]
     others: frozenset[str]
-    send: trio.MemorySendChannel[EventChunk | bytes]
     still: Callable[[], bool]
+    seen: dict[str, int]
     hints: set[bytes] = attrs.field(factory=set)
+    reads: set[str] = attrs.field(factory=set)
     behind: int = 0
-    took: float = -math.inf
+    took: float = attrs.field(factory=trio.current_time)
     patience: float = PATIENCE
     lost: bool = False
     last: bytes = b""
     """What it is told at the end."""
+    _told: deque[EventChunk | bytes] = attrs.field(init=False, factory=deque)
+    _more: trio.Event = attrs.field(init=False, factory=trio.Event)
 
     def hang_up(self, last: bytes = b"") -> None:
         """Have it hear nothing more than what it is told already, and this."""
         self.lost, self.last = True, last
-        self.send.close()
+        self._more.set()
 
     def hear(self, chunk: EventChunk) -> None:
-        """Have it hear what concerns it. Raises ``trio.BrokenResourceError`` if it has gone."""
-        if chunk.actor in self.actors:
-            self.send.send_nowait(chunk)
+        """Have it hear what concerns it."""
+        if chunk.events and chunk.actor in self.actors:
+            self.seen.setdefault(chunk.actor, chunk.events[0][0] - 1)
+        if chunk.actor in self.reads:
+            self.hear_hint(WAKE)
+        elif chunk.events and chunk.actor in self.actors:
             self.behind += len(chunk.events)
-        elif chunk.actor in self.others:
+            self._tell(chunk)
+        elif chunk.events and chunk.actor in self.others:
             self.hear_hint(CHANGED)
 
     def hear_hint(self, hint: bytes) -> None:
         """Have it hear that something has changed, once however often before it hears that."""
-        if hint not in self.hints:
-            self.send.send_nowait(hint)
+        if hint not in self.hints and not self.lost:
             self.hints.add(hint)
+            self._tell(hint)
+
+    def _tell(self, what: EventChunk | bytes) -> None:
+        self._told.append(what)
+        self._more.set()
+
+    async def take(self) -> EventChunk | bytes | None:
+        """The next that it hears; None: it hears nothing more."""
+        await trio.lowlevel.checkpoint()
+        while not self._told:
+            if self.lost:
+                return None
+            self._more = trio.Event()
+            await self._more.wait()
+        self.took, taken = trio.current_time(), self._told.popleft()
+        if isinstance(taken, bytes):
+            self.hints.discard(taken)
+        return taken
+
+    def fall_behind(self) -> None:
+        """Keep nothing more for it: it reads all logs by itself from where it was."""
+        self.reads, self.behind, self.patience = set(self.actors), 0, 0
+        self._told = deque(one for one in self._told if isinstance(one, bytes))
+        self.hear_hint(WAKE)
 
     @property
     def is_far_behind(self) -> bool:
@@ -164,6 +198,7 @@ class ActorFeed:
                 async with self.actor.watching() as changes:
                     await self._catch_up()
                     self.reached.set()
+                    await self.publish(EventChunk(self.actor.name, ()))  # it is there: who reads by itself goes on
                     async for _ in changes:
                         await self._catch_up()
             except LeasekitError as error:
@@ -238,12 +273,19 @@ class EventHub:
         nursery.start_soon(feed.run)
 
     async def beat(self) -> None:
-        """Say that all is well, until cancelled. One clock for all: a time limit of each listener's own would cost as
-        much as to tell it something.
+        """Say that all is well, until cancelled, and hang up on who has taken nothing of what there is for too long.
+        One clock for all: a time limit of each listener's own would cost as much as to tell it something.
         """
         while True:
             await trio.sleep(HEARTBEAT)
             self.review()
+            for one in self._listeners.values():
+                stalled = trio.current_time() - one.took
+                if ALIVE in one.hints and stalled >= STALLED and not one.lost:
+                    whose = ", ".join(sorted(one.actors | one.others))
+                    logger.warning("a listener of %s is hung up on: it has taken nothing for %.0f s", whose, stalled)
+                    one.fall_behind()
+                    one.hang_up(BEHIND)
             self.hint(ALIVE)
 
     def review(self) -> None:
@@ -266,7 +308,7 @@ class EventHub:
         """Have all hear it, when those who are far behind have taken what they were told, or were waited for. Where all
         are behind it is not their fault: the machine is slow.
         """
-        self.count += 1
+        self.count += bool(chunk.events)
         began = trio.current_time()
         while late := [one for one in self._listeners.values() if one.is_far_behind]:
             since = trio.current_time()
@@ -279,13 +321,10 @@ class EventHub:
                     listener.patience -= now - since
                 is_over = listener.patience <= 0 or now - max(began, listener.took) >= PATIENCE
                 if is_over and listener.is_far_behind:
-                    listener.hang_up(BEHIND)
+                    listener.fall_behind()
         for listener in self._listeners.values():
             if not listener.lost:
-                try:
-                    listener.hear(chunk)
-                except trio.BrokenResourceError:
-                    listener.lost = True
+                listener.hear(chunk)
 
     def hint(self, what: bytes, project: str = "") -> None:
         """Have all who listen, to a project if one is named, hear that something of the gateway's own has changed,
@@ -293,9 +332,8 @@ class EventHub:
         """
         self.count += 1
         for listener in self._listeners.values():
-            if not listener.lost and (not project or project in listener.actors):
-                with suppress(trio.BrokenResourceError):  # it has gone
-                    listener.hear_hint(what)
+            if not project or project in listener.actors:
+                listener.hear_hint(what)
 
     async def listen(
         self,
@@ -306,12 +344,10 @@ class EventHub:
         heard: str = "",
     ) -> AsyncGenerator[bytes]:
         """The events of these actors, after the one with the id ``last`` (empty: from now on), and that something has
-        changed at ``others``; until whoever takes them goes, does not keep up, or that is not ``still`` what they may
+        changed at ``others``; until whoever takes them goes, takes nothing, or that is not ``still`` what they may
         hear. First that something was missed, if :attr:`count` is not what it was when they had ``heard`` all.
-        """  # fmt: skip
-        seen = _positions(last)
-        send, receive = trio.open_memory_channel[EventChunk | bytes](math.inf)  # `behind` bounds it
-        listener = Listener(frozenset(actors), frozenset(others), send, still)
+        """
+        listener = Listener(frozenset(actors), frozenset(others), still, _positions(last))
         feeds = {name: self._feeds[name] for name in actors}
         self._listeners[id(listener)] = listener
         has_missed = heard not in ("", str(self.count))
@@ -319,55 +355,57 @@ class EventHub:
             with trio.move_on_after(REACHED_WITHIN):  # an actor that is away is heard when it is there
                 for feed in feeds.values():
                     await feed.reached.wait()
+            missed = set(feeds).intersection(_positions(last))
             # What is heard of no actor yet is heard from here on, also by who comes back before the first event.
-            seen = {**{name: feed.seq for name, feed in feeds.items() if feed.seq >= 0}, **seen}
-            yield _identified(seen, b": connected\n\n")
+            listener.seen = {**{name: feed.seq for name, feed in feeds.items() if feed.seq >= 0}, **listener.seen}
+            yield _identified(listener.seen, b": connected\n\n")
             if has_missed:
                 yield MISSED
-            for feed in feeds.values():
-                async for data in _missed(feed, seen, listener):
-                    yield data
-            while True:
-                chunk = await receive.receive()
-                if isinstance(chunk, bytes):
-                    listener.hints.discard(chunk)
-                    yield chunk
+            listener.reads |= missed
+            taken: EventChunk | bytes | None = WAKE
+            while taken is not None:
+                if isinstance(taken, bytes):
+                    if taken:
+                        yield taken
                 else:
-                    if text := chunk.text(seen):
+                    if taken.actor not in listener.reads and (text := taken.text(listener.seen)):
                         yield text
-                    self._note_taken(listener, len(chunk.events))
-        except trio.EndOfChannel:
+                    self._note_taken(listener, len(taken.events))
+                for name in sorted(listener.reads):
+                    async for data in self._missed(feeds[name], listener):
+                        yield data
+                taken = await listener.take()
             if listener.last:
                 yield listener.last
         finally:
             listener.lost = True
             del self._listeners[id(listener)]
             self._note_taken(listener, listener.behind)
-            send.close()
-            receive.close()
 
     def _note_taken(self, listener: Listener, events: int) -> None:
         was_late = listener.behind > BACKLOG_MAX
-        listener.behind, listener.took = listener.behind - events, trio.current_time()
-        if not listener.behind:
+        listener.behind = max(0, listener.behind - events)
+        if not (listener.behind or listener.reads):
             listener.patience = PATIENCE
         if was_late:  # only these are waited for
             self._taken.set()
             self._taken = trio.Event()
 
-
-async def _missed(feed: ActorFeed, seen: dict[str, int], listener: Listener) -> AsyncIterator[bytes]:
-    """What happened at an actor since a listener was here last."""
-    name = feed.actor.name
-    while name in seen and not listener.lost:
-        try:
-            chunk = await feed.after(seen[name])
-        except ActorAwayError:
-            return  # its feed goes on where the log was read, when it is there again
-        if text := chunk.text(seen):
-            yield text
-        if len(chunk.events) < CHUNK:
-            return
+    async def _missed(self, feed: ActorFeed, listener: Listener) -> AsyncIterator[bytes]:
+        """What happened at an actor since a listener was here last. While it is away there is nothing to read."""
+        name = feed.actor.name
+        listener.reads.discard(name)  # what it hears from now on comes after what it reads
+        while name in listener.seen and not listener.lost:
+            try:
+                chunk = await feed.after(listener.seen[name])
+            except ActorAwayError:
+                listener.reads.add(name)
+                return
+            if text := chunk.text(listener.seen):
+                yield text
+                listener.took = trio.current_time()
+            if len(chunk.events) < CHUNK:
+                return
 
 
 def _identified(seen: Mapping[str, int], data: bytes) -> bytes:

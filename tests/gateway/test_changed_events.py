@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from hypercorn.trio import serve
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from leasekit.gateway.actors import ActorConnection
+from leasekit.gateway.actors import ActorAwayError, ActorConnection
 from leasekit.gateway.events import (
     ALIVE,
     APPROVALS_CHANGED,
@@ -29,6 +29,7 @@ from leasekit.gateway.events import (
     ENDED,
     HEARTBEAT,
     PATIENCE,
+    STALLED,
     ActorFeed,
     EventChunk,
     EventHub,
@@ -129,42 +130,12 @@ def numbered(first: int, count: int) -> EventChunk:
     return EventChunk("broker", [(seq, b"data: %d\n\n" % seq) for seq in range(first, first + count)])
 
 
-async def test_who_keeps_up_loses_nothing_and_who_does_not_is_told(autojump_clock: trio.testing.MockClock) -> None:
-    """However much comes at once; all wait for the slow one, but not for longer than it is given."""
-    hub, count, went = hub_of_a_broker(), 200 * CHUNK, trio.Event()
-    told: list[int] = []
-
-    async def listen() -> None:
-        async with aclosing(hub.listen(["broker"], "")) as heard:
-            assert b"connected" in await anext(heard)
-            went.set()
-            while len(told) < count:
-                text = await anext(heard)
-                told.extend(int(line[6:]) for line in text.splitlines() if line.startswith(b"data: "))
-                assert b"id: broker:%d\n" % told[-1] in text
-
-    slow = hub.listen(["broker"], "")
-    await anext(slow)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(listen)
-        await went.wait()
-        began = trio.current_time()
-        for first in range(0, count, CHUNK):
-            await hub._publish(numbered(first, CHUNK))
-            assert all(one.behind <= BACKLOG_MAX + CHUNK for one in hub._listeners.values())
-    assert told == list(range(count))
-    assert trio.current_time() - began == pytest.approx(PATIENCE)
-    rest = [text async for text in slow]
-    assert rest[-1] == BEHIND
-    assert rest[-2].splitlines()[-2] == b"data: %d" % (BACKLOG_MAX + CHUNK - 1)
-    assert hub.listeners == 0
-
-
 @attrs.define(eq=False)
 class WrittenLog(ActorConnection):
     """An actor whose log has so many lines."""
 
     lines: int = 0
+    is_away: bool = False
     asked: list[int] = attrs.field(factory=list)
 
     async def request(self, kind: str, name: str, arguments: Mapping[str, Any], **caller: str) -> Any:
@@ -172,17 +143,55 @@ class WrittenLog(ActorConnection):
         assert (kind, name) == ("log", "")
         self.asked.append(arguments["after"])
         await trio.lowlevel.checkpoint()
+        if self.is_away:
+            raise ActorAwayError(self.name, "it is down")
         line = {"at": 0, "lease": "l", "event": "e", "from_state": "", "to_state": "", "why": "", "because": None}
         seqs = range(arguments["after"] + 1, min(self.lines, arguments["after"] + arguments["limit"]) + 1)
         return [{**line, "seq": seq} for seq in seqs]
 
 
+async def heard_until(heard: AsyncGenerator[bytes], last: int) -> list[int]:
+    """The numbers of the events of the broker, up to the ``last``."""
+    found: list[int] = []
+    while not found or found[-1] < last:
+        found += [int(line[11:]) for line in (await anext(heard)).splitlines() if line.startswith(b"id: broker:")]
+    return found
+
+
+async def test_who_keeps_up_and_who_does_not_lose_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    """However much comes at once. All wait for the slow one, but not for longer than it is given; then it reads the log
+    itself, and nothing is kept for it. It hears what comes next when it has caught up.
+    """
+    last = 200 * CHUNK - 1
+    log = WrittenLog("broker", "broker", Path("none"), lines=last)
+    hub, told = hub_of_a_broker(log), list[list[int]]()
+
+    async def listen(heard: AsyncGenerator[bytes]) -> None:
+        told.append(await heard_until(heard, last))
+
+    async with aclosing(hub.listen(["broker"], "")) as slow, aclosing(hub.listen(["broker"], "")) as heard:
+        await anext(slow)
+        await anext(heard)
+        (late, _) = hub._listeners.values()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listen, heard)
+            began = trio.current_time()
+            for first in range(0, last, CHUNK):
+                await hub._publish(numbered(first, CHUNK))
+                assert all(one.behind <= BACKLOG_MAX + CHUNK for one in hub._listeners.values())
+        assert trio.current_time() - began == pytest.approx(PATIENCE)
+        assert (late.behind, late.patience, log.asked) == (0, 0, [])
+        told.append(await heard_until(slow, last))
+        log.lines += 1
+        await hub._publish(numbered(last + 1, 1))
+        assert await heard_until(slow, last + 1) == [last + 1]
+    assert told == 2 * [list(range(last + 1))]
+
+
 async def test_what_many_have_missed_is_read_once() -> None:
     """All who come back at one place are told all from there on, in the same parts."""
-    hub, log = EventHub(), WrittenLog("broker", "broker", Path("none"), lines=3 * CHUNK + 50)
-    hub._feeds["broker"] = feed = ActorFeed(log, hub._publish)
-    feed.reached.set()
-    feed.seq = log.lines
+    log = WrittenLog("broker", "broker", Path("none"), lines=3 * CHUNK + 50)
+    hub = hub_of_a_broker(log)
     told: list[list[bytes]] = []
 
     async def come_back() -> None:
@@ -199,15 +208,15 @@ async def test_what_many_have_missed_is_read_once() -> None:
     assert Counter(log.asked) == {20: 1, 120: 1, 220: 1, 320: 50}  # of the last part there may be more by then
 
 
-def hub_of_a_broker() -> EventHub:
-    """One that has read all of its log."""
+def hub_of_a_broker(log: ActorConnection | None = None) -> EventHub:
+    """One that has read all of its log up to now."""
     hub = EventHub()
-    hub._feeds["broker"] = feed = ActorFeed(ActorConnection("broker", "broker", Path("none")), hub._publish)
+    feed = hub._feeds["broker"] = ActorFeed(log or ActorConnection("broker", "broker", Path("none")), hub._publish)
     feed.reached.set()
     return hub
 
 
-async def test_nobody_is_hung_up_on_where_all_are_slow(autojump_clock: trio.testing.MockClock) -> None:
+async def test_nobody_falls_behind_where_all_are_slow(autojump_clock: trio.testing.MockClock) -> None:
     """As on a machine that has much else to do: all wait for each other, for longer than one alone is waited for."""
     hub, count, told = hub_of_a_broker(), 30 * CHUNK, [0, 0]
 
@@ -229,31 +238,44 @@ async def test_nobody_is_hung_up_on_where_all_are_slow(autojump_clock: trio.test
     assert told == [count, count]
 
 
-async def test_who_takes_something_too_late_is_hung_up_on_next_time(mock_clock: trio.testing.MockClock) -> None:
-    """It was waited for longer than there was patience, and took something at that moment; then it is late again."""
+async def test_what_was_missed_is_heard_when_its_actor_is_there_again() -> None:
+    """An actor that is away when somebody comes back: what it told since, they hear before what it tells next."""
+    log = WrittenLog("broker", "broker", Path("none"), lines=8, is_away=True)
+    hub = hub_of_a_broker(log)
+    async with aclosing(hub.listen(["broker"], "broker:5")) as heard, trio.open_nursery() as nursery:
+        await anext(heard)
+        told = list[list[int]]()
+
+        async def listen() -> None:
+            told.append(await heard_until(heard, 8))
+
+        nursery.start_soon(listen)
+        await trio.testing.wait_all_tasks_blocked()
+        log.is_away = False
+        await hub._publish(EventChunk("broker", ()))
+        await trio.testing.wait_all_tasks_blocked()
+    assert told == [[6, 7, 8]]
+
+
+async def test_who_takes_nothing_for_long_is_hung_up_on(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And told why, should it read that; who takes what there is now and then is not."""
     hub = hub_of_a_broker()
-
-    async def keep_up() -> None:
-        async with aclosing(hub.listen(["broker"], "")) as heard:
-            async for _ in heard:
-                pass
-
-    async with aclosing(hub.listen(["broker"], "")) as slow, trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery, aclosing(hub.listen(["broker"], "")) as slow:
+        dead = hub.listen(["broker"], "")
         await anext(slow)
-        (late,) = hub._listeners.values()
-        nursery.start_soon(keep_up)
-        for first in range(0, BACKLOG_MAX + CHUNK, CHUNK):
-            await hub._publish(numbered(first, CHUNK))
+        await anext(dead)
+        nursery.start_soon(hub.beat)
+        await trio.sleep(STALLED - HEARTBEAT)
         await anext(slow)
-        nursery.start_soon(hub._publish, numbered(BACKLOG_MAX + CHUNK, CHUNK))
-        await trio.testing.wait_all_tasks_blocked()
-        mock_clock.jump(PATIENCE + 1)
-        await anext(slow)  # it has taken what came first, and is not far behind any more
-        await trio.testing.wait_all_tasks_blocked()
-        assert late.patience < 0
-        assert not late.lost
-        await hub._publish(numbered(BACKLOG_MAX + 2 * CHUNK, CHUNK))
-        assert late.lost
+        await hub._publish(numbered(0, 5))
+        await trio.sleep(STALLED - HEARTBEAT)
+        assert [text async for text in dead] == [ALIVE, BEHIND]
+        assert (hub.listeners, [one.getMessage() for one in caplog.records]) == (1, [
+            "a listener of broker is hung up on: it has taken nothing for 60 s"
+        ])  # fmt: skip
+        assert b"id: broker:4" in await anext(slow)
         nursery.cancel_scope.cancel()
 
 
