@@ -15,7 +15,9 @@ import attrs
 import httpx
 import msgpack
 import msgspec
+import trio
 
+from leasekit.client.asking import trusted
 from leasekit.client.shapes import ApprovalRequest, LeasePolicy, SeriesAnswer
 from leasekit.config.instants import dated
 from leasekit.core.reasons import counted, mark
@@ -226,10 +228,9 @@ async def ask_service(policy: LeasePolicy, caller: Caller, project: str, wish: W
     """Ask the service of a policy. Raises :class:`ProblemError` if it refuses, or doesn't answer and that counts as a
     refusal.
     """
-    seconds = (_span(policy.ask_within) or 0) / 1000
     path, body = (_as_blazar if policy.asked_as == "blazar" else _as_leasekit)(caller, project, wish)
     try:
-        async with httpx.AsyncClient(timeout=seconds, follow_redirects=False) as client:
+        async with await _asking(policy) as client:
             answer = await client.post(policy.ask.rstrip("/") + path, json=body)
     except httpx.HTTPError as error:
         if policy.fails == "open":
@@ -252,10 +253,15 @@ async def tell_end(policy: LeasePolicy, project: str, shown: Mapping[str, Any]) 
     lease = _blazar_lease(shown["type"], current["units"], shown["start"], shown["end"])
     body = {"context": _context("", project), "lease": lease}
     try:
-        async with httpx.AsyncClient(timeout=(_span(policy.ask_within) or 0) / 1000, follow_redirects=False) as client:
+        async with await _asking(policy) as client:
             await client.post(f"{policy.ask.rstrip('/')}/v1/on-end", json=body)
     except httpx.HTTPError as error:
         logger.info("the end of lease %s of %s is not told: %s", shown["id"], project, type(error).__name__)
+
+
+async def _asking(policy: LeasePolicy) -> httpx.AsyncClient:
+    verify = await trio.to_thread.run_sync(trusted, policy.ask)
+    return httpx.AsyncClient(timeout=(_span(policy.ask_within) or 0) / 1000, follow_redirects=False, verify=verify)
 
 
 def _message(answer: httpx.Response) -> str:

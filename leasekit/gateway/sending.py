@@ -24,6 +24,7 @@ import httpx
 import msgspec
 import trio
 
+from leasekit.client.asking import trusted
 from leasekit.config.gateway import ADDRESS, MailTable
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import SECOND, Instant
@@ -110,7 +111,8 @@ async def post(
         with trio.fail_after(within):
             (address, *_) = await addresses(target, networks)
             host = target.netloc.decode("ascii")
-            async with httpx.AsyncClient(trust_env=False, follow_redirects=False) as client:
+            verify = await trio.to_thread.run_sync(trusted, url)
+            async with httpx.AsyncClient(trust_env=False, follow_redirects=False, verify=verify) as client:
                 asked = client.build_request(
                     "POST", target.copy_with(host=address), content=body,
                     headers={**headers, "host": host, "content-type": CLOUD_EVENT, "user-agent": "leasekit"},

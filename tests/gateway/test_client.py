@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import ssl
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from gateway_world import INVENTORY, GatewayUnderTest
 from msgspec import structs
 
 from leasekit.client import ApiError, AsyncClient, Client, LeaseFailed
-from leasekit.client.asking import Asks
+from leasekit.client.asking import Asks, settings
 from leasekit.client.shapes import LeaseRequest, SeriesHours, SeriesRequest, SlotSearch
 from leasekit.config.load import load
 
@@ -32,6 +33,14 @@ def transport(gateway: GatewayUnderTest) -> httpx.HTTPTransport:
 def client(gateway: GatewayUnderTest, token: str) -> Client:
     """A client of the project alpha."""
     return Client("http://gateway", token, project="alpha", transport=transport(gateway))
+
+
+@pytest.mark.parametrize("url", ["http://lab.example/leasekit", "https://lab.example", "HTTPS://lab.example"])
+def test_certificates_are_read_for_https_alone(url: str) -> None:
+    """They take long to read. Where none is read nobody is believed, rather than everybody."""
+    believed = settings(url, "lk_token")["verify"]
+    assert believed.verify_mode is ssl.CERT_REQUIRED
+    assert bool(believed.cert_store_stats()["x509_ca"]) == url.lower().startswith("https")
 
 
 def test_a_lease_lasts_as_long_as_its_block(gateway: GatewayUnderTest) -> None:
