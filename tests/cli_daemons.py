@@ -82,7 +82,7 @@ def running(
         with os.fdopen(reader) as ready:
             assert [entry.split()[1] for entry in ready.readlines()] == names, log.read_text()
         for actor in () if only else load(file, state).of_role("authority"):
-            _until_delegated(actor.control)
+            until_delegated(actor.control)
         yield daemons
     finally:
         if daemons.poll() is None:
@@ -92,7 +92,8 @@ def running(
     assert "Traceback" not in log.read_text()
 
 
-def _until_delegated(control: Path) -> None:
+def until_delegated(control: Path) -> None:
+    """Wait until brokers have all that the site at a control socket delegates."""
     with ControlClient(control) as watcher, ControlClient(control) as client:
         events = watcher.watch("")
         while any(delegation["state"] == "offering" for delegation in client.query("delegations")):

@@ -314,7 +314,7 @@ class Slots(Struct, kw_only=True):
 
 class Wait(Struct, kw_only=True):
     """Somebody waits for what they have ``asked`` for to fit: ``waiting``, ``free`` (``slot`` is the window that there
-    was then; nobody holds it), or ``over``: there was none.
+    was then; nobody holds it), or ``over``: there was none. ``limited``: within the policy that the project has then.
     """
 
     id: str
@@ -324,6 +324,7 @@ class Wait(Struct, kw_only=True):
     created: At
     state: Literal["waiting", "free", "over"] = "waiting"
     slot: Slot | None = None
+    limited: bool = True
 
 
 class WaitList(Struct, kw_only=True):

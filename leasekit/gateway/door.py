@@ -202,10 +202,12 @@ class GatewayDoor:
             raise failed[0]
         return {one.name: found[one.name] for one in actors if one.name in found}, dict(sorted(away.items()))
 
-    async def unless_away(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def unless_away(self, ask: Callable[[], Awaitable[T]], brokers: Sequence[ActorConnection] | None = None) -> T:
         """What a project says that asks a broker, which may ask sites. As long as there is no answer it is looked again
-        and again whether these are there. Raises ``ActorAwayError`` for the first that is not, and what ``ask`` raises.
+        and again whether these are there: those ``brokers``, if not all. Raises ``ActorAwayError`` for the first that
+        is not, and what ``ask`` raises.
         """
+        asked = [*(self.of_role(BROKER) if brokers is None else brokers), *self.of_role(SITE)]
         found: list[T] = []
         failed: list[LeasekitError] = []
 
@@ -220,22 +222,23 @@ class GatewayDoor:
             nursery.start_soon(run)
             while True:
                 await trio.sleep(PATIENCE)
-                if (away := await self._away()) is not None:
+                if (away := await _first_away(asked)) is not None:
                     failed.append(away)
                     nursery.cancel_scope.cancel()
         if found:
             return found[0]
         raise failed[0]
 
-    async def _away(self) -> ActorAwayError | None:
-        """The first broker or site that is not there, or too busy to say so."""
-        for actor in (*self.of_role(BROKER), *self.of_role(SITE)):
-            try:
-                with actor.within(PATIENCE):
-                    await actor.query("clock")
-            except ActorAwayError as error:
-                return error
-        return None
+
+async def _first_away(actors: Sequence[ActorConnection]) -> ActorAwayError | None:
+    """The first that is not there, or too busy to say so."""
+    for actor in actors:
+        try:
+            with actor.within(PATIENCE):
+                await actor.query("clock")
+        except ActorAwayError as error:
+            return error
+    return None
 
 
 def forbidden(text: str) -> ProblemError:

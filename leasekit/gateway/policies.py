@@ -99,8 +99,8 @@ def read_policy(body: bytes) -> LeasePolicy:
 
 @attrs.frozen(kw_only=True)
 class Wish:
-    """A lease as it would be: ``new``, or changed; ``moves``: its start is asked for. ``series``: it is one of those of
-    ``--every``.
+    """A lease as it would be: ``new``, or changed; ``moves``: its start is asked for, or one up to ``latest``.
+    ``series``: it is one of those of ``--every``.
     """
 
     new: bool
@@ -108,6 +108,7 @@ class Wish:
     units: int
     start: Instant
     end: Instant
+    latest: Instant = 0
     moves: bool = True
     series: bool = False
     shown: Mapping[str, Any] | None = None
@@ -160,7 +161,8 @@ async def wished(actor: ActorConnection, command: str, arguments: Mapping[str, A
     if command in (TOPOLOGY, TOPOLOGY_PLAN):
         asked = read_topology(arguments.get("request", {}))
         units = sum(site.units for site in asked.sites)
-        return Wish(new=True, type="topology", units=units, start=asked.est, end=asked.est + asked.duration)
+        end = asked.est + asked.duration
+        return Wish(new=True, type="topology", units=units, start=asked.est, end=end, latest=asked.lst)
     if command in CHANGES:
         shown = await actor.query("lease", lease=str(arguments.get("lease", "")))
         start = arguments.get("start") or shown["start"]
@@ -176,9 +178,11 @@ def _new(arguments: Mapping[str, Any]) -> Wish | None:
     term, units, properties = arguments.get("term"), arguments.get("units"), arguments.get("properties") or {}
     if not (isinstance(term, list) and len(term) == 2 and all(type(at) is int for at in term) and type(units) is int):
         return None  # the guest says what is wrong with it
+    properties = properties if isinstance(properties, Mapping) else {}
+    latest = str(properties.get("latest_start", ""))
     return Wish(
         new=True, type=str(arguments.get("type", "")), units=units, start=term[0], end=term[1],
-        series=isinstance(properties, Mapping) and SERIES in properties,
+        latest=int(latest) if latest.isdecimal() else 0, series=SERIES in properties,
     )  # fmt: skip
 
 
@@ -190,8 +194,9 @@ def limits(policy: LeasePolicy, wish: Wish, now: Instant) -> list[str]:
         found.append(f"length: found {format_duration(length)}, a lease lasts {policy.longest} at most")
     if policy.most_units is not None and wish.units > policy.most_units:
         found.append(f"units: found {wish.units}, a lease has {counted(policy.most_units)} at most")
-    if wish.moves and ahead is not None and wait > ahead:
-        found.append(f"start: found {dated(mark(wish.start))}, a lease begins {policy.ahead} from now at the latest")
+    last = max(wish.start, wish.latest)
+    if wish.moves and ahead is not None and last - now > ahead:
+        found.append(f"start: found {dated(mark(last))}, a lease begins {policy.ahead} from now at the latest")
     if wish.moves and lead is not None and wait < lead:
         found.append(f"start: found {dated(mark(wish.start))}, a lease is asked for {policy.lead} before its start")
     if wish.series and not policy.recurring:

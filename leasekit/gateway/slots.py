@@ -32,17 +32,18 @@ async def find_slots(call: Call, params: OfProject, body: SlotSearch) -> Slots:
     all of them.
     """
     guest = call.door.project(call.caller, params.project, USER)
-    return await search(call.door, guest, within_policy(call, guest.name, body), explain=True)
+    limited = OPERATOR not in call.caller.offices
+    return await search(call.door, guest, within_policy(call.door, guest.name, body, limited), explain=True)
 
 
-def within_policy(call: Call, project: str, body: SlotSearch) -> SlotSearch:
-    """The search, from when to when the policy of a project has leases begin. Raises :class:`ProblemError` for what it
-    never allows.
+def within_policy(door: GatewayDoor, project: str, body: SlotSearch, limited: bool) -> SlotSearch:
+    """The search, from when to when the policy of a project has leases begin, for those who are ``limited`` by it.
+    Raises :class:`ProblemError` for what it never allows.
     """
-    policy = call.door.policies.get(project)
-    if policy is None or OPERATOR in call.caller.offices:
+    policy = door.policies.get(project)
+    if policy is None or not limited:
         return body
-    length, start, end, now = _period(call.door, body)
+    length, start, end, now = _period(door, body)
     units = sum(one["units"] if type(one.get("units")) is int else body.units for one in body.sites) or body.units
     wish = Wish(new=True, type=body.type, units=units, start=start, end=start + length)
     first, last = beginnings(policy, wish, end - length, now, project)
@@ -92,33 +93,44 @@ async def search(door: GatewayDoor, guest: ActorConnection, body: SlotSearch, *,
 async def _topologies(
     door: GatewayDoor, guest: ActorConnection, body: SlotSearch, start: Instant, last: Instant
 ) -> Slots:
-    """Windows for sites and links at once, none of which overlap: those that the first broker plans that can. Raises
+    """Windows for sites and links at once: those that each broker plans, of which none overlap. Raises
     ``LeasekitError``.
     """
     if body.needs or body.site:
         raise unprocessable("needs, site: found one of them beside sites and links, which say their own")
     own = {"type": body.type, "units": body.units, "filter": body.filter}
     asked = {"sites": [{**own, **one} for one in body.sites], "links": body.links, "duration": body.length}
-    refused, reason, items = list[RefusedError](), "", list[Slot]()
-    for broker in door.of_role(BROKER):
-        while len(items) < body.limit and start <= last:
-            request = checked_topology({**asked, "est": start, "lst": last})
+
+    async def ask(broker: ActorConnection) -> tuple[list[Slot], dict[str, Any] | RefusedError | None]:
+        """What it plans, and what it says where it plans no more."""
+        items, first = list[Slot](), start
+        while len(items) < body.limit and first <= last:
+            request = checked_topology({**asked, "est": first, "lst": last})
             plan = partial(guest.command, TOPOLOGY_PLAN, {"request": request, "broker": broker.name})
             try:
-                found = await door.unless_away(plan)
+                found = await door.unless_away(plan, [broker])
             except RefusedError as error:
-                refused.append(error)
-                break
+                return items, error
             if found["status"] != PLANNED:
-                reason = found["reason"]
-                break
+                return items, found
             items.append(_planned(found))
-            start = found["term"][1]
-        if items:
-            return Slots(items=items)
-    if refused and not reason:
-        raise refused[0]
-    return Slots(items=[], reason=reason)
+            first = found["term"][1]
+        return items, None
+
+    told, away = await door.each(door.of_role(BROKER), ask)
+    items = sorted((slot for slots, _ in told.values() for slot in slots), key=lambda one: one.start)
+    why: dict[str, Any] = {}
+    if not items:
+        reasons = [reason for _, reason in told.values() if reason is not None]
+        why = next((one for one in reasons if isinstance(one, dict)), {})
+        for error in reasons:
+            if not why and isinstance(error, LeasekitError):
+                raise error
+    return Slots(
+        items=items[: body.limit],
+        away=sorted({one.actor for one in away.values()}),
+        **(told_reason(why["reason"], why["because"]) if why else {}),
+    )
 
 
 def _planned(plan: dict[str, Any]) -> Slot:

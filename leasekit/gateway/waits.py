@@ -15,7 +15,7 @@ from leasekit.client.shapes import Slot, SlotSearch, Wait, WaitList
 from leasekit.core.errors import LeasekitError
 from leasekit.core.schema import Change
 from leasekit.core.time import parse_duration
-from leasekit.gateway.callers import MANAGER, USER, VIEWER
+from leasekit.gateway.callers import MANAGER, OPERATOR, USER, VIEWER
 from leasekit.gateway.door import BROKER, WAITS, GatewayDoor
 from leasekit.gateway.events import WAITS_CHANGED
 from leasekit.gateway.instants import instant, moment
@@ -52,9 +52,10 @@ async def wait(call: Call, params: OfProject, body: SlotSearch) -> Wait:
         body, start=body.start or moment(now), end=body.end or moment((instant(body.start) or now) + AHEAD), limit=1
     )
     made = Wait(
-        id=secrets.token_hex(8), project=guest.name, caller=call.caller.name, asked=asked, created=moment(now)
+        id=secrets.token_hex(8), project=guest.name, caller=call.caller.name, asked=asked, created=moment(now),
+        limited=OPERATOR not in call.caller.offices,
     )  # fmt: skip
-    found = await search(door, guest, within_policy(call, guest.name, asked))
+    found = await search(door, guest, within_policy(door, guest.name, asked, made.limited))
     theirs = _of_project(door, guest.name)
     gone = [one.id for one in theirs if one.state != WAITING][: max(0, len(theirs) + 1 - WAITS_MAX)]
     if len(theirs) - len(gone) >= WAITS_MAX:
@@ -112,14 +113,14 @@ async def _watch(door: GatewayDoor, brokers: list[str]) -> None:
 
 
 async def look(door: GatewayDoor, one: Wait) -> None:
-    """Whether what somebody waits for fits now, or can't any more: then it is kept, and told. Raises
-    ``LeasekitError`` where that is not known.
+    """Whether what somebody waits for fits now, within the policy that the project has by now, or can't any more: then
+    it is kept, and told. Raises ``LeasekitError`` where that is not known, or the policy does not allow it.
     """
     guest = door.actors.get(one.project)
     last_start = (instant(one.asked.end) or 0) - parse_duration(one.asked.length)
     if guest is None or last_start < door.clock():
         await _settle(door, one, None)
-    elif found := (await search(door, guest, one.asked)).items:
+    elif found := (await search(door, guest, within_policy(door, one.project, one.asked, one.limited))).items:
         await _settle(door, one, found[0])
 
 

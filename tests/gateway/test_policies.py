@@ -48,6 +48,7 @@ def policy(operator: httpx.Client, **limits: Any) -> Iterator[None]:
         ({"longest": "30m"}, {}, "length: found 1h, a lease lasts 30m at most in project alpha"),
         ({"most_units": 2}, {"units": 3}, "units: found 3, a lease has 2 units at most in project alpha"),
         ({"ahead": "7d"}, {"start": "2030-01-01T00:00:00Z"}, "a lease begins 7d from now at the latest"),
+        ({"ahead": "7d"}, {"deferrable_until": "2030-01-01T00:00:00Z"}, "found 2030-01-01T00:00:00Z, a lease begins"),
         ({"lead": "1h"}, {}, "a lease is asked for 1h before its start"),
         ({"recurring": False}, {"properties": {"series": "x"}}, "every: found a lease that recurs, none may"),
     ],
@@ -146,6 +147,22 @@ def test_what_is_large_is_approved_first(operator: httpx.Client, user: httpx.Cli
         assert manager.post(f"/approvals/{more['id']}/refuse", json={}).json()["state"] == "refused"
         user.post(f"/leases/{lease['id']}/close", json={})
         assert manager.post("/leases/dry-run", json=wish).status_code == 200
+
+
+def test_what_is_approved_is_within_the_policy_by_then(
+    operator: httpx.Client, user: httpx.Client, manager: httpx.Client
+) -> None:
+    """One that was lowered meanwhile holds: nothing is leased, and it still waits."""
+    with policy(operator, approve_units=1):
+        path = f"/approvals/{user.post('/approvals', json={'request': {**WISH, 'units': 3}}).json()['id']}"
+        operator.put("/policies/alpha", json={"approve_units": 1, "most_units": 2})
+        refused = manager.post(f"{path}/approve", json={})
+        assert (refused.status_code, refused.json()["code"]) == (403, "policy")
+        assert refused.json()["detail"] == "units: found 3, a lease has 2 units at most in project alpha"
+        assert (user.get(path).json()["state"], user.get(path).json()["lease"]) == ("pending", "")
+        operator.put("/policies/alpha", json={"approve_units": 1, "most_units": 3})
+        lease = manager.post(f"{path}/approve", json={}).json()["lease"]
+        user.post(f"/leases/{lease}/close", json={})
 
 
 def test_who_may_approve(

@@ -9,20 +9,22 @@ from typing import Any
 
 import httpx
 import pytest
-from cli_daemons import running, site_and_broker
+from cli_daemons import running, site_and_broker, until_delegated
 from gateway_world import INVENTORY, GatewayUnderTest, until
 
 from leasekit.config.load import load
 
+SPARE = '\n[actor.spare]\nrole = "broker"\n'
 PLANS = '\n[actor.broker.mapper]\nname = "coallocation"\n'
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayUnderTest]:
-    """The deployment, whose broker plans."""
+    """The deployment, whose broker plans; another is away."""
     file = tmp_path_factory.mktemp("plans") / "leasekit.toml"
-    file.write_text(site_and_broker(INVENTORY + PLANS, "alpha", "beta"))
-    with running(file, os.environ):
+    file.write_text(site_and_broker(INVENTORY + PLANS, "alpha", "beta") + SPARE)
+    with running(file, os.environ, only=["site", "broker", "alpha", "beta", "web"]):
+        until_delegated(load(file).actors["site"].control)
         yield GatewayUnderTest(file, load(file).state)
 
 
@@ -74,6 +76,7 @@ def test_windows_for_a_topology(user: httpx.Client) -> None:
     found = user.post("/slots", json=search).json()
     windows = [(datetime.fromisoformat(one["start"]) - start, one["members"]) for one in found["items"]]
     assert windows == [(timedelta(hours=hours), {"lab": ["site"]}) for hours in (1, 2)]
+    assert found["away"] == ["spare"]
     first = found["items"][0]["start"]
     asked = wish(4, est=first, sites=[{"id": "lab", "type": "vm", "units": 4}])
     made = user.post("/topologies", json={"request": asked}).json()["topology"]
@@ -108,11 +111,13 @@ def test_what_is_wrong_with_a_topology_is_named(user: httpx.Client, viewer: http
 
 def test_a_policy_holds_for_topologies(user: httpx.Client, operator: httpx.Client) -> None:
     """For plans of them as well."""
-    assert operator.put("/policies/alpha", json={"most_units": 3}).status_code == 200
     try:
+        assert operator.put("/policies/alpha", json={"most_units": 3, "ahead": "1d"}).status_code == 200
+        late = {"lst": (datetime.now(UTC) + timedelta(days=2)).isoformat()}
         for path in ("/topologies", "/topologies/dry-run"):
-            answer = user.post(path, json={"request": wish(4)})
-            assert (answer.status_code, answer.json()["code"]) == (403, "policy"), answer.text
+            for asked in (wish(4), wish(1, **late)):
+                answer = user.post(path, json={"request": asked})
+                assert (answer.status_code, answer.json()["code"]) == (403, "policy"), answer.text
     finally:
         operator.put("/policies/alpha", json={})
 

@@ -43,7 +43,8 @@ def settled(client: httpx.Client, wait: str) -> dict[str, Any]:
         lines = answer.iter_lines()
         next(line for line in lines if line.startswith(": connected"))
         while True:
-            (found,) = (one for one in client.get("/waits").json()["items"] if one["id"] == wait)
+            waits = client.get("/waits?project=alpha").json()["items"]
+            (found,) = (one for one in waits if one["id"] == wait)
             if found["state"] != "waiting":
                 return dict(found)
             next(line for line in lines if line == "event: waits")
@@ -82,6 +83,29 @@ def test_what_fits_already_is_told_at_once(user: httpx.Client) -> None:
     short = user.post("/waits", json={"type": "vm", "length": "2h", "start": at(1), "end": at(2)})
     assert (short.status_code, short.json()["detail"]) == (422, "end: expected at least the length after the start")
     assert user.get("/waits").json() == {"items": []}
+
+
+def test_what_is_waited_for_is_within_the_policy_by_then(
+    user: httpx.Client, operator: httpx.Client, leased: Leased
+) -> None:
+    """One that was made stricter since: who waits is not told of what would be refused. Operators are."""
+    lease = leased(units=6, start=at(20), length="3h")["id"]
+    until(user, lease, "ticketed")
+    search = {"start": at(20), "end": at(22)}
+    large, small = waited(user, units=4, **search), waited(user, units=1, **search)
+    last = operator.post("/waits?project=alpha", json={"type": "vm", "length": "1h", "units": 5, **search}).json()
+    try:
+        operator.put("/policies/alpha", json={"most_units": 2})
+        user.post(f"/leases/{lease}/close", json={})
+        assert settled(operator, last["id"])["state"] == "free"  # it is looked at last
+        states = {one["id"]: one["state"] for one in operator.get("/waits?project=alpha").json()["items"]}
+        assert (states[large["id"]], states[small["id"]]) == ("waiting", "free")
+    finally:
+        operator.put("/policies/alpha", json={})
+    leased(units=1, start=at(30))
+    assert settled(user, large["id"])["state"] == "free"
+    for one in (large, small, last):
+        operator.post(f"/waits/{one['id']}/remove")
 
 
 def test_a_project_waits_for_so_many_things(user: httpx.Client, stranger: httpx.Client) -> None:
