@@ -54,9 +54,12 @@ _ONCE: Final = frozenset({"granted", "refused", "ended", "evicted"})
 _WORDS: Final[Mapping[EventKind, str]] = {
     "granted": "was granted", "refused": "was refused", "starts_soon": "starts in {}", "ends_soon": "ends in {}",
     "ended": "has ended", "unit_failed": "has a unit that failed", "evicted": "is ended early",
-    "maintenance": "is hit by maintenance", "approval_wanted": "waits to be approved", "free": "would fit now",
-    "announced": "",
-    "test": "is not there: a test",
+    "maintenance": "is hit by maintenance",
+}  # fmt: skip
+"""What happened to a lease."""
+_OTHER_WORDS: Final[Mapping[EventKind, str]] = {
+    "approval_wanted": "{name} of {project} waits to be approved", "free": "{name} would fit now for {project}",
+    "announced": "announced to {project}: {reason}", "test": "a test of what {project} is told",
 }  # fmt: skip
 
 
@@ -112,8 +115,9 @@ class Notification:
     @property
     def words(self) -> str:
         """What happened, in one line without anything that a mail, or a terminal, would obey."""
-        if self.kind == "announced":
-            return one_line(f"announced to {self.project}: {self.reason}")
+        if self.kind in _OTHER_WORDS:
+            said = {"name": self.name, "project": self.project, "reason": self.reason}
+            return one_line(_OTHER_WORDS[self.kind].format_map(said))
         what = _WORDS[self.kind].format(format_duration(self.before))
         return one_line(f"lease {self.name or self.lease or '-'} of {self.project} {what}")
 
@@ -274,8 +278,10 @@ def notices_of(project: str, row: Mapping[str, Any], lease: Mapping[str, Any]) -
 
 
 def _of_lease(lease: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("name", "type", "units", "start", "end")
-    return {name: lease[name] for name in names if name in lease and not isinstance(lease[name], list)}
+    found = {name: lease[name] for name in ("name", "type", "units", "start", "end") if name in lease}
+    if isinstance(found.get("units"), list):  # of one that is shown with all that is known of it
+        found["units"] = (lease["granted"] or lease["approved"] or lease["requested"])["units"]
+    return found
 
 
 def soon(rule: RuleRecord, lease: Mapping[str, Any], now: Instant) -> Iterator[Notification]:

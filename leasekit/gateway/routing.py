@@ -10,14 +10,14 @@ The function takes the :class:`Call`, the words of its path by their names, ``pa
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 import attrs
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, inspect
 
 from leasekit.core.settings import expect_one_of
 from leasekit.gateway.problems import ProblemError
@@ -128,16 +128,46 @@ def explained(part: str, text: str, found: Any, kind: type[Struct]) -> str:
         return f"{where or part}: found an unknown key {match[1]!r:.80}, {allowed}"
     if match := _MISSING.match(words):
         return f"{match[1]}: found nothing, it is needed"
-    for step in re.findall(r"\.?(\w+)|\[(\d+)\]", where):
+    choices = _choices(kind, where)
+    for name, place, of_map in re.findall(r"\.?(\w+)|\[(\d+)\]|\[(\.\.\.)\]", where):
         try:
-            found = found[step[0]] if step[0] else found[int(step[1])]
-        except (LookupError, TypeError):  # a key of a map is at `$.name[...]`
+            if of_map:  # which of a map it is msgspec does not say
+                name = next(key for key, value in found.items() if choices and value not in choices)
+                where = where.replace("[...]", f".{name}", 1)
+            found = found[name] if name else found[int(place)]
+        except (AttributeError, LookupError, StopIteration, TypeError):
             break
     if "datetime" in words or "RFC3339" in words:
         words = "expected an instant with its zone, such as 2027-03-01T08:00:00Z"
     words = words.partition(", got")[0].replace("`", "")
+    if choices:
+        words = expect_one_of(str(found), choices)
     words = _LENGTH.sub(lambda of: f"at {_BOUNDS[of[1]]} {of[2]} of them", words)
     return f"{where or part}: found {found!r:.80}, {words[:1].lower()}{words[1:]}"
+
+
+def _choices(kind: type[Struct], where: str) -> Sequence[str]:
+    """The words of which one is allowed at a path; none where it is something else."""
+    at: inspect.Type = inspect.type_info(kind)
+    for step in re.findall(r"\w+|\[\d+\]|\[\.\.\.\]", where):
+        at = _plain(at)
+        if isinstance(at, inspect.StructType):
+            at = next((field.type for field in at.fields if field.encode_name == step), inspect.AnyType())
+        elif isinstance(at, inspect.DictType):
+            at = at.value_type
+        elif isinstance(at, inspect.ListType):
+            at = at.item_type
+    at = _plain(at)
+    return [str(value) for value in at.values] if isinstance(at, inspect.LiteralType) else ()
+
+
+def _plain(kind: inspect.Type) -> inspect.Type:
+    """The type, without what is said about it, and without null."""
+    if isinstance(kind, inspect.Metadata):
+        return _plain(kind.type)
+    if isinstance(kind, inspect.UnionType):
+        return _plain(next(one for one in kind.types if not isinstance(one, inspect.NoneType)))
+    return kind
 
 
 _LENGTH: Final = re.compile(r"(?:array|object) of length ([<>])= (\d+)")

@@ -150,6 +150,10 @@ def test_only_operators_make_users(user: httpx.Client, operator: httpx.Client, a
         ({"name": "ada"}, "name: found 'ada', who is a user already"),
         ({"password": "short"}, "password: found 5 characters, expected 12 to 1,024"),
         ({"projects": {"gamma": "user"}}, "projects: found 'gamma', there are alpha, beta"),
+        (
+            {"projects": {"beta": "user", "alpha": "boss"}},
+            "projects.alpha: found 'boss', expected one of: manager, user, viewer",
+        ),
         ({"digest": "x"}, "body: found an unknown key 'digest', expected one of: name, offices, password, projects"),
     ],
 )
