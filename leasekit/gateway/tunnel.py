@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -14,7 +15,7 @@ from leasekit.gateway.callers import AUDITOR, OPERATOR, USER, VIEWER
 from leasekit.gateway.door import GUEST, forbidden
 from leasekit.gateway.events import WholeStream
 from leasekit.gateway.holders import HAND
-from leasekit.gateway.policies import admit
+from leasekit.gateway.policies import DRY_RUNS, admit
 from leasekit.gateway.problems import not_found
 from leasekit.gateway.routing import Call, unprocessable
 
@@ -48,8 +49,9 @@ async def answer_frame(call: Call, name: str, data: bytes) -> Response:
     if kind in STREAMS and (kind == "watch" or arguments.get("follow")):
         return WholeStream(_follow(actor, id_, kind, what, arguments), media_type=MEDIA_TYPE)
     key = {"key": str(request["key"])} if request.get("key") else {}
+    ask = partial(actor.request, kind, what, arguments, **{**call.signed, **key})
     try:
-        result = await actor.request(kind, what, arguments, **{**call.signed, **key})
+        result = await (call.door.unless_away(ask) if kind == "command" and what in DRY_RUNS else ask())
         return Response(pack({"id": id_, "ok": True, "result": result}), media_type=MEDIA_TYPE)
     except RefusedError as error:
         return Response(pack(_refusal(id_, error)), media_type=MEDIA_TYPE)

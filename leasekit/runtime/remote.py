@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 from collections.abc import Callable
+from http.client import UNAUTHORIZED
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -54,7 +55,8 @@ def call(
     if response.status >= 400:
         text = response.read()
         connection.close()
-        raise GatewayError(f"{url}: {_detail(response, text)}")
+        hint = f" (LEASEKIT_TOKEN, or leasekit login --url {url})" if response.status == UNAUTHORIZED else ""
+        raise GatewayError(f"{url}: {_detail(response, text)}{hint}")
     return GatewayAnswer(response, sock)
 
 

@@ -18,6 +18,7 @@ from trio.testing import MockClock
 
 from leasekit.client.shapes import CalendarView, ProblemDetails, SlotSearch
 from leasekit.config.load import load
+from leasekit.core.frames import MEDIA_TYPE, pack
 from leasekit.core.reasons import Code
 from leasekit.gateway.actors import LOOK, TIMEOUT, ActorAwayError, ActorConnection, RefusedError
 from leasekit.gateway.callers import ANYBODY
@@ -78,6 +79,11 @@ def test_every_route_says_who_is_away(away: str, tmp_path: Path) -> None:
             if away != "alpha":
                 told = client.get("/usage", params={"all": True}).json()
                 assert (told["away"], {one["actor"] for one in told["items"]}) == ([away], {"broker", "site"} - {away})
+            if away == "broker":
+                wish = {"type": "vm", "units": 1, "term": [2_000_000_000_000, 2_000_000_600_000]}
+                frame = pack({"id": 1, "kind": "command", "name": "lease.dry_run", "arguments": wish})
+                told = client.post("/control/alpha", content=frame, headers={"content-type": MEDIA_TYPE}).json()
+                assert (told["code"], told["values"]) == ("away", {"actor": away})
     assert {path for path in named if not path.startswith(NEEDS[away])} <= ASKS_BROKER
     assert away != "broker" or set(named) >= ASKS_BROKER
     assert {f"/{path.split('/')[1]}" for path in named} >= set(NEEDS[away])

@@ -87,6 +87,12 @@ def test_one_sees_the_projects_that_are_ones_own(run: CommandLine, user: str) ->
     assert run("project list", token=user) == "alpha\n"
 
 
+def test_who_shows_no_good_token_is_told_how_to_have_one(run: CommandLine) -> None:
+    """By the variable, or by logging in."""
+    told = run("lease list", token="lk_none", status=1)
+    assert told.endswith(f"or its time is over (LEASEKIT_TOKEN, or leasekit login --url {run.url})\n")
+
+
 def test_operators_set_policies(run: CommandLine, user: str) -> None:
     """With every field; a user can't, and sees that of their own project."""
     line = (
