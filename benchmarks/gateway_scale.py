@@ -1,12 +1,13 @@
 """What HTTP costs where there is much: pages of 100,000 leases that are over, 1,000 listeners, windows among 10,000
 bookings.
 
-    python benchmarks/gateway_scale.py [--json] [--quick] [--only NAME ...]
+    python benchmarks/gateway_scale.py [--json] [--quick] [--only NAME ...] [--burst EVENTS]
 
 Gateway, actors and callers are processes of their own. ``history``: a guest's store has so many leases that are over,
 copies of some that were. ``listeners``: so many connections hear events; one lease changes, and the last of them hears
-of it; then much changes at once. ``slots``: a broker has 1,000 units in 20 classes for 30 days, and so many bookings.
-``calendar``: all of these, as the project sees them, and a stranger.
+of it; then much changes at once, and the gateway grows by so much meanwhile, and in the last half of that. ``slots``: a
+broker has 1,000 units in 20 classes for 30 days, and so many bookings. ``calendar``: all of these, as the project sees
+them, and a stranger.
 """
 
 from __future__ import annotations
@@ -125,18 +126,21 @@ def listeners(count: int, changes: int, burst: int) -> list[Result]:
     with daemons(10, GATEWAY) as file, door(file) as (web, token):
         with ControlClient(control(file, "web")) as client:
             pid = int(client.query("status")["pid"])
-        took, grown, rate, lost = trio.run(_listened, web, token, control(file, "guest"), count, changes, burst, pid)
+        took, grown, late, rate, lost = trio.run(
+            _listened, web, token, control(file, "guest"), count, changes, burst, pid
+        )
     return [
         result("listeners_last_p99_ms", p99(took), "ms", MOST_MS["listeners"]),
         result("listeners_burst_rate", rate, "events/s to all", None),
         result("listeners_hung_up_on", lost, "of them", 0),
         result("listeners_growth_mb", grown, "MB", None),
+        result("listeners_growth_late_mb", late, "MB", None),
     ]
 
 
 async def _listened(
     web: Path, token: str, guest: Path, count: int, changes: int, burst: int, pid: int
-) -> tuple[list[float], float, float, int]:
+) -> tuple[list[float], float, float, float, int]:
     heard = trio.Semaphore(0)
     ready = trio.Semaphore(0)
     knocking = trio.CapacityLimiter(20)
@@ -158,11 +162,13 @@ async def _listened(
                 if told < wanted[0] <= seen:
                     told = wanted[0]
                     heard.release()
+                if changes + burst // 2 <= seen and not half:
+                    half.append(_megabytes(pid))
         lost.append(1)
         heard.release()
 
     took: list[float] = []
-    wanted, lost = [0], list[int]()
+    wanted, lost, half = [0], list[int](), list[float]()
     async with trio.open_nursery() as nursery:
         for _ in range(count):
             nursery.start_soon(listen)
@@ -184,9 +190,9 @@ async def _listened(
             for _ in range(count):
                 await heard.acquire()
             rate = burst * count / (time.perf_counter() - begin)
-        grown = _megabytes(pid) - before
+        after = _megabytes(pid)
         nursery.cancel_scope.cancel()
-    return took, grown, rate, len(lost)
+    return took, after - before, after - half[0], rate, len(lost)
 
 
 def _megabytes(pid: int) -> float:
@@ -297,6 +303,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parts = ("history", "listeners", "slots", "calendar")
     parser.add_argument("--only", action="append", choices=parts, help="only this one")
+    parser.add_argument("--burst", type=int, help="how many events are told at once to all listeners")
     options = parser.parse_args()
     part = 10 if options.quick else 1
     results: list[Result] = []
@@ -304,7 +311,7 @@ def main() -> int:
     if "history" in only:
         results += history(KEPT // part, 500 // part)
     if "listeners" in only:
-        results += listeners(LISTENERS // part, EVENTS, BURST // part)
+        results += listeners(LISTENERS // part, EVENTS, options.burst or BURST // part)
     if {"slots", "calendar"} & set(only):
         results += windows(BOOKINGS // part, 300 // part, only)
     return 0 if emit("gateway_scale", "quick" if options.quick else "full", results, options.json) else 1
