@@ -13,8 +13,8 @@ from leasekit.actors.broker.book import Book, RequestQueue
 from leasekit.actors.broker.grants import Answers, Introductions
 from leasekit.actors.broker.planner import Holds, Planner, Quotes
 from leasekit.actors.broker.requests import Admission, DryRuns
-from leasekit.actors.guest.leases import Returns
 from leasekit.actors.guest.lifecycle import Membership
+from leasekit.actors.guest.returns import Returns
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Dispatch, Kernel, command, deferred, query, takes
 from leasekit.actors.peering import ADMINISTER_TIMEOUT, Calls, Keyring, Peering

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from leasekit.actors import served
 from leasekit.actors.base import Actor
 from leasekit.actors.broker import delegations as broker_delegations
-from leasekit.actors.guest import leases as guest_leases
+from leasekit.actors.guest import returns as guest_returns
 from leasekit.actors.kernel import RESENT_AT_ONCE
 from leasekit.actors.settings import ADMINISTER, Peer
 from leasekit.actors.site import claims
@@ -313,7 +313,7 @@ def test_reports_to_one_who_does_not_listen_are_bounded(tmp_path: Path, monkeypa
 
 def test_tickets_for_leases_that_never_were_are_bounded(world: DeployedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that sends tickets without end can't fill its guest's store with what it is to give back."""
-    monkeypatch.setattr(guest_leases, "RETURNS_MAX", 5)
+    monkeypatch.setattr(guest_returns, "RETURNS_MAX", 5)
     world.lost.add(("batch", "site", "Relinquish"))
     upper, batch = world.broker("upper"), world.guest("batch")
     parent = source_of(world, "upper")

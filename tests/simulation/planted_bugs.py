@@ -30,9 +30,10 @@ from leasekit.actors.broker.grants import Answers, Grants, Lapses, LeaseViews, T
 from leasekit.actors.broker.preemption import LongestRuns, Preemption
 from leasekit.actors.broker.requests import DryRuns
 from leasekit.actors.guest.answers import BrokerAnswers, BrokerUpdates, SiteUpdates
-from leasekit.actors.guest.leases import GuestOperations, Leases, Returns
+from leasekit.actors.guest.leases import GuestOperations, Leases
 from leasekit.actors.guest.lifecycle import Endings, Membership, Predecessors, Redeems, Transitions
 from leasekit.actors.guest.requests import LeaseChanges, LeaseRequests, Slices
+from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.topologies import LeasedTopologies
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel

@@ -14,7 +14,8 @@ import pytest
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.claims import ReturnedTickets
 from leasekit.actors.guest.answers import LeaseTimeouts
-from leasekit.actors.guest.leases import GuestOperations, Returns
+from leasekit.actors.guest.leases import GuestOperations
+from leasekit.actors.guest.returns import Returns
 from leasekit.actors.kernel import Kernel
 from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars

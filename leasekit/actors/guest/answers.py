@@ -11,20 +11,22 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
-from leasekit.actors.guest.leases import CLOSE, GuestOperations, Leases, Limits, Returns
+from leasekit.actors.guest.leases import CLOSE, GuestOperations, Leases, Limits
 from leasekit.actors.guest.lifecycle import Endings, Membership, Redeems, Transitions
+from leasekit.actors.guest.returns import Returns
 from leasekit.actors.kernel import Kernel, earliest, keeps, takes
 from leasekit.actors.peering import Keyring, Peering
 from leasekit.actors.settings import ENDORSE, Peer
-from leasekit.core.claims.claim import begin_of, decode_ticket, split_tickets
+from leasekit.core.claims.claim import Claim, begin_of, decode_ticket, split_tickets
 from leasekit.core.claims.signed import CONTRACT, check_statement, decode_statement
 from leasekit.core.errors import CommandError, RemoteError, TicketError
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.leases.records import GuestLease, Held, HeldTickets
+from leasekit.core.leases.records import Asked, GuestLease, Held, HeldTickets
 from leasekit.core.properties import check_named
 from leasekit.core.protocol.messages import (
     EXTEND,
+    LIST_MAX,
     MODIFY,
     NEW,
     REPLACE,
@@ -36,6 +38,7 @@ from leasekit.core.protocol.messages import (
     comes_early,
 )
 from leasekit.core.reasons import Code, Reason, counted, mark, said
+from leasekit.core.requests import TRUE, parse_options
 from leasekit.core.time import Instant
 
 
@@ -93,16 +96,13 @@ class Tickets:
         if leaf.type != lease.type:
             raise TicketError(Code.WRONG_TYPE, f"it is for {leaf.type!r}, not {lease.type!r}")
         check_named(leaf.classes, message.properties, message.classes)
-        if asked.op != NEW and running is not None and (leaf.units > asked.units or site != lease.site):
-            raise TicketError(Code.WRONG_TERMS, f"{leaf.units} units at {site} were not asked for")
-        begin = begin_of(leaf) if asked.op == REPLACE else leaf.term.start
-        if asked.op in (REPLACE, EXTEND) and begin != asked.term.start:
-            raise TicketError(Code.WRONG_TERMS, f"its term starts at {mark(begin)}, not at {mark(asked.term.start)}")
         victims = lease.change.victims if asked.op == EXTEND else ()
         extends = message.number if asked.op == EXTEND else running.extends if running is not None else 0
         held = Held(message.ticket, leaf.digest, leaf.units, leaf.term, extends, victims)
         rest = tuple(one._replace(extends=extends) for one in self._continuations_of(lease.broker, message, held))
         last = (held, *rest)[-1].term.end
+        _check_asked(asked, leaf, last, site)
+        self._returning.check_new(lease, (held, *rest))
         if asked.op == MODIFY and lease.continuations and last != lease.continuations[0].term.start:
             raise TicketError(
                 Code.WRONG_TERMS,
@@ -168,14 +168,37 @@ class Tickets:
             )
 
     def check_contract(self, lease: GuestLease, message: LeaseUpdate) -> None:
-        """The site's signed lease must name one of the tickets in hand."""
+        """The site's signed lease must name one of the tickets in hand, and have no more units than that gives."""
         contract = check_statement(
             self._keyring.scheme, message.contract, CONTRACT, signer=self._keyring.said_by(lease.site, message.contract)
         )
         tickets = (lease.approved, lease.renewal, *lease.continuations)
-        known = {lease.tickets.before, *(held.digest for held in tickets if held is not None)}
+        known = {held.digest: held.units for held in tickets if held is not None}
+        known.setdefault(lease.tickets.before, LIST_MAX)
         if contract.subject not in known or not contract.detail.startswith(f"{lease.id} "):
             raise TicketError(Code.WRONG_CONTRACT, "the site's contract is for another claim or lease")
+        given, most = len({unit.unit for unit in message.units}), known[contract.subject]
+        if given > most:
+            raise TicketError(Code.WRONG_CONTRACT, f"the site gives {given} units, the ticket is for {most}")
+
+
+def _check_asked(asked: Asked, leaf: Claim, end: Instant, site: str) -> None:
+    """What is granted, up to ``end``, is what was asked for: as many units, no other time, and firm if that was asked.
+    Raises ``TicketError``.
+    """
+    options = parse_options(asked.properties, asked.term)
+    least = min(options.min_units, asked.units) if options.elastic else asked.units
+    if not least <= leaf.units <= asked.units or asked.site not in ("", site) or site in options.exclude_sites:
+        raise TicketError(Code.WRONG_TERMS, f"{leaf.units} units at {site} were not asked for")
+    begin = leaf.term.start if asked.op == EXTEND else begin_of(leaf)
+    if begin < asked.term.start or (asked.op in (REPLACE, EXTEND) and begin > asked.term.start):
+        raise TicketError(Code.WRONG_TERMS, f"its term starts at {mark(begin)}, not at {mark(asked.term.start)}")
+    moves = asked.op == NEW and (options.deferrable or bool(options.group))
+    latest = begin + asked.term.length if moves else asked.term.end
+    if end > latest:
+        raise TicketError(Code.WRONG_TERMS, f"its term ends at {mark(end)}, not at {mark(latest)}")
+    if asked.op == NEW and leaf.constraints.get("preemptible") == TRUE and not options.preemptible:
+        raise TicketError(Code.WRONG_TERMS, "its broker may end it early, which was not asked for")
 
 
 @attrs.define(eq=False)
@@ -195,6 +218,7 @@ class BrokerAnswers:
     ) -> None:
         """The broker grants what was asked: ``held``, and those that go on from it."""
         before, op = (lease.state, lease.pending), lease.asked.op
+        self._returns.own(lease, (held, *continuations))
         self._kernel.fire(lease, "ticket", said(f"{counted(held.units)} at {site}"))
         if before == (sm.NASCENT, sm.CLOSE_WAIT):
             lease.site = site
@@ -279,9 +303,9 @@ class BrokerUpdates:
             if self._tickets.drop_continuations(lease, message):
                 lease.reason = message.reason
             else:
-                self._answers.terminating(lease, message.reason)
+                self._answers.terminating(lease, _why(peer, message))
         elif message.status in ("refused", "closed") and settles:
-            self._answers.refused(lease, message.reason)
+            self._answers.refused(lease, _why(peer, message))
         elif message.status == "short" and lease.has_ticket:
             lease.reason = message.reason
         elif message.status == "spared" and lease.has_ticket and _is_of_one_window(lease.reason, message.reason):
@@ -324,6 +348,11 @@ class BrokerUpdates:
         return True
 
 
+def _why(peer: str, message: TicketUpdate | LeaseUpdate) -> Reason:
+    """Why a broker or site refuses or ends something: a lease says that much, even if they don't."""
+    return message.reason or Reason(Code.SAYS, peer).because(said("no reason given"))
+
+
 def _is_of_one_window(one: Reason | None, other: Reason | None) -> bool:
     return one is not None and other is not None and (one.code, one.who) == (other.code, other.who)
 
@@ -352,7 +381,7 @@ class SiteAnswers:
     def answered(self, lease: GuestLease, message: LeaseUpdate) -> None:
         """The site goes by what it was asked last, refuses it, or has taken it back."""
         if message.state == "refused":
-            self.refused(lease, message.reason)
+            self.refused(lease, _why(lease.site, message))
         elif message.state == "undone":
             self._redeems.undone(lease, message.reason)
         elif lease.can("lease"):
@@ -383,14 +412,15 @@ class SiteAnswers:
         if settles and lease.operation.op == CLOSE and lease.can("closed"):
             event = "closed"
         elif settles and lease.can("lease_refused") and not lease.is_running:
-            self.refused(lease, message.reason)
+            self.refused(lease, _why(lease.site, message))
             return
         elif lease.can("lost"):
             event = "lost"
         else:
             return
         ended = lease.ending.reason or _notice_of(message) or (lease.reason if lease.ending.at >= 0 else None)
-        self._endings.over(lease, event, ended if event == "closed" and ended else message.reason, message.receipt)
+        why = ended if event == "closed" and ended else _why(lease.site, message)
+        self._endings.over(lease, event, why, message.receipt)
 
     def not_taken(self, lease: GuestLease, code: str, reason: Reason | None) -> None:
         """The site does not take the request at all."""
@@ -449,6 +479,8 @@ class SiteUpdates:
             self._kernel.owe_no_more(lease, lease.site)
         if message.state in ("closed", "failed"):
             self._answers.over(lease, message, settles)
+        elif lease.ended >= 0:
+            return  # why it ended stands
         elif message.state == "terminating":
             suspends = lease.ending.suspends if lease.operation.op == CLOSE else message.saved >= 0
             lease.ending = lease.ending._replace(at=message.term.end, suspends=suspends)

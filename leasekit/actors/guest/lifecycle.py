@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.guest.leases import CLOSE, GuestOperations, Leases, Limits, Returns, joint, structure, with_more
+from leasekit.actors.guest.leases import CLOSE, GuestOperations, Leases, Limits, joint, structure, with_more
+from leasekit.actors.guest.returns import Returns
 from leasekit.actors.kernel import Kernel, command
 from leasekit.core.answers import GuestLeaseDetails
 from leasekit.core.errors import CommandError

@@ -22,9 +22,10 @@ from leasekit.actors.guest.answers import (
     SiteUpdates,
     Tickets,
 )
-from leasekit.actors.guest.leases import GuestOperations, Leases, Limits, Returns
+from leasekit.actors.guest.leases import GuestOperations, Leases, Limits
 from leasekit.actors.guest.lifecycle import Endings, Membership, Predecessors, Redeems, Transitions
 from leasekit.actors.guest.requests import DryRunRequests, Keepalives, LeaseChanges, LeaseRequests, Slices
+from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
 from leasekit.actors.kernel import Kernel, query
 from leasekit.actors.settings import GuestSettings, Peer

@@ -121,6 +121,7 @@ def _held(table: Timetable, start: Instant) -> dict[str, tuple[int, Instant, Ins
 STAYS: Final[Mapping[str, str]] = {
     "guilty": "as evidence",
     "booked": "claims that were replaced or ended, until the next tidying",
+    "owners": "claims of leases, some of which are forgotten",
     "changes": "what an operator has said of units",
     "kinds": "of classes that hosts are of, or were",
     "evidence": "settings bound it",
