@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import flow
 import pytest
 import size
 
@@ -70,6 +71,17 @@ def test_long_modules_give_a_reason() -> None:
         if text.count("\n") > LINES_MAX and "lines" not in _first_paragraph(text):
             unexplained.append(f"{_name(path)}: {text.count(chr(10))} lines")
     assert not unexplained, "\n" + "\n".join(unexplained)
+
+
+FILES_MAX = 40
+
+
+def test_a_plain_request_passes_through_few_files() -> None:
+    """From the command until the lease is active: who follows a request reads no file of what it has nothing to do with
+    (``python tests/flow.py`` prints them).
+    """
+    files = list(flow.trace().entered)
+    assert len(files) <= FILES_MAX, "\n" + "\n".join(files)
 
 
 USES_MAX = 5

@@ -385,7 +385,7 @@ class Actor:
         self.dispatch.refused.append(calls.refused)
         self.dispatch.connected += [self.kernel.connected, self.peering.connected, calls.connected]
         self._inputs: dict[type, Callable[[Any], None]] = {
-            Tick: self._tick,
+            Tick: self._first_tick,
             Received: self._received,
             ActionDone: self._action_done,
             TurnDone: self._turn_done,
@@ -472,13 +472,21 @@ class Actor:
     def _restore(self, tables: Mapping[str, Sequence[Row]]) -> None:
         """Take up the role's own."""
 
-    def _action_done(self, done: ActionDone) -> None:
-        """An action has ended, of an actor that begins any."""
+    def _begin(self) -> None:
+        """It is known what time it is."""
 
     # -- inputs ------------------------------------------------------------------------------------------------
 
+    def _first_tick(self, tick: Tick) -> None:
+        self._inputs[Tick] = self._tick
+        self._tick(tick)
+        self._begin()
+
     def _tick(self, tick: Tick) -> None:
         self.kernel.tick(tick.now)
+
+    def _action_done(self, done: ActionDone) -> None:
+        any(ended(done) for ended in self.dispatch.ended)
 
     def _received(self, received: Received) -> None:
         peer, message = received

@@ -15,7 +15,7 @@ is not sent again before something has changed: this actor was restarted, or its
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import pairwise
 from typing import Final, Protocol
@@ -277,9 +277,6 @@ class Issued:
     def __attrs_post_init__(self) -> None:
         self._kernel.register(Delegation, due_at=self.due_at, on_due=self.due, awaits=self.awaits, send=self.send_now)
         self._kernel.register(DelegationOverride)
-
-    def __iter__(self) -> Iterator[Delegation]:
-        return iter(self.given.values())
 
     # -- giving ------------------------------------------------------------------------------------------------
 
@@ -774,8 +771,8 @@ class Issued:
         to be used of what was taken back, or replaced by less. Of what stands for each other the most counts.
         """
         found: dict[str, Counter[bytes]] = {}
-        enough = {one.base for one in self if one.is_held and one.beyond <= self._kernel.now}
-        for one in self:
+        enough = {one.base for one in self.given.values() if one.is_held and one.beyond <= self._kernel.now}
+        for one in self.given.values():
             goes_on = one.freed > self._kernel.now and one.base not in enough
             used = one.is_used or goes_on
             if one.type == type_ and used and one.term.overlaps(term):

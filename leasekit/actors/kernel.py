@@ -28,7 +28,7 @@ from leasekit.core.properties import is_text
 from leasekit.core.protocol.messages import ErrorReply, Message
 from leasekit.core.reasons import Code, Reason, mark, said, to_text, with_article, words
 from leasekit.core.schema import COPIED, LOG, Change, Row
-from leasekit.core.steps import Action, Command, Outgoing, PeerChange, Ready, Reply
+from leasekit.core.steps import Action, ActionDone, Command, Outgoing, PeerChange, Ready, Reply
 from leasekit.core.time import INSTANT_MAX, Duration, Instant
 
 CLOCK: Final = "clock"
@@ -523,6 +523,8 @@ class Dispatch:
     """What happens, in order, when a connection to a peer comes up."""
     refused: list[Callable[[str, ErrorReply], bool]] = attrs.field(factory=list, init=False)
     """Who is told of an error that a peer sends, in order, until it was meant for one of them."""
+    ended: list[Callable[[ActionDone], object]] = attrs.field(factory=list, init=False)
+    """Who is told of an action that has ended, in order, until one says that it was its own."""
 
     def add(self, part: object) -> None:
         """Have a part's methods take what they are marked with."""

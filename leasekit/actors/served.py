@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
 from typing import Final, Generic, TypeAlias, TypeVar
 
 import attrs
@@ -25,6 +26,7 @@ from leasekit.core.properties import is_plain
 from leasekit.core.protocol.codec import encode_message
 from leasekit.core.protocol.messages import (
     LIFE,
+    UNKNOWN,
     Accepted,
     Ack,
     ClaimReport,
@@ -39,7 +41,6 @@ from leasekit.core.protocol.messages import (
     TicketUpdate,
     Truncated,
     Withhold,
-    acknowledge,
 )
 from leasekit.core.reasons import Code, Reason, words
 from leasekit.core.schema import Row
@@ -53,6 +54,17 @@ RECORD_BYTES: Final = 4096
 """What a lease takes in memory besides what its holder has said of it (``benchmarks/memory.py``: 4,456 with that)."""
 UNACKED_MAX: Final = 64
 """How many updates a lease may owe its client before new requests about it are refused."""
+
+
+def comes_early(update: int, seen: int) -> bool:
+    """Whether others that are due come before an update, where ``seen`` was the last."""
+    return update > seen + 1 and seen != UNKNOWN and update % LIFE != 1
+
+
+def acknowledge(update: TicketUpdate | LeaseUpdate) -> Ack:
+    """The acknowledgement of an update."""
+    signed = update.ticket if isinstance(update, TicketUpdate) else update.contract
+    return Ack(update.lease, update.update, sha256(signed).digest())
 
 
 ServedLease: TypeAlias = BrokerLease | SiteLease

@@ -314,6 +314,14 @@ class Reason(Struct, frozen=True, omit_defaults=True):
         return _encode(self).decode()
 
 
+def check_depth(reason: Reason | None) -> None:
+    """Raises ``ValueError`` where more reasons stand behind each other, or in one, than are taken from others."""
+    if reason is not None and reason.depth > DEPTH_MAX:
+        raise ValueError(f"found {reason.depth} reasons behind each other, allowed are at most {DEPTH_MAX}")
+    if reason is not None and reason.size > REASONS_MAX:
+        raise ValueError(f"found {reason.size} reasons in one, allowed are at most {REASONS_MAX}")
+
+
 def _fitting(causes: Sequence[Reason], depth: int, size: int) -> tuple[Reason, ...]:
     kept: list[Reason] = []
     for cause in causes[:CAUSES_MAX]:

@@ -63,6 +63,13 @@ def make_term(start: Instant, end: Instant) -> Term:
     raise ValueError(f"term [{start}, {end}) is {what}: its end must be later than its start")
 
 
+def check_term(term: Term) -> None:
+    """Raises ``ValueError`` with what was found when a term is empty, reversed or out of range."""
+    start, end = term
+    if not 0 <= start < end <= INSTANT_MAX:
+        make_term(start, end)
+
+
 def parse_duration(text: str) -> Duration:
     """Milliseconds from text such as ``90s``, ``5m``, ``12h``, ``1d``, ``1w`` or ``1h30m``.
 

@@ -7,7 +7,8 @@ from copy import deepcopy
 import pytest
 from actor_bench import Bench
 
-from leasekit.core.protocol.messages import LIFE, UNKNOWN, comes_early
+from leasekit.actors.served import comes_early
+from leasekit.core.protocol.messages import LIFE, UNKNOWN
 from leasekit.core.schema import COPIED, Change, Store
 from leasekit.core.time import MINUTE, SECOND
 from leasekit.emulation.world import Node

@@ -10,8 +10,8 @@ import pytest
 from leasekit.actors.peering import Peer
 from leasekit.actors.settings import AuthoritySettings, DelegationSpec, UnitGroup
 from leasekit.actors.site.authority import Authority
+from leasekit.actors.site.failures import FILTERS_MAX
 from leasekit.actors.site.inventory import ASKING, KEPT, SLICE, Kinds
-from leasekit.actors.site.leases import FILTERS_MAX
 from leasekit.core.claims.claim import decode_ticket, delegate
 from leasekit.core.claims.signed import UNSIGNED, UnsignedIdentity, key_tag
 from leasekit.core.filters import COMPARISONS_MAX, parse_filter

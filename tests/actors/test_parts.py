@@ -18,7 +18,7 @@ from leasekit.actors.guest.returns import Returns
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Dispatch, Kernel, command, deferred, query, takes
 from leasekit.actors.peering import ADMINISTER_TIMEOUT, Calls, Keyring, Peering
-from leasekit.actors.served import REPORTS_KEPT, Notices, Reports, Served
+from leasekit.actors.served import REPORTS_KEPT, Notices, Reports, Served, acknowledge
 from leasekit.actors.settings import ActorSettings, BrokerSettings, DelegationSpec, Peer
 from leasekit.core.claims.claim import delegate, delegate_root
 from leasekit.core.claims.signed import ED25519, ENDORSEMENT, Keypair, check_statement, endorse, key_tag
@@ -56,7 +56,6 @@ from leasekit.core.protocol.messages import (
     ReturnTicket,
     TicketUpdate,
     UnitState,
-    acknowledge,
 )
 from leasekit.core.reasons import Code, Reason, said
 from leasekit.core.requests import parse_options
@@ -455,7 +454,7 @@ def test_a_planner_asks_other_brokers_and_holds_what_its_mapper_plans(kernel: Ke
     for number, units in enumerate((1, 2)):
         planner._on_plan("web", Plan(f"q{number}", number, "hold", request.to_bytes()))
         ((peer, question),) = sent(kernel)
-        assert peer == "other" and isinstance(question, Quote) and not planner.is_due()
+        assert peer == "other" and isinstance(question, Quote) and not planner.ready
         assert planner.refused("other", ErrorReply(question.query, question.number, Reason("busy", detail="not now")))
         call = planner.next_call(snapshot=False)
         assert call is not None and call() == [] and planner.in_turn is not None

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from leasekit.actors.broker.book import Book, RequestQueue
-from leasekit.actors.broker.claims import GrantedClaims, ReportsOfSites, ReturnedTickets, Statements
+from leasekit.actors.broker.claims import GrantedClaims, Lapses, ReportsOfSites, ReturnedTickets, Statements
 from leasekit.actors.broker.delegations import (
     ReleasedSources,
     SourceDependents,
@@ -21,7 +21,6 @@ from leasekit.actors.broker.grants import (
     Grants,
     HeldParts,
     Introductions,
-    Lapses,
     LeaseTerms,
     LeaseViews,
     TicketCutter,
@@ -241,7 +240,7 @@ class Delegations(Parts):
     def give(self) -> Delegation:
         """What is to be given is given, and ``low`` has it."""
         self.subdelegation.begin()
-        (record,) = self.issued
+        (record,) = self.issued.given.values()
         self.issued._on_offer_answer("low", OfferAnswer(record.id, record.number, None))
         return record
 

@@ -174,8 +174,10 @@ def test_limits_follow_from_the_state_of_a_lease() -> None:
     """
     kernel = Kernel(ActorSettings())
     settings = GuestSettings(leave_time=MINUTE, redeem_lead=2 * MINUTE)
-    slices = {"s": Slice("s")}
-    limits = Limits(kernel, settings, slices, lambda lease: False)
+    records = Leases(kernel, keep_closed=True)
+    slices = records.slices
+    slices["s"] = Slice("s")
+    limits = Limits(kernel, settings, records, lambda part: False, lambda lease: False)
     held = Held(b"ticket", b"d" * 32, 2, TERM)
     runs = lease(1, state=sm.ACTIVE, tickets=HeldTickets(held), given=GIVEN)
     assert limits.of(runs) == TERM.end - MINUTE
@@ -206,7 +208,7 @@ class Guest:
         self.tickets = Tickets(self.keyring, sites, self.returns)
         self.operations = GuestOperations(kernel, self.records, self.returns)
         self.membership = Membership(kernel, self.records.by_id)
-        self.limits = Limits(kernel, self.settings, self.records.slices, lambda lease: False)
+        self.limits = Limits(kernel, self.settings, self.records, lambda part: False, lambda lease: False)
         self.endings = Endings(kernel, self.records, self.operations, self.returns, self.membership)
         self.membership.all_left.append(self.endings.all_left)
         self.advanced: list[str] = []

@@ -20,7 +20,7 @@ from leasekit.actors.site.claims import (
     SiteClaims,
     SiteDelegations,
 )
-from leasekit.actors.site.failures import Assignment, Replacements, SiteOutages, UnitCommands, UnitEnds, UnitFailures
+from leasekit.actors.site.failures import Assignment, Replacements, SiteOutages, UnitEnds, UnitFailures
 from leasekit.actors.site.inventory import Inventory, SiteSaved
 from leasekit.actors.site.leases import (
     GROW,
@@ -32,9 +32,9 @@ from leasekit.actors.site.leases import (
     LeaseTimes,
     LeaseUpdates,
     SiteLeases,
+    UnitPlans,
     demand_of,
 )
-from leasekit.actors.site.plans import UnitPlans
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
@@ -47,7 +47,7 @@ from leasekit.actors.site.redeems import (
     TicketAdmission,
     TicketChecks,
 )
-from leasekit.actors.site.unit_changes import Maintenance
+from leasekit.actors.site.unit_changes import Maintenance, UnitCommands
 from leasekit.actors.site.units import Units
 from leasekit.core.claims.claim import Ticket, delegate, delegate_root
 from leasekit.core.claims.signed import ED25519, RELINQUISHMENT, TRUNCATION, Keypair, key_tag, state
@@ -98,7 +98,7 @@ def units_of(kernel: Kernel, begun: list[tuple[str, str]]) -> tuple[Inventory, U
         unit.action = number or kernel.next("action")
         begun.append((unit.id, op))
 
-    return inventory, Units(kernel, inventory, 3, act, lambda unit: False)
+    return inventory, Units(kernel, inventory, 3, act)
 
 
 def test_units_tell_what_becomes_of_them() -> None:
@@ -107,7 +107,7 @@ def test_units_tell_what_becomes_of_them() -> None:
     begun: list[tuple[str, str]] = []
     _, units = units_of(kernel, begun)
     moved: list[tuple[str, str]] = []
-    units.moved.append(lambda unit, event, before, why, done: moved.append((before, event)))
+    units.moved.append((lambda unit, event, before, why, done: moved.append((before, event)), ()))
     units.give(units["a"], "lease", b"")
     assert (begun, moved, units.holding) == ([("a", "setup")], [(au.FREE, "setup")], {"lease": 1})
     assert units.retire("b", said("broken")).state == au.OUT
@@ -171,9 +171,7 @@ class Site:
         self.served: Served[SiteLease] = Served(kernel, keyring)
         inventory, known = Inventory(settings.inventory), self.served.leases
         saved = SiteSaved(kernel, keyring, known, inventory, settings)
-        self.units = units = Units(
-            kernel, inventory, settings.failures_max, saved.begin, lambda unit: self.outages.waits(unit)
-        )
+        self.units = units = Units(kernel, inventory, settings.failures_max, saved.begin)
         self.demands = demands = DemandQueue(known, watches=False)
         self.calendars = calendars = Calendars(kernel, units, demands.mark_dirty)
         self.claims = claims = SiteClaims(kernel, keyring, known, settings)
@@ -193,7 +191,8 @@ class Site:
         self.ends = ends = LeaseEnds(kernel, leases, units, saved)
         LeaseTimes(kernel, self.served, demands, leases, ends)
         self.outages = SiteOutages("site", kernel, demands, units, updates)
-        units.moved.append(self.outages.unit_moved)
+        units.held_up.append(self.outages.waits)
+        units.moved.append((self.outages.unit_moved, ()))
         leases.settled.append(self.outages.lease_settled)
         replacements = Replacements(kernel, leases, demands, updates, settings)
         self.failures = failures = UnitFailures(leases, units, calendars, self.outages, replacements)
@@ -329,7 +328,7 @@ def test_operators_take_units_out_of_service() -> None:
 def test_maintenance_ends_leases_and_is_told_to_brokers() -> None:
     """A window that closes leases gives them notice; brokers hear how much of their share is missing."""
     site = Site(delegations=(DelegationSpec(broker="hub", type="vm", units=2),))
-    assert site.delegations.begin() and not site.delegations.begin()
+    site.delegations.begin()
     lease = site.active(ticket(), "a", "b")
     window = {"units": ["a"], "start": HOUR + 5, "end": 2 * HOUR, "close": True}
     made = site.maintenance._add(AddMaintenance(**window))

@@ -10,6 +10,7 @@ from deployed_world import CHAIN, DeployedWorld
 
 from leasekit.actors.base import Actor
 from leasekit.actors.guest.service_manager import ServiceManager
+from leasekit.actors.served import acknowledge
 from leasekit.core.leases.records import GuestLease
 from leasekit.core.mappers import Go, LeaseView, Preempt
 from leasekit.core.protocol.messages import (
@@ -19,7 +20,6 @@ from leasekit.core.protocol.messages import (
     Redeem,
     RequestTicket,
     TicketUpdate,
-    acknowledge,
 )
 from leasekit.core.reasons import Reason
 from leasekit.core.steps import Connected, TurnDone

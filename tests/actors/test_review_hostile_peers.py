@@ -14,6 +14,7 @@ from leasekit.actors.base import Actor
 from leasekit.actors.broker import delegations as broker_delegations
 from leasekit.actors.guest import returns as guest_returns
 from leasekit.actors.kernel import RESENT_AT_ONCE
+from leasekit.actors.served import acknowledge
 from leasekit.actors.settings import ADMINISTER, Peer
 from leasekit.actors.site import claims
 from leasekit.core.claims.claim import Ticket, decode_ticket, delegate, delegate_root
@@ -38,7 +39,6 @@ from leasekit.core.protocol.messages import (
     TicketUpdate,
     Truncated,
     Withhold,
-    acknowledge,
 )
 from leasekit.core.reasons import Code, Reason
 from leasekit.core.steps import Connected

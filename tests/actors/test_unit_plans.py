@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from deployed_world import DeployedWorld
 
-from leasekit.actors.site.plans import AHEAD
+from leasekit.actors.site.leases import AHEAD
 from leasekit.config.load import load
 from leasekit.core.reasons import read, words
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Instant, Term

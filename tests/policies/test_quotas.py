@@ -15,8 +15,8 @@ from leasekit.core.mappers import BrokerDecision, Defer, Grant, GrantGroup, Pend
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import HOUR, WEEK, Term
 from leasekit.policies.broker.fcfs import Fcfs, FcfsSettings
-from leasekit.policies.broker.quotas import Quotas, QuotaSettings
-from leasekit.policies.broker.turn import GrantedToo
+from leasekit.policies.broker.quotas import QuotaSettings
+from leasekit.policies.broker.turn import GrantedToo, Quotas
 from leasekit.policies.broker.waiting import Backfill, BackfillSettings
 
 

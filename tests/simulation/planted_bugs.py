@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from leasekit.actors.broker.book import Book
-from leasekit.actors.broker.claims import GrantedClaims, ReturnedTickets
+from leasekit.actors.broker.claims import GrantedClaims, Lapses, LongestRuns, ReturnedTickets
 from leasekit.actors.broker.delegations import TakenDelegations, Withholding
-from leasekit.actors.broker.grants import Answers, Grants, Lapses, LeaseViews, TicketCutter
-from leasekit.actors.broker.preemption import LongestRuns, Preemption
+from leasekit.actors.broker.grants import Answers, Grants, LeaseViews, TicketCutter
+from leasekit.actors.broker.preemption import Preemption
 from leasekit.actors.broker.requests import DryRuns
 from leasekit.actors.guest.answers import BrokerAnswers, BrokerUpdates, SiteUpdates
 from leasekit.actors.guest.leases import GuestOperations, Leases
@@ -43,8 +43,7 @@ from leasekit.actors.site.calendars import Calendars
 from leasekit.actors.site.claims import SiteClaims, SiteDelegations
 from leasekit.actors.site.failures import Assignment, SiteOutages
 from leasekit.actors.site.inventory import SiteSaved
-from leasekit.actors.site.leases import SiteLeases
-from leasekit.actors.site.plans import UnitPlans
+from leasekit.actors.site.leases import SiteLeases, UnitPlans
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,

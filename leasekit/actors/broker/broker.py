@@ -19,7 +19,15 @@ from msgspec.structs import replace
 
 from leasekit.actors.base import Carriers, MapperTurns, Server, is_inline, plans_apart
 from leasekit.actors.broker.book import Book, EndedBook, RequestQueue, UsageBook
-from leasekit.actors.broker.claims import BookedTimes, GrantedClaims, ReportsOfSites, ReturnedTickets, Statements
+from leasekit.actors.broker.claims import (
+    BookedTimes,
+    GrantedClaims,
+    Lapses,
+    LongestRuns,
+    ReportsOfSites,
+    ReturnedTickets,
+    Statements,
+)
 from leasekit.actors.broker.delegations import (
     LargestPieces,
     ReleasedSources,
@@ -36,13 +44,12 @@ from leasekit.actors.broker.grants import (
     Grants,
     HeldParts,
     Introductions,
-    Lapses,
     LeaseTerms,
     LeaseViews,
     TicketCutter,
 )
 from leasekit.actors.broker.planner import Holds, Planner, Quotes
-from leasekit.actors.broker.preemption import LongestRuns, Market, Preemption, Promises
+from leasekit.actors.broker.preemption import Market, Preemption, Promises
 from leasekit.actors.broker.requests import GRANTED, Admission, DryRuns, Refusals, Requests
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel, deferred, keeps, query
@@ -69,7 +76,7 @@ from leasekit.core.properties import needs_of
 from leasekit.core.protocol.messages import DryRun, DryRunAnswer, Message, RequestTicket
 from leasekit.core.reasons import Code, of_mapper, view
 from leasekit.core.schema import Row
-from leasekit.core.steps import Command, Reply, Tick, Turn, TurnDone
+from leasekit.core.steps import Command, Reply, Turn, TurnDone
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import ClassedTimetable
 
@@ -323,7 +330,7 @@ class BrokerTurns:
 
     def at(self) -> Instant | None:
         """See :class:`Turning`."""
-        if (self._planner.is_due() and self._may_plan()) or (self._dry_runs.is_due() and self._may_decide()):
+        if (self._planner.ready and self._may_plan()) or (self._dry_runs.is_due() and self._may_decide()):
             return self._cycles.due_at(None, asked=True)
         return self._cycles.due_at(self._turns.wake) if self._may_decide() else None
 
@@ -357,7 +364,9 @@ class BrokerTurns:
         return None if call is None else self._turns.begin(call)
 
     def _planned(self) -> Turn | None:
-        call = self._planner.next_call(snapshot=not is_inline(self.mapper)) if self._may_plan() else None
+        if not self._planner.ready or not self._may_plan():
+            return None
+        call = self._planner.next_call(snapshot=not is_inline(self.mapper))
         if call is None:
             return None
         turn = self._turns.beside(call)
@@ -413,7 +422,7 @@ class Broker(Server[BrokerLease]):
         preemption = Preemption(self.kernel, self.granted, statements, self.notices, self.answers)
         clocks = (
             Lapses(self.kernel, self.granted, statements, self.notices),
-            LongestRuns(self.kernel, preemption, self.settings.max_run),
+            LongestRuns(self.kernel, preemption.end_at, self.settings.max_run),
         )
         LeaseTerms(self.kernel, self.served, self.granted, self.answers, clocks)
 
@@ -471,8 +480,7 @@ class Broker(Server[BrokerLease]):
         """What it has delegated."""
         return self.subdelegation.issued
 
-    def _tick(self, tick: Tick) -> None:
-        super()._tick(tick)
+    def _begin(self) -> None:
         self.subdelegation.begin()
 
     def _refuse_message(self, peer: str, message: Message, error: RemoteError) -> None:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
-from typing import Final
+from typing import Final, Protocol
 
 import attrs
 
 from leasekit.actors.broker.book import Book, EndedBook, RequestQueue, UsageBook
 from leasekit.actors.kernel import Kernel, keeps, takes
 from leasekit.actors.peering import Keyring
-from leasekit.actors.served import Reports, Served
+from leasekit.actors.served import Notices, Reports, Served
 from leasekit.actors.settings import DELEGATE
 from leasekit.core.claims.claim import READY_AT, REDEEM_BY, REPLACES, SAVING, UNUSED_UNTIL, EarlyTerms, Ticket, delegate
 from leasekit.core.claims.signed import RECEIPT, TRUNCATION, Signer, Statement, check_statement, decode_statement, state
@@ -636,3 +637,80 @@ class BookedTimes:
         if lease.claims and lease.ended < 0:
             after = self._places[lease.id] = (lease.claims[0].term.start, lease.claims[-1].term.end, lease.id)
             insort(self._order, after)
+
+
+class LeaseClock(Protocol):
+    """Something that time does to leases with claims."""
+
+    def due_at(self, lease: BrokerLease) -> Instant | None:
+        """When that is next."""
+
+    def due(self, lease: BrokerLease) -> None:
+        """Do it, if it is due."""
+
+
+@attrs.define(eq=False)
+class Lapses:
+    """Tickets that nobody redeems in time: their sites are asked, whose receipts free the units."""
+
+    _kernel: Kernel
+    _granted: GrantedClaims
+    _statements: Statements
+    _notices: Notices
+
+    def due_at(self, lease: BrokerLease) -> Instant | None:
+        """When the next claim of a lease may have lapsed, by any clock that is obeyed."""
+        grace = 2 * self._kernel.settings.clock_skew
+        ends = (claim.redeem_by + grace for claim in lease.claims if 0 <= claim.redeem_by < claim.until - grace)
+        return min((at for at in ends if at > lease.looked), default=None)
+
+    def due(self, lease: BrokerLease) -> None:
+        """Ask whether the claims that are due were redeemed; those whose sites can't be asked stay booked."""
+        while (at := self.due_at(lease)) is not None and at <= self._kernel.now:
+            lease.looked = at
+            for claim in lease.claims:
+                if claim.redeem_by + 2 * self._kernel.settings.clock_skew == at:
+                    with suppress(CommandError):
+                        site, message = self._statements.lapsed(lease, claim)
+                        self._notices.owe(f"lapse:{lease.id}#{claim.key}", site, message, claim.term.end)
+            self._kernel.touch(lease)
+
+
+TOLD_AGAIN: Final[Duration] = MINUTE
+"""After so long it is tried again to end a lease early whose site is no peer, and can't be told: it may come back."""
+
+
+@attrs.define(eq=False)
+class LongestRuns:
+    """Preemptible leases that have run for as long as they may: as they say, and no longer than ``max_run`` (0: there
+    is no limit).
+    """
+
+    _kernel: Kernel
+    _end: Callable[[BrokerLease, Instant, Reason], None]
+    """Ends one early; raises ``CommandError`` where a site can't be told."""
+    _max_run: Duration
+
+    def due_at(self, lease: BrokerLease) -> Instant | None:
+        """When such a lease is to hear that it ends."""
+        last = lease.claims[-1]
+        longest = min(filter(None, (lease.terms.max_run, self._max_run)), default=0)
+        if not longest or not last.preemptible or lease.is_noticed:
+            return None
+        end = lease.terms.since + longest
+        return max(end - lease.terms.notice, lease.told_again) if end < last.until else None
+
+    def due(self, lease: BrokerLease) -> None:
+        """End it, if its time has come."""
+        due = self.due_at(lease)
+        if due is None or due > self._kernel.now:
+            return
+        at = max(due, self._kernel.now) + lease.terms.notice
+        why = Reason(Code.MAX_RUN, at=at)
+        try:
+            self._end(lease, at, why)
+        except CommandError as error:
+            if lease.told_again < 0:
+                self._kernel.complain(f"a lease has run for as long as it may, and goes on until that is told: {error}")
+            lease.told_again = self._kernel.now + TOLD_AGAIN
+        self._kernel.touch(lease)

@@ -55,7 +55,6 @@ def _key(id_: str) -> str:
     return f"given {id_}"
 
 
-@keeps(volatile="_begun")
 @attrs.define(eq=False, slots=False)
 class Subdelegation(Issuer):
     """What the settings say is given of what is in ``book``: the issuer of :attr:`issued`. Whether there is as much as
@@ -67,7 +66,6 @@ class Subdelegation(Issuer):
     _book: Book
     _notices: Notices
     _settings: BrokerSettings
-    _begun: bool = attrs.field(default=False, init=False)
     freed: list[Callable[[str], None]] = attrs.field(factory=list, init=False)
     """Told of what source something that was given ends early."""
 
@@ -76,9 +74,7 @@ class Subdelegation(Issuer):
 
     def begin(self) -> None:
         """It is known what time it is: what the settings say is given, for the first time or again."""
-        if not self._begun:
-            self._begun = True
-            self.issued.give(again=True)
+        self.issued.give(again=True)
 
     def delegation_specs(self) -> Sequence[DelegationSpec]:
         """What the settings say is to be given."""
@@ -201,7 +197,7 @@ class Subdelegation(Issuer):
     def restore(self, rows: Collection[Row], overrides: Collection[Row]) -> None:
         """Take up what a store kept, and reserve it in what was taken up of the book."""
         self.issued.restore(rows, overrides)
-        for given in self.issued:
+        for given in self.issued.given.values():
             table = self._book.table_or_none(given.source)
             if table is not None and not given.has_ended:  # one that was refused until its site knows: freed
                 table.reserve(_key(given.id), decode_ticket(given.ticket).leaf.capacities, given.term, force=True)
@@ -219,22 +215,17 @@ class SourceDependents:
     _granted: GrantedClaims
     _issued: Issued
 
-    def check_own(self, parts: Sequence[tuple[Delegation, Term]], grant: Grant, units_of_grant: Counts) -> None:
-        """Where a chain has less than is in use, a modify that takes nothing more fits in; but of each claim no more
-        can be cut than it has. Raises ``CommandError``.
+    def check_own(self, source: Delegation, term: Term, class_: bytes, grant: Grant, units: Counts) -> None:
+        """Where a chain has less of a class than is in use, a modify that takes nothing more fits in; but of each claim
+        no more can be cut than it has. Raises ``CommandError``.
         """
-        for source, term in parts:
-            lacking = self._book.table(source.id).lacking(term)
-            for class_, _ in lacking:
-                used = Profile()
-                for units, start, end in self._cut_from(source, but=grant.lease):
-                    if start < end:
-                        used.add(start, end, count_of(units, class_))
-                most = count_of(self._book.ticket(source.id).leaf.capacities, class_) - count_of(units_of_grant, class_)
-                if used.first_at_least(term.start, most + 1) < term.end:
-                    raise CommandError(
-                        f"{source.id} has {source.units} units, and more are in use of what was there before"
-                    )
+        used = Profile()
+        for cut, start, end in self._cut_from(source, but=grant.lease):
+            if start < end:
+                used.add(start, end, count_of(cut, class_))
+        most = count_of(self._book.ticket(source.id).leaf.capacities, class_) - count_of(units, class_)
+        if used.first_at_least(term.start, most + 1) < term.end:
+            raise CommandError(f"{source.id} has {source.units} units, and more are in use of what was there before")
 
     def _cut_from(self, source: Delegation, *, but: str) -> Iterator[tuple[Counts, Instant, Instant]]:
         """What is cut from a delegation, but for the lease ``but``: units, from when, until when they are booked."""
@@ -246,7 +237,7 @@ class SourceDependents:
             for old, new in pairwise(claims):
                 if old.held and old.source == source.id:
                     yield from ((units, *term) for _, units, term in rest_of(old, new))
-        for given in self._issued:
+        for given in self._issued.given.values():
             if given.source == source.id:
                 units = decode_ticket(given.ticket).leaf.weights
                 yield units, given.term.start, given.term.end if given.freed < 0 else given.freed
@@ -255,7 +246,7 @@ class SourceDependents:
         """When the last thing ends that was cut from ``source`` and may go on, or may be cut yet: 0 if nothing is."""
         claims = [c for lease in self._granted.leases.values() for c in lease.claims if c.source == source.id]
         ends = [c.booked_until for c in claims if source.taken_back.at < 0 or c.term.start < source.taken_back.at]
-        given = [one for one in self._issued if one.source == source.id and not one.has_ended]
+        given = [one for one in self._issued.given.values() if one.source == source.id and not one.has_ended]
         ends += [one.term.end if one.freed < 0 else one.freed for one in given]
         last = max((end for end in (*ends, source.grants_until) if end > self._kernel.now), default=0)
         deadline = source.taken_back.deadline
@@ -272,7 +263,7 @@ class SourceDependents:
 
     def _stop_granting(self, source: Delegation) -> None:
         """What was cut from ``source`` and has not begun by then is off; its own holders are told."""
-        for record in list(self._issued):
+        for record in list(self._issued.given.values()):
             if record.source == source.id and record.can("reclaim"):
                 self._issued.give_again(record)
                 at, deadline, _ = source.taken_back
@@ -564,7 +555,7 @@ class Withholding:
         for one in (*later, *([] if known is None else [known])):
             self._book.withhold(source, one, -1)
         sources = {one.id for one in chain}
-        holders = [d for d in self._issued if d.source in sources and d.can_grant(self._kernel.now)]
+        holders = [d for d in self._issued.given.values() if d.source in sources and d.can_grant(self._kernel.now)]
         rest = Term(max(message.term.start, min(self._kernel.now, message.term.end - 1)), message.term.end)
         told: dict[str, list[tuple[bytes, int]]] = {}
         for class_, units in window.of(self._book.ticket(source.id).leaf):
@@ -639,7 +630,7 @@ class LargestPieces:
         ):
             return
         self._book.note_news()
-        for record in self._issued:
+        for record in self._issued.given.values():
             if self._book.base(record.source) == source.base and record.can_grant(self._kernel.now):
                 passed = replace(message, delegation=record.id, number=self._kernel.next("serial"))
                 self._kernel.send(record.peer, passed)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Protocol, overload
+from typing import overload
 
 import attrs
 
 from leasekit.actors.broker.book import Book, RequestQueue, rest_keys
 from leasekit.actors.broker.claims import (
     GrantedClaims,
+    LeaseClock,
     Statements,
     booked_until,
     concerned,
@@ -187,43 +188,6 @@ class Answers:
             if have < count or not count:
                 why = Reason(Code.GROUP_INCOMPLETE, what=lease.group, units=have, of=count or -1)
         self.reject(lease, why, event="expire")
-
-
-@attrs.define(eq=False)
-class Lapses:
-    """Tickets that nobody redeems in time: their sites are asked, whose receipts free the units."""
-
-    _kernel: Kernel
-    _granted: GrantedClaims
-    _statements: Statements
-    _notices: Notices
-
-    def due_at(self, lease: BrokerLease) -> Instant | None:
-        """When the next claim of a lease may have lapsed, by any clock that is obeyed."""
-        grace = 2 * self._kernel.settings.clock_skew
-        ends = (claim.redeem_by + grace for claim in lease.claims if 0 <= claim.redeem_by < claim.until - grace)
-        return min((at for at in ends if at > lease.looked), default=None)
-
-    def due(self, lease: BrokerLease) -> None:
-        """Ask whether the claims that are due were redeemed; those whose sites can't be asked stay booked."""
-        while (at := self.due_at(lease)) is not None and at <= self._kernel.now:
-            lease.looked = at
-            for claim in lease.claims:
-                if claim.redeem_by + 2 * self._kernel.settings.clock_skew == at:
-                    with suppress(CommandError):
-                        site, message = self._statements.lapsed(lease, claim)
-                        self._notices.owe(f"lapse:{lease.id}#{claim.key}", site, message, claim.term.end)
-            self._kernel.touch(lease)
-
-
-class LeaseClock(Protocol):
-    """Something that time does to leases with claims."""
-
-    def due_at(self, lease: BrokerLease) -> Instant | None:
-        """When that is next."""
-
-    def due(self, lease: BrokerLease) -> None:
-        """Do it, if it is due."""
 
 
 @attrs.define(eq=False)
@@ -500,7 +464,9 @@ class GrantChecks:
 
     def check_own(self, grant: Grant, portion: Portion) -> None:
         """Raises ``CommandError`` if more of a delegation is in use than it has, and this is too much then."""
-        self._dependents.check_own(self._book.cover(grant.source, grant.booked), grant, portion.weights)
+        for source, term in self._book.cover(grant.source, grant.booked):
+            for class_, _ in self._book.table(source.id).lacking(term):
+                self._dependents.check_own(source, term, class_, grant, portion.weights)
 
     def check(self, lease: BrokerLease, options: Options, grant: Grant) -> None:
         """Raises ``CommandError`` if ``grant`` can't be carried out, units apart."""

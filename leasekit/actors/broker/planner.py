@@ -406,7 +406,7 @@ class _Planning:
     timer: Instant | None = None
 
 
-@keeps(volatile="plannings in_turn _ready _turns")
+@keeps(volatile="plannings in_turn ready _turns")
 @attrs.define(eq=False, slots=False)
 class Planner:
     """The requests for topologies that wait for a broker. ``plan`` is its mapper's, if that plans any."""
@@ -419,7 +419,8 @@ class Planner:
     plannings: dict[str, _Planning] = attrs.field(factory=dict, init=False)
     in_turn: _Planning | None = attrs.field(default=None, init=False)
     """The request that the mapper plans now."""
-    _ready: list[_Planning] = attrs.field(factory=list, init=False)
+    ready: list[_Planning] = attrs.field(factory=list, init=False)
+    """The requests that wait for the mapper."""
     _turns: list[str] = attrs.field(factory=list, init=False)
     """The peers that had turns and have more requests, the last one at the end."""
 
@@ -474,7 +475,7 @@ class Planner:
             planning.until = self._quotes.answer_by()
             self._kernel.schedule(planning, planning.until)
         else:
-            self._ready.append(planning)
+            self.ready.append(planning)
 
     # -- quotes ------------------------------------------------------------------------------------------------
 
@@ -489,7 +490,7 @@ class Planner:
                 planning.offers[f"{peer}{REMOTE}{offer.source}"] = offer
         if not planning.waiting:
             self._kernel.schedule(planning, None)
-            self._ready.append(planning)
+            self.ready.append(planning)
 
     def refused(self, peer: str, message: ErrorReply) -> bool:
         """A broker that refuses to quote, or to hold, has answered."""
@@ -504,23 +505,19 @@ class Planner:
 
     # -- the mapper's turn -------------------------------------------------------------------------------------
 
-    def is_due(self) -> bool:
-        """Whether a request waits for the mapper."""
-        return bool(self._ready)
-
     def next_call(self, *, snapshot: bool) -> Callable[[], Any] | None:
         """What has the mapper plan the next request: of the peer that has not had a turn for the longest time."""
-        for gone in [one for one in self._ready if one.peer not in self._keyring.peers]:
-            self._ready.remove(gone)
+        for gone in [one for one in self.ready if one.peer not in self._keyring.peers]:
+            self.ready.remove(gone)
             self._end(gone)
-        if not self._ready:
+        if not self.ready:
             return None
         plan = self._plan
         assert plan is not None, "no request is taken without"
         self.in_turn = planning = min(
-            self._ready, key=lambda one: self._turns.index(one.peer) if one.peer in self._turns else -1
+            self.ready, key=lambda one: self._turns.index(one.peer) if one.peer in self._turns else -1
         )
-        self._ready.remove(planning)
+        self.ready.remove(planning)
         self._turns = [*(peer for peer in self._turns if peer != planning.peer), planning.peer]
         types = {site.type for site in planning.request.sites}
         sources = self._quotes.offered(types, snapshot=snapshot)
@@ -707,4 +704,4 @@ class Planner:
             self._give_up(record, Reason(Code.SILENT, silent))
         elif record.waiting:
             record.waiting.clear()  # who has not answered is left out
-            self._ready.append(record)
+            self.ready.append(record)

@@ -28,7 +28,7 @@ from leasekit.core.mappers import Grant, Preempt, Price
 from leasekit.core.protocol.messages import NEW, Truncated
 from leasekit.core.reasons import Code, Reason, clip, mark, of_mapper
 from leasekit.core.requests import REQUEUE, Options, parse_options
-from leasekit.core.time import INSTANT_MAX, MINUTE, SECOND, Duration, Instant, Term
+from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant, Term
 from leasekit.core.timetable import Shortfall
 
 HAND_OVER: Final[Duration] = 10 * SECOND
@@ -58,7 +58,7 @@ class Preemption:
         if not lease.is_ticketed:
             self._answers.reject(lease, why)
         elif lease.claims[-1].preemptible:
-            self.end(lease, at, why, self.told(lease, at, why))
+            self.end_at(lease, at, why)
         else:
             raise CommandError(
                 f"lease {lease.id} is firm: its broker can't end it. Its site can: `leasekit site evict {lease.id}`"
@@ -96,6 +96,10 @@ class Preemption:
         going_on = [claim for claim in lease.claims if claim.booked_until > at]
         return [(claim, *self._statements.truncated(lease, claim, at, saving, reason)) for claim in going_on]
 
+    def end_at(self, lease: BrokerLease, at: Instant, why: Reason) -> None:
+        """End a preemptible lease at ``at``. Raises ``CommandError``, with nothing changed."""
+        self.end(lease, at, why, self.told(lease, at, why))
+
     def end(
         self, lease: BrokerLease, at: Instant, reason: Reason, told: Iterable[Told], *, suspend: bool = False
     ) -> None:
@@ -108,45 +112,6 @@ class Preemption:
             self._notices.owe(f"{TRUNCATE}{lease.id}#{claim.key}", site, message, claim.term.end)
         by = Reason(Code.ENDED_BY, self._granted.name)
         self._granted.notice(lease, lease.claims[-1], at, by.because(reason))
-
-
-TOLD_AGAIN: Final[Duration] = MINUTE
-"""After so long it is tried again to end a lease early whose site is no peer, and can't be told: it may come back."""
-
-
-@attrs.define(eq=False)
-class LongestRuns:
-    """Preemptible leases that have run for as long as they may: as they say, and no longer than ``max_run`` (0: there
-    is no limit).
-    """
-
-    _kernel: Kernel
-    _preemption: Preemption
-    _max_run: Duration
-
-    def due_at(self, lease: BrokerLease) -> Instant | None:
-        """When such a lease is to hear that it ends."""
-        last = lease.claims[-1]
-        longest = min(filter(None, (lease.terms.max_run, self._max_run)), default=0)
-        if not longest or not last.preemptible or lease.is_noticed:
-            return None
-        end = lease.terms.since + longest
-        return max(end - lease.terms.notice, lease.told_again) if end < last.until else None
-
-    def due(self, lease: BrokerLease) -> None:
-        """End it, if its time has come."""
-        due = self.due_at(lease)
-        if due is None or due > self._kernel.now:
-            return
-        at = max(due, self._kernel.now) + lease.terms.notice
-        why = Reason(Code.MAX_RUN, at=at)
-        try:
-            self._preemption.end(lease, at, why, self._preemption.told(lease, at, why))
-        except CommandError as error:
-            if lease.told_again < 0:
-                self._kernel.complain(f"a lease has run for as long as it may, and goes on until that is told: {error}")
-            lease.told_again = self._kernel.now + TOLD_AGAIN
-        self._kernel.touch(lease)
 
 
 @keeps(volatile="_prices")

@@ -23,6 +23,7 @@ from leasekit.actors.settings import REQUEST, BrokerSettings
 from leasekit.core.accounts import BID, NOT_TAKEN
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
+from leasekit.core.leases.plans import HOLD
 from leasekit.core.leases.records import Asked, BrokerLease, Delegation, Granted, WaitsForMapper
 from leasekit.core.mappers import BrokerCycle, BrokerMapper, Defer, Grant, Reject, Wake
 from leasekit.core.properties import CORE, Counts, Properties, Vector, written
@@ -255,7 +256,7 @@ class Requests:
             options = parse_options(message.properties, message.term)
         except CommandError as error:
             raise RemoteError(Code.BAD_PROPERTIES, str(error)) from error
-        hold = self._held.holds.for_request(peer, message)
+        hold = self._held.holds.for_request(peer, message) if HOLD in message.properties else None
         self._admission.admit(peer, message, options)
         asked = Asked(message.op, message.units, message.term, message.site, message.properties)
         if message.op == NEW:

@@ -16,6 +16,7 @@ from leasekit.actors.guest.lifecycle import Endings, Membership, Redeems, Transi
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.kernel import Kernel, earliest, keeps, takes
 from leasekit.actors.peering import Keyring, Peering
+from leasekit.actors.served import acknowledge, comes_early
 from leasekit.actors.settings import ENDORSE, Peer
 from leasekit.core.claims.claim import Claim, begin_of, decode_ticket, split_tickets
 from leasekit.core.claims.signed import CONTRACT, check_statement, decode_statement
@@ -34,8 +35,6 @@ from leasekit.core.protocol.messages import (
     ErrorReply,
     LeaseUpdate,
     TicketUpdate,
-    acknowledge,
-    comes_early,
 )
 from leasekit.core.reasons import Code, Reason, counted, mark, said
 from leasekit.core.requests import TRUE, parse_options

@@ -1,5 +1,5 @@
 """A guest's leases and slices: which there are, how operators and mappers name and see them, until when what is asked
-for them is of use, and what is asked of brokers and sites.
+for them is of use, and what is asked of brokers and sites; when their mapper is called.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from leasekit.actors.base import check_decision
+from leasekit.actors.base import FAILED, MapperTurns, check_decision, is_inline, run_turn
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.kernel import Kernel, earliest, keeps, query, takes
 from leasekit.actors.settings import GuestSettings
@@ -34,8 +34,9 @@ from leasekit.core.errors import CommandError
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
+from leasekit.core.leases.plans import Topology
 from leasekit.core.leases.records import NO_OPERATION, Ask, GuestLease, Held, Operation, Slice
-from leasekit.core.mappers import GuestUnitView, LeaseView
+from leasekit.core.mappers import Go, GuestCycle, GuestMapper, GuestUnitView, Hold, LeaseView, TopologyView, Unblocks
 from leasekit.core.properties import Properties, check_properties
 from leasekit.core.protocol.messages import (
     EXTEND,
@@ -50,6 +51,7 @@ from leasekit.core.protocol.messages import (
 )
 from leasekit.core.reasons import Code, view, words
 from leasekit.core.schema import Row
+from leasekit.core.steps import Turn, TurnDone
 from leasekit.core.time import SECOND, Instant, Term
 
 NAME_MAX = 128
@@ -98,7 +100,7 @@ def joint(lease: GuestLease) -> str:
     return lease.state if lease.is_idle else f"{lease.state}, {lease.pending}"
 
 
-@keeps(rows="by_id slices", derived="open named _successors _views")
+@keeps(rows="by_id slices", derived="open named part_of _successors _views")
 @attrs.define(eq=False, slots=False)
 class Leases:
     """Leases by id, and slices by name. With ``keep_closed`` the row of a lease that is forgotten stays as history."""
@@ -111,6 +113,10 @@ class Leases:
     slices: dict[str, Slice] = attrs.field(factory=dict, init=False)
     named: dict[tuple[str, str], str] = attrs.field(factory=dict, init=False)
     """The id of the last lease of a name, by slice and name."""
+    part_of: dict[str, Topology] = attrs.field(factory=dict, init=False)
+    """The topology of each lease that is a part of one."""
+    part_settled: list[Callable[[GuestLease], None]] = attrs.field(factory=list, init=False)
+    """Who is told, in order, of a part that has its ticket, or is over."""
     _successors: dict[str, dict[str, GuestLease]] = attrs.field(factory=dict, init=False)
     _views: dict[str, tuple[tuple[Any, ...], LeaseView]] = attrs.field(factory=dict, init=False)
     """What mappers were shown of leases, behind what that was made of."""
@@ -131,6 +137,11 @@ class Leases:
                 self._kernel.touch(lease)
             self.adopt(lease)
             self._kernel.schedule(lease, self._kernel.now)
+
+    def settle_part(self, lease: GuestLease) -> None:
+        """A lease has its ticket, or is over: its topology hears of it, if it is a part of one."""
+        for tell in self.part_settled if lease.id in self.part_of else ():
+            tell(lease)
 
     def adopt(self, lease: GuestLease) -> None:
         """A new lease, or one that was kept."""
@@ -342,12 +353,15 @@ def by_number(identifier: str) -> tuple[int, str]:
 
 @attrs.define(eq=False, slots=False)
 class Limits:
-    """The instants of a guest's leases. ``is_undecided`` tells leases that must not be redeemed yet."""
+    """The instants of a guest's leases. ``is_undecided`` tells parts of topologies, and ``is_giving_back`` leases, that
+    must not be redeemed yet.
+    """
 
     _kernel: Kernel
     _settings: GuestSettings
-    _slices: Mapping[str, Slice]
+    _records: Leases
     _is_undecided: Callable[[GuestLease], bool]
+    _is_giving_back: Callable[[GuestLease], bool]
 
     def of(self, lease: GuestLease) -> Instant | None:
         """When the lease's state itself makes something happen, if no message does."""
@@ -436,8 +450,10 @@ class Limits:
 
     def waits_for_others(self, lease: GuestLease) -> bool:
         """Whether it must not be redeemed before the others of its slice or topology have their tickets."""
-        record = self._slices.get(lease.slice)
-        return (record is not None and not record.released) or self._is_undecided(lease)
+        record, is_part = self._records.slices.get(lease.slice), lease.id in self._records.part_of
+        if (record is not None and not record.released) or (is_part and self._is_undecided(lease)):
+            return True
+        return self._is_giving_back(lease)
 
     def is_held_by_mapper(self, lease: GuestLease) -> bool:
         """Whether the mapper wants it to wait longer than for its predecessor."""
@@ -596,3 +612,55 @@ class GuestOperations:
         if lease.operation.number and lease.site == peer:
             lease.waits.op_tries = 0
             self._send_op(lease)
+
+
+@attrs.define(eq=False)
+class GuestTurns:
+    """The mapper is called when it wants to be, and before a blocked lease goes on."""
+
+    _kernel: Kernel
+    _turns: MapperTurns
+    _records: Leases
+    _topologies: Callable[[], Iterable[TopologyView]]
+    mapper: GuestMapper
+
+    def at(self) -> Instant | None:
+        """See :class:`Turning`."""
+        return None if self._turns.running else self._turns.wake
+
+    def turn(self) -> Turn | None:
+        """See :class:`Turning`."""
+        at = self.at()
+        if at is None or at > self._kernel.now:
+            return None
+        self._turns.answer_wake()
+        snapshot = not is_inline(self.mapper)
+        views = [self._records.view(lease, snapshot=snapshot) for lease in self._records.open.values()]
+        cycle = GuestCycle(self._kernel.now, views, list(self._topologies()))
+        return self._turns.begin(lambda: self.mapper.plan(cycle))
+
+    def done(self, done: TurnDone) -> None:
+        """See :class:`Turning`."""
+        self._turns.done(done)
+
+    def unblock(self, lease: GuestLease, predecessor: GuestLease) -> Go | Hold:
+        """Ask the mapper; one that fails holds the lease for a minute, and says so."""
+        mapper: object = self.mapper
+        if not isinstance(mapper, Unblocks):
+            return Go()
+        done = run_turn(0, lambda: [mapper.unblock(self._records.view(lease), self._records.view(predecessor))])
+        error = done.error
+        if not error:
+            try:
+                return _answer(done.decisions[0])
+            except CommandError as wrong:
+                error = str(wrong)
+        self._turns.wrong(FAILED, f"guest mapper's unblock for {lease.id}: {error}")
+        return Hold(self._kernel.now + self._kernel.settings.retry_max)
+
+
+def _answer(decision: Any) -> Go | Hold:
+    if not isinstance(decision, Go | Hold):
+        raise CommandError("it returned neither Go nor Hold")
+    check_decision(decision)
+    return decision

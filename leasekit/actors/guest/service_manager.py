@@ -7,11 +7,8 @@ Here its parts are put together, and its mapper called.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-import attrs
-
-from leasekit.actors.base import FAILED, Actor, MapperTurns, check_decision, is_inline, run_turn
+from leasekit.actors.base import Actor
 from leasekit.actors.guest.answers import (
     BrokerAnswers,
     BrokerUpdates,
@@ -22,84 +19,25 @@ from leasekit.actors.guest.answers import (
     SiteUpdates,
     Tickets,
 )
-from leasekit.actors.guest.leases import GuestOperations, Leases, Limits
+from leasekit.actors.guest.leases import GuestOperations, GuestTurns, Leases, Limits
 from leasekit.actors.guest.lifecycle import Endings, Membership, Predecessors, Redeems, Transitions
 from leasekit.actors.guest.requests import DryRunRequests, Keepalives, LeaseChanges, LeaseRequests, Slices
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
-from leasekit.actors.kernel import Kernel, query
+from leasekit.actors.kernel import query
 from leasekit.actors.settings import GuestSettings, Peer
 from leasekit.core.answers import GuestStatus
 from leasekit.core.claims.signed import Scheme, Signer
-from leasekit.core.errors import CommandError
 from leasekit.core.leases.records import GuestLease
 from leasekit.core.mappers import (
     CloseLeaseEarly,
     ExtendLease,
-    Go,
-    GuestCycle,
     GuestMapper,
-    Hold,
     ModifyLease,
     RequestLease,
     RequestTopology,
-    Unblocks,
 )
 from leasekit.core.schema import Row
-from leasekit.core.steps import ActionDone, Turn, TurnDone
-from leasekit.core.time import Instant
-
-
-@attrs.define(eq=False)
-class GuestTurns:
-    """The mapper is called when it wants to be, and before a blocked lease goes on."""
-
-    _kernel: Kernel
-    _turns: MapperTurns
-    _records: Leases
-    _topologies: LeasedTopologies
-    mapper: GuestMapper
-
-    def at(self) -> Instant | None:
-        """See :class:`Turning`."""
-        return None if self._turns.running else self._turns.wake
-
-    def turn(self) -> Turn | None:
-        """See :class:`Turning`."""
-        at = self.at()
-        if at is None or at > self._kernel.now:
-            return None
-        self._turns.answer_wake()
-        snapshot = not is_inline(self.mapper)
-        views = [self._records.view(lease, snapshot=snapshot) for lease in self._records.open.values()]
-        cycle = GuestCycle(self._kernel.now, views, list(self._topologies.views()))
-        return self._turns.begin(lambda: self.mapper.plan(cycle))
-
-    def done(self, done: TurnDone) -> None:
-        """See :class:`Turning`."""
-        self._turns.done(done)
-
-    def unblock(self, lease: GuestLease, predecessor: GuestLease) -> Go | Hold:
-        """Ask the mapper; one that fails holds the lease for a minute, and says so."""
-        mapper: object = self.mapper
-        if not isinstance(mapper, Unblocks):
-            return Go()
-        done = run_turn(0, lambda: [mapper.unblock(self._records.view(lease), self._records.view(predecessor))])
-        error = done.error
-        if not error:
-            try:
-                return _answer(done.decisions[0])
-            except CommandError as wrong:
-                error = str(wrong)
-        self._turns.wrong(FAILED, f"guest mapper's unblock for {lease.id}: {error}")
-        return Hold(self._kernel.now + self._kernel.settings.retry_max)
-
-
-def _answer(decision: Any) -> Go | Hold:
-    if not isinstance(decision, Go | Hold):
-        raise CommandError("it returned neither Go nor Hold")
-    check_decision(decision)
-    return decision
 
 
 class ServiceManager(Actor):
@@ -130,7 +68,10 @@ class ServiceManager(Actor):
         self.returns = returns = Returns(kernel, keyring, self.leases, sites.name_of)
         tickets = Tickets(keyring, sites, returns)
         self.membership = membership = Membership(kernel, self.leases, settings.drives)
-        self.limits = limits = Limits(kernel, settings, records.slices, self._is_undecided)
+        self.dispatch.ended.append(membership.done)
+        self.limits = limits = Limits(
+            kernel, settings, records, lambda part: topologies.is_undecided(part), returns.is_giving_back
+        )
         operations = GuestOperations(kernel, records, returns)
         returns.back.append(self._is_back)
         endings = Endings(kernel, records, operations, returns, membership)
@@ -159,7 +100,7 @@ class ServiceManager(Actor):
                 CloseLeaseEarly: endings.close_early,
             }
         )
-        self.turning = GuestTurns(kernel, self.turns, records, topologies, mapper)
+        self.turning = GuestTurns(kernel, self.turns, records, topologies.views, mapper)
 
         for part in (records, returns, operations, endings, slices, requests, changes, topologies, broker, site):
             self.dispatch.add(part)
@@ -172,18 +113,15 @@ class ServiceManager(Actor):
         self.dispatch.refused += [returns.refused, broker.refused, site.refused]
         membership.all_joined.append(slices.wake_dependents)
         membership.all_left.append(endings.all_left)
-        broker_answers.ticketed += [slices.settle, topologies.settle]
+        broker_answers.ticketed += [slices.settle, records.settle_part]
         site_answers.confirmed.append(slices.wake_dependents)
-        endings.ended += [slices.settle, topologies.settle, slices.wake_dependents, requests.ask_for_rest]
+        endings.ended += [slices.settle, records.settle_part, slices.wake_dependents, requests.ask_for_rest]
         topologies.committed.append(transitions.advance)
         slices.closing.append(topologies.slice_closing)
         timers = LeaseTimers(kernel, records, operations, timeouts, transitions)
         kernel.register(
             GuestLease, due_at=timers.due_at, on_due=timers.due, awaits=operations.awaits, send=operations.send_now
         )
-
-    def _is_undecided(self, lease: GuestLease) -> bool:
-        return self.topologies.is_undecided(lease) or self.returns.is_giving_back(lease)
 
     def _is_back(self, id_: str) -> None:
         lease = self.leases.get(id_)
@@ -206,9 +144,6 @@ class ServiceManager(Actor):
         return any(lease.site == peer and lease.ended < 0 for lease in self.leases.values()) or any(
             giving.site == peer for giving in self.returns
         )
-
-    def _action_done(self, done: ActionDone) -> None:
-        self.membership.done(done)
 
     @query("status")
     def _query_status(self) -> GuestStatus:

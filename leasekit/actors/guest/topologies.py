@@ -53,7 +53,7 @@ OWN: Final = frozenset({"group_id", "lease_count", HOLD})
 """Request properties that hold the leases of a topology together."""
 
 
-@keeps(rows="by_id", derived="_topology_of")
+@keeps(rows="by_id")
 class LeasedTopologies:
     """The topologies of a guest."""
 
@@ -66,9 +66,10 @@ class LeasedTopologies:
         self._requests = requests
         self._close_if_open = endings.close_if_open
         self.by_id: dict[str, Topology] = {}
-        self._topology_of: dict[str, Topology] = {}
+        self._of_lease = records.part_of
         self.committed: list[Callable[[GuestLease], None]] = []
         """Who is told, in order, of each lease that may be redeemed from now on."""
+        records.part_settled.append(self.settle)
         kernel.register(Topology, due_at=self._due_at, on_due=self._due)
 
     def restore(self, rows: Iterable[Row]) -> None:
@@ -76,7 +77,7 @@ class LeasedTopologies:
         for topology in map(Topology.from_row, rows):
             self.by_id[topology.id] = topology
             for id_ in topology.leases.values() if topology.has_leases else ():
-                self._topology_of[id_] = topology
+                self._of_lease[id_] = topology
             self._kernel.schedule(topology, self._kernel.now)
 
     # -- asking ------------------------------------------------------------------------------------------------
@@ -211,7 +212,7 @@ class LeasedTopologies:
                 before = last.get(member.id, "") if member.id in awaited else ""
                 lease = self._lease_part(topology, request, member, part, counts.pop(part.broker, 0), last, before)
                 last[member.id] = topology.leases[part.part] = lease.id
-                self._topology_of[lease.id] = topology
+                self._of_lease[lease.id] = topology
         self._kernel.touch(topology)
 
     def _lease_part(
@@ -250,15 +251,12 @@ class LeasedTopologies:
         return self._requests.begin(decision, topology.deadline)
 
     def is_undecided(self, lease: GuestLease) -> bool:
-        """Whether the lease is one of several of which not all have their tickets: it must not be redeemed."""
-        topology = self._topology_of.get(lease.id)
-        return topology is not None and topology.awaits_tickets
+        """Whether not all parts of a lease's topology have their tickets: it must not be redeemed."""
+        return self._of_lease[lease.id].awaits_tickets
 
     def settle(self, lease: GuestLease) -> None:
-        """A lease has its ticket, or is over: its topology goes on when all have, and comes to nothing when one is."""
-        topology = self._topology_of.get(lease.id)
-        if topology is None:
-            return
+        """A part has its ticket, or is over: its topology goes on when all have, and comes to nothing when one is."""
+        topology = self._of_lease[lease.id]
         members = [self._records.by_id.get(id_) for id_ in topology.leases.values()]
         if topology.awaits_tickets:
             gone = [one for one in members if one is None or one.is_over]
@@ -282,7 +280,7 @@ class LeasedTopologies:
         """A decision comes to nothing: what it got goes back; another plan is tried if there is a try left."""
         plan, brokers, leases = topology.plan, self._brokers(topology.parts), list(topology.leases.values())
         for id_ in leases:
-            self._topology_of.pop(id_, None)
+            self._of_lease.pop(id_, None)
         if again and topology.left and _request(topology).lst >= self._kernel.now:
             self._kernel.fire(topology, "plan_again", why)
             topology.left -= 1
@@ -321,8 +319,8 @@ class LeasedTopologies:
     def _forget(self, topology: Topology) -> None:
         del self.by_id[topology.id]
         for id_ in topology.leases.values():
-            if self._topology_of.get(id_) is topology:
-                del self._topology_of[id_]
+            if self._of_lease.get(id_) is topology:
+                del self._of_lease[id_]
         self._kernel.erase(topology)
 
     # -- commands and queries ----------------------------------------------------------------------------------

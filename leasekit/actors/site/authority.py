@@ -26,15 +26,22 @@ from leasekit.actors.site.failures import (
     Assignment,
     Replacements,
     SiteOutages,
-    UnitCommands,
+    SiteTurns,
     UnitEnds,
     UnitFailures,
     UnitMoves,
 )
 from leasekit.actors.site.inventory import Inventory, SiteSaved
-from leasekit.actors.site.leases import DemandQueue, LeaseEnds, LeaseTimes, LeaseUpdates, SiteLeases, SiteTurns
+from leasekit.actors.site.leases import (
+    NO_CONCERN,
+    DemandQueue,
+    LeaseEnds,
+    LeaseTimes,
+    LeaseUpdates,
+    SiteLeases,
+    UnitPlans,
+)
 from leasekit.actors.site.pieces import Pieces
-from leasekit.actors.site.plans import UnitPlans
 from leasekit.actors.site.redeems import (
     AcceptedTerms,
     ClaimAccounts,
@@ -47,20 +54,19 @@ from leasekit.actors.site.redeems import (
     TicketAdmission,
     TicketChecks,
 )
-from leasekit.actors.site.unit_changes import Maintenance, UnitChanges
+from leasekit.actors.site.unit_changes import IN_SERVICE, Maintenance, UnitChanges, UnitCommands
 from leasekit.actors.site.units import Units, summary
 from leasekit.core.answers import ChangeDetails, SiteLeaseDetails, SiteStatus, describe_counts
 from leasekit.core.calendars import ActorCalendar, CalendarEntry, CalendarUnit
 from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.commands import ListLeases, ShowCalendar, ShowLease
 from leasekit.core.leases.outage import Outage
-from leasekit.core.leases.records import HostKind, SiteLease, SiteUnit, UnitChange
+from leasekit.core.leases.records import HostKind, SiteLease, UnitChange
 from leasekit.core.leases.saved import SavedUnit
 from leasekit.core.mappers import AuthorityMapper
 from leasekit.core.properties import written
 from leasekit.core.reasons import view, words
 from leasekit.core.schema import Row
-from leasekit.core.steps import ActionDone, Tick
 from leasekit.core.time import Term
 
 
@@ -119,7 +125,7 @@ class Authority(Server[SiteLease]):
         kernel, keyring, served = self.kernel, self.keyring, self.served
         inventory = Inventory(settings.inventory)
         self.saved = saved = SiteSaved(kernel, keyring, self.leases, inventory, settings)
-        self.units = units = Units(kernel, inventory, settings.failures_max, saved.begin, self._waits)
+        self.units = units = Units(kernel, inventory, settings.failures_max, saved.begin)
         self.demands = demands = DemandQueue(self.leases, watches=_flag(mapper, "watches"))
         self.calendars = calendars = Calendars(kernel, units, demands.mark_dirty, _flag(mapper, "makes_room"))
 
@@ -144,9 +150,10 @@ class Authority(Server[SiteLease]):
         ends = LeaseEnds(kernel, leases, units, saved)
         self._times = LeaseTimes(kernel, served, demands, leases, ends)
         self.outages = outages = SiteOutages(name, kernel, demands, units, updates)
+        units.held_up.append(outages.waits)
         replacements = Replacements(kernel, leases, demands, updates, settings)
         failures = UnitFailures(leases, units, calendars, outages, replacements)
-        self._unit_ends = UnitEnds(kernel, leases, units, demands, failures)
+        self.dispatch.ended += [saved.done, UnitEnds(kernel, leases, units, demands, failures).done]
         assignment = Assignment(kernel, leases, ends, demands, calendars)
         self.turns.declare(assignment.carriers, demands.waiting)
         self.turning = SiteTurns(kernel, self.turns, mapper, demands, calendars)
@@ -169,13 +176,8 @@ class Authority(Server[SiteLease]):
             Relinquishments(kernel, keyring, claims, voids),
         ):  # fmt: skip
             self.dispatch.add(part)
-        units.moved += (
-            outages.unit_moved,
-            saved.unit_moved,
-            calendars.unit_moved,
-            plans.unit_moved,
-            maintenance.unit_moved,
-        )
+        units.moved += [(each.unit_moved, ()) for each in (outages, saved, calendars)]
+        units.moved += [(plans.unit_moved, NO_CONCERN), (maintenance.unit_moved, IN_SERVICE)]
         leases.settled += (outages.lease_settled, plans.settled)
         issued.taken.append(maintenance.offer_taken)
         loose = claims.loose if _flag(mapper, "makes_room") else frozenset[bytes]
@@ -187,18 +189,10 @@ class Authority(Server[SiteLease]):
         """What it has delegated."""
         return self.delegations.issued
 
-    def _waits(self, unit: SiteUnit) -> bool:
-        return self.outages.waits(unit)
-
-    def _tick(self, tick: Tick) -> None:
-        super()._tick(tick)
-        if self.delegations.begin():
-            self.unit_changes.begin()
-            self.demands.mark_dirty()
-
-    def _action_done(self, done: ActionDone) -> None:
-        if not self.saved.done(done):
-            self._unit_ends.done(done)
+    def _begin(self) -> None:
+        self.delegations.begin()
+        self.unit_changes.begin()
+        self.demands.mark_dirty()
 
     def _deals_with(self, peer: str) -> bool:
         return any(lease.holder == peer and (lease.ended < 0 or lease.unacked) for lease in self.leases.values())

@@ -521,7 +521,6 @@ class Accusations:
         self._incidents.keep(f"returned-{known.id[:16]}", leaf.holder, evidence, words, ticket.root.holder)
 
 
-@keeps(volatile="_begun")
 @attrs.define(eq=False, slots=False)
 class SiteDelegations(Issuer):
     """A site's side of :class:`Issued`."""
@@ -534,27 +533,20 @@ class SiteDelegations(Issuer):
     issued: Issued = attrs.field(init=False)
     reclaimed: list[Callable[[Delegation], None]] = attrs.field(factory=list, init=False)
     """Who is told, in order, of a delegation that is taken back."""
-    _begun: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.issued = Issued(self._kernel, self._keyring, self)
 
-    def begin(self) -> bool:
-        """It is known what time it is: what the settings say is given, for the first time or again. Returns whether
-        that was not known before.
-        """
-        if self._begun:
-            return False
-        self._begun = True
+    def begin(self) -> None:
+        """It is known what time it is: what the settings say is given, for the first time or again."""
         self.note_totals()
         self._forget_classes()
         self.issued.give(again=True)
-        for record in list(self.issued):
+        for record in list(self.issued.given.values()):
             if record.is_current and record.type not in self._units.inventory.types:
                 self.issued.take_back(
                     record, self._kernel.now, -1, Reason(Code.TYPE_GONE, self._keyring.name, record.type)
                 )
-        return True
 
     def note_totals(self) -> None:
         """How many units of each type there are is written down, for who accounts for them."""
@@ -564,7 +556,7 @@ class SiteDelegations(Issuer):
 
     def _forget_classes(self) -> None:
         """Units are not counted any more as of what they were, unless there are claims that do."""
-        there = [one for one in self.issued if one.is_used or one.freed > self._kernel.now]
+        there = [one for one in self.issued.given.values() if one.is_used or one.freed > self._kernel.now]
         live = {class_ for one in there for class_, _ in decode_ticket(one.ticket).leaf.classes}
         live.update(class_ for lease in self._claims.going_on() for class_, _ in lease.classes)
         self._units.keep_classes(live)
@@ -573,7 +565,7 @@ class SiteDelegations(Issuer):
     def _query_claims(self) -> list[ClaimDetails]:
         """What was given is there before a ticket below it is redeemed, which is when other claims are first seen."""
         names, seen = self._keyring.names(), self._claims.by_digest
-        given = [(decode_ticket(one.ticket).leaf, one) for one in self.issued if not one.is_over]
+        given = [(decode_ticket(one.ticket).leaf, one) for one in self.issued.given.values() if not one.is_over]
         return [
             _details(claim, names, term=_until(claim.term, one.taken_back.at), lease="", state="given", honoured=True)
             for claim, one in given if claim.digest not in seen
@@ -713,7 +705,7 @@ class DelegationLimits:
     def check_reclaimed(self, ticket: Ticket) -> None:
         """Raises ``TicketError`` if its delegation was taken back as of its start."""
         root = ticket.root.digest
-        for record in self._issued:
+        for record in self._issued.given.values():
             at, _, statement = record.taken_back
             if record.digest == root and statement and 0 <= at <= ticket.leaf.term.start:
                 raise TicketError(
@@ -725,8 +717,8 @@ class DelegationLimits:
         the tree, which counts each by itself, does not see that. Raises ``TicketError``.
         """
         leaf, root = ticket.leaf, ticket.root.digest
-        chains = {one.base for one in self._issued if one.digest == root}
-        live = (one for one in self._issued if one.base in chains and not one.is_over)
+        chains = {one.base for one in self._issued.given.values() if one.digest == root}
+        live = (one for one in self._issued.given.values() if one.base in chains and not one.is_over)
         claims = {one.digest: one for one in live if one.term.overlaps(leaf.term)}
         if len(claims) < 2:
             return
@@ -748,7 +740,7 @@ class DelegationLimits:
     def deadline(self, ticket: Ticket) -> Instant:
         """When leases from a ticket's delegation are over at the latest, if it was taken back."""
         root = ticket.root
-        given = [record.taken_back.deadline for record in self._issued if record.digest == root.digest]
+        given = [record.taken_back.deadline for record in self._issued.given.values() if record.digest == root.digest]
         return min((deadline for deadline in given if deadline >= 0), default=root.term.end)
 
 

@@ -1,6 +1,6 @@
-"""What a site's mapper decides for leases, checked and carried out: which units they get, or give up, on which hosts
-machines are, and how much CPU each gets. And units that fail while a lease has them: in their setup, or when they are
-up, as a probe finds or the operator says.
+"""The turns of a site's mapper, and what it decides for leases, checked and carried out: which units they get, or give
+up, on which hosts machines are, and how much CPU each gets. And units that fail while a lease has them: in their setup,
+or when they are up, as a probe finds or the operator says.
 
 A unit that fails is torn down like any other, and its lease gets another in its place (deficit correction): so many in
 each term. With no more, or if its property ``deficit`` says so, it goes on with fewer. Where it was up its guest hears
@@ -17,12 +17,14 @@ torn down all the same. Each lease finds out for itself: what one guest asks for
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
 import attrs
 
+from leasekit.actors.base import MapperTurns, is_inline
 from leasekit.actors.kernel import Kernel, command, keeps, query
 from leasekit.actors.settings import AuthoritySettings
 from leasekit.actors.site.calendars import Calendars
@@ -34,29 +36,131 @@ from leasekit.actors.site.leases import (
     LeaseEnds,
     LeaseUpdates,
     SiteLeases,
+    booked,
+    demand_of,
     held_classes,
     host_of,
     missing_places,
     size_of,
     tenant_of,
 )
-from leasekit.actors.site.units import Units, measure, shown_state
-from leasekit.core.answers import MeasuredUnit, MovedUnit, OutageDetails, ServiceOfUnit, UnitDetails, WatchedUnit
-from leasekit.core.commands import DisableUnit, EnableUnit, FailUnit, MeasureUnit, MoveUnit
+from leasekit.actors.site.units import Units, UnitsSnapshot, host_changes, host_views, shown_state
+from leasekit.core.answers import MovedUnit, OutageDetails, ServiceOfUnit, UnitDetails
+from leasekit.core.commands import FailUnit, MoveUnit
 from leasekit.core.drivers import LEASE, SITE, Blame
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import outage as out
 from leasekit.core.leases.outage import Outage
 from leasekit.core.leases.records import SiteLease, SiteUnit
-from leasekit.core.mappers import Assign, Cap, Migrate, Place, Power, Refuse, Release
-from leasekit.core.properties import CAPS, CPU, EMPTY, MIGRATES, Properties, amount, counts, minus
+from leasekit.core.mappers import (
+    Assign,
+    AuthorityCycle,
+    AuthorityMapper,
+    Cap,
+    Migrate,
+    Place,
+    Power,
+    Refuse,
+    Release,
+    TenantView,
+)
+from leasekit.core.properties import CAPS, CPU, MIGRATES, Vector, amount, counts, minus
 from leasekit.core.reasons import Code, Reason, clip, counted, of_mapper, said, view
 from leasekit.core.schema import Row
-from leasekit.core.steps import ActionDone
+from leasekit.core.steps import ActionDone, Turn, TurnDone
 from leasekit.core.time import MINUTE, SECOND, Duration, Instant, Term
 
 EMPTY_ENDS: Final[Mapping[str, Instant]] = MappingProxyType({})
+
+
+FILTERS_MAX: Final = 4
+"""How many different filters (none is one, too) the demands of one turn have at most."""
+_SLICE: Final = Turn(-1, lambda: TurnDone(-1), yields=True)
+
+
+@attrs.define(eq=False)
+class SiteTurns:
+    """The turns of a site's mapper."""
+
+    _kernel: Kernel
+    _turns: MapperTurns
+    mapper: AuthorityMapper
+    _queue: DemandQueue
+    _calendars: Calendars
+    _units: Units = attrs.field(init=False)
+    _inline: bool = attrs.field(init=False)
+    _filtered_by: str = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._units = self._calendars.units
+        self._inline = is_inline(self.mapper)
+        self._filtered_by = str(getattr(self.mapper, "filtered_by", "")) if self._inline else ""
+
+    def at(self) -> Instant | None:
+        """When the next turn is due: if leases wait for units, or the mapper watches, and something has changed since
+        it looked, now; else when it wants to be called.
+        """
+        if self._turns.running or not (self._queue.ops or self._queue.watches):
+            return None
+        return self._kernel.now if self._queue.is_news() else self._turns.wake
+
+    def turn(self) -> Turn | None:
+        """The mapper's turn, if one is due; before it, what filters say."""
+        at = self.at()
+        if at is None or at > self._kernel.now:
+            return None
+        queue, units = self._queue, self._units
+        ordered = queue.ordered()
+        shrinking = [item for item in ordered if item[1] == SHRINK]
+        # By themselves, so that what they give up is there for the others at the same instant.
+        alone = bool(shrinking) and len(shrinking) < len(ordered) and not queue.alone
+        shown = shrinking if alone else self._few(ordered)
+        if self._filtered_by:
+            # A mapper that watches looks at what is booked as well.
+            live = (lease for lease in queue.leases.values() if lease.ended < 0)
+            asking = live if queue.watches else (lease for lease, _ in shown)
+            filters = ((one.type, text) for one in asking if (text := one.properties.get(self._filtered_by, "")))
+            if not units.kinds.ask(dict.fromkeys(filters)):
+                return _SLICE
+        demands = [demand_of(lease, op, units) for lease, op in shown]
+        queue.show(demands, alone=alone)
+        self._turns.answer_wake()
+        seen = units if self._inline else units.snapshot()
+        hosts = seen.hosts if isinstance(seen, UnitsSnapshot) else partial(host_views, units)
+        changes = seen.changes if isinstance(seen, UnitsSnapshot) else partial(host_changes, units)
+        # Looked up once a turn, and only if the mapper watches.
+        later = booked(queue, {lease.id for lease, _ in shown}, units) if queue.watches else {}
+        cycle = AuthorityCycle(
+            self._kernel.now, demands, seen.free, seen.view, seen.all, lambda type_: later.get(type_, ()), hosts,
+            self._room, changes, self._tenant,
+        )  # fmt: skip
+        return self._turns.begin(lambda: self.mapper.assign(cycle))._replace(yields=queue.is_more_to_show())
+
+    def _room(self, host: str, size: Vector, term: Term, leaving: Collection[str] = ()) -> int:
+        claims = {claim for lease in leaving for claim in self._queue.leases[lease].claims}
+        return self._calendars.places.room(host, size, term, claims)
+
+    def _tenant(self, lease: str) -> TenantView | None:
+        there = self._queue.leases.get(lease)
+        return tenant_of(there) if there is not None else None
+
+    def _few(self, ordered: list[tuple[SiteLease, str]]) -> list[tuple[SiteLease, str]]:
+        """As many of the first as have few different filters: each may mean a look at all units."""
+        filters: set[str] = set()
+        for place, (lease, _) in enumerate(ordered):
+            filters.add(lease.properties.get(self._filtered_by, ""))
+            if len(filters) > FILTERS_MAX:
+                return ordered[:place]
+        return ordered
+
+    def done(self, done: TurnDone) -> None:
+        """Carry out what the mapper decided. What has changed while the mapper was at it, it is shown in a turn that is
+        due.
+        """
+        self._queue.begin_decisions()
+        self._turns.done(done)
+        self._queue.end_decisions()
 
 
 @attrs.define(eq=False)
@@ -688,55 +792,6 @@ class UnitEnds:
             self._demands.mark_dirty()
         if lease is not None:
             self._leases.check_down(lease)
-
-
-@attrs.define(eq=False)
-class UnitCommands:
-    """What an operator, and whoever probes units, says and asks of them. ``context`` is what a driver may know."""
-
-    _leases: SiteLeases
-    _units: Units
-    _calendars: Calendars
-    _demands: DemandQueue
-    _context: Callable[[SiteUnit, SiteLease | None], Properties]
-
-    @command("unit.disable")
-    def _disable_unit(self, asked: DisableUnit) -> ServiceOfUnit:
-        unit = self._units.retire(asked.unit, _reason(asked.reason, Code.OUT_OF_SERVICE))
-        self._calendars.count(unit.type)
-        self._leases.plan_anew({unit.id}, self._calendars.from_now_on)
-        return ServiceOfUnit(unit.id, shown_state(self._units, unit), **view(unit.retire))
-
-    @command("unit.enable")
-    def _enable_unit(self, asked: EnableUnit) -> ServiceOfUnit:
-        unit = self._units.bring_back(asked.unit)
-        self._calendars.count(unit.type)
-        self._demands.mark_dirty()
-        return ServiceOfUnit(unit.id, unit.state, **view(None))
-
-    @command("unit.measured")
-    def _measure_unit(self, asked: MeasureUnit) -> MeasuredUnit:
-        unit = self._units.find(asked.unit)
-        if asked.cpu < 0:
-            raise CommandError(f"cpu: found {asked.cpu}, expected millicores")
-        if not unit.is_usable or (unit.lease, unit.setup) != (asked.lease, asked.setup):
-            raise CommandError(f"unit {unit.id} has another lease by now, or was set up anew")
-        self._units.news.changed(unit)
-        if measure(unit, asked.cpu):
-            self._demands.mark_dirty()
-        return MeasuredUnit(unit.id, unit.used)
-
-    @query("watched")
-    def _query_watched(self) -> list[WatchedUnit]:
-        return [
-            WatchedUnit(
-                unit.id, unit.type, unit.lease, unit.setup, self._context(unit, lease),
-                lease.properties if lease is not None else EMPTY,
-            )
-            for unit in (*self._units, *self._units.machines)
-            if unit.is_up
-            for lease in (self._leases.by_id.get(unit.lease),)
-        ]  # fmt: skip
 
 
 def _reason(text: str, otherwise: Code) -> Reason:

@@ -51,7 +51,7 @@ class Pieces:
 
     def connected(self, peer: str) -> None:
         """What a peer was told before it went away, it may have forgotten."""
-        for record in self._issued:
+        for record in self._issued.given.values():
             if record.peer == peer and self._told.pop(record.id, None) is not None:
                 self._changed()
 
@@ -68,7 +68,7 @@ class Pieces:
         types = [type_ for type_ in inventory.types if inventory.hosts(type_)]
         loose = self._loose() if types else ()
         found = {type_: self._calendars.places.pieces(type_, loose) for type_ in types}
-        given = {one.id: one for one in self._issued if one.type in found and one.can_grant(now)}
+        given = {one.id: one for one in self._issued.given.values() if one.type in found and one.can_grant(now)}
         self._told = {id_: told for id_, told in self._told.items() if id_ in given}
         for record in given.values():
             classes = {class_ for class_, _ in decode_ticket(record.ticket).leaf.classes}

@@ -1,5 +1,5 @@
-"""What operators change while the site runs: units that they add, remove, or say to be otherwise; and maintenance
-windows, whose leases they hit, and who hears of them.
+"""What operators change while the site runs: units that they add, remove, or say to be otherwise, and put out of
+service; and maintenance windows, whose leases they hit, and who hears of them.
 
 What was said is kept, over restarts and whatever the settings say, until the unit is reset. Leases keep what they have:
 a unit that is removed is given to nobody, and is gone when its lease, or the last machine on it, has left it; a host
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 import attrs
 
@@ -22,18 +23,31 @@ from leasekit.actors.kernel import Kernel, command, keeps, named, query
 from leasekit.actors.served import Notices
 from leasekit.actors.site.calendars import Calendars, retired_for
 from leasekit.actors.site.claims import SiteDelegations
-from leasekit.actors.site.leases import SiteLeases, host_of
-from leasekit.actors.site.units import GONE
+from leasekit.actors.site.leases import DemandQueue, SiteLeases, host_of
+from leasekit.actors.site.units import GONE, Units, measure, shown_state
 from leasekit.core.answers import (
     EvictedLease,
     HitLease,
     InventoryEntry,
+    MeasuredUnit,
     RemovedFromWindows,
     RemovedWindow,
+    ServiceOfUnit,
+    WatchedUnit,
     WindowDetails,
 )
 from leasekit.core.claims.claim import decode_ticket
-from leasekit.core.commands import AddMaintenance, EvictLease, RemoveMaintenance, RemoveUnit, ResetUnit, SetUnit
+from leasekit.core.commands import (
+    AddMaintenance,
+    DisableUnit,
+    EnableUnit,
+    EvictLease,
+    MeasureUnit,
+    RemoveMaintenance,
+    RemoveUnit,
+    ResetUnit,
+    SetUnit,
+)
 from leasekit.core.drivers import UNIT_ID, UNIT_ID_ALLOWED, OnlyUnits
 from leasekit.core.errors import CommandError
 from leasekit.core.leases.records import Delegation, HostKind, SiteLease, SiteUnit, UnitChange, Window
@@ -55,12 +69,14 @@ from leasekit.core.properties import (
     written,
 )
 from leasekit.core.protocol.messages import OUT, Withhold
-from leasekit.core.reasons import Code, Reason, clip, counted, mark, said
+from leasekit.core.reasons import Code, Reason, clip, counted, mark, said, view
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 
 ADDED, REMOVED, CHANGED = "added", "removed", "changed"
 """How a unit differs from what the settings say."""
+IN_SERVICE: Final = frozenset({"setup", "modify", "up"})
+"""What happens to units, and puts none out of service, nor back."""
 
 
 @keeps(rows="_changes _kinds", derived="_serves")
@@ -487,7 +503,7 @@ class Maintenance:
         for unit in changed:
             missing.setdefault(unit.type, Counter()).update(dict.fromkeys(unit.classes, 0))
         for type_, classes in missing.items():
-            held = [d for d in self._issued if d.type == type_ and d.can_grant(self._kernel.now)]
+            held = [d for d in self._issued.given.values() if d.type == type_ and d.can_grant(self._kernel.now)]
             told: dict[str, dict[bytes, int]] = {}
             there = self._calendars.classes_of(type_)
             for class_, count in classes.items():
@@ -538,3 +554,52 @@ class Maintenance:
 
 def _end_of(lease: SiteLease) -> Instant:
     return lease.goes_to if lease.terminates_at < 0 else min(lease.terminates_at, lease.goes_to)
+
+
+@attrs.define(eq=False)
+class UnitCommands:
+    """What an operator, and whoever probes units, says and asks of them. ``context`` is what a driver may know."""
+
+    _leases: SiteLeases
+    _units: Units
+    _calendars: Calendars
+    _demands: DemandQueue
+    _context: Callable[[SiteUnit, SiteLease | None], Properties]
+
+    @command("unit.disable")
+    def _disable_unit(self, asked: DisableUnit) -> ServiceOfUnit:
+        unit = self._units.retire(asked.unit, said(asked.reason) if asked.reason else Reason(Code.OUT_OF_SERVICE))
+        self._calendars.count(unit.type)
+        self._leases.plan_anew({unit.id}, self._calendars.from_now_on)
+        return ServiceOfUnit(unit.id, shown_state(self._units, unit), **view(unit.retire))
+
+    @command("unit.enable")
+    def _enable_unit(self, asked: EnableUnit) -> ServiceOfUnit:
+        unit = self._units.bring_back(asked.unit)
+        self._calendars.count(unit.type)
+        self._demands.mark_dirty()
+        return ServiceOfUnit(unit.id, unit.state, **view(None))
+
+    @command("unit.measured")
+    def _measure_unit(self, asked: MeasureUnit) -> MeasuredUnit:
+        unit = self._units.find(asked.unit)
+        if asked.cpu < 0:
+            raise CommandError(f"cpu: found {asked.cpu}, expected millicores")
+        if not unit.is_usable or (unit.lease, unit.setup) != (asked.lease, asked.setup):
+            raise CommandError(f"unit {unit.id} has another lease by now, or was set up anew")
+        self._units.news.changed(unit)
+        if measure(unit, asked.cpu):
+            self._demands.mark_dirty()
+        return MeasuredUnit(unit.id, unit.used)
+
+    @query("watched")
+    def _query_watched(self) -> list[WatchedUnit]:
+        return [
+            WatchedUnit(
+                unit.id, unit.type, unit.lease, unit.setup, self._context(unit, lease),
+                lease.properties if lease is not None else EMPTY,
+            )
+            for unit in (*self._units, *self._units.machines)
+            if unit.is_up
+            for lease in (self._leases.by_id.get(unit.lease),)
+        ]  # fmt: skip

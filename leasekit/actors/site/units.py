@@ -62,10 +62,10 @@ class Units:
     inventory: Inventory
     _failures_max: int
     _act: Act
-    _waits: Callable[[SiteUnit], bool]
-    """Whether a unit is not to be set up yet."""
-    moved: list[Moved] = attrs.field(factory=list, init=False)
-    """Who is told, in order, of what happens to a unit."""
+    moved: list[tuple[Moved, Container[str]]] = attrs.field(factory=list, init=False)
+    """Who is told, in order, of what happens to a unit, but for which events."""
+    held_up: list[Callable[[SiteUnit], bool]] = attrs.field(factory=list, init=False)
+    """Who says, in order, that a unit is not to be set up yet."""
     kinds: Kinds = attrs.field(init=False)
     """Their kinds by what mappers see of them, and what filters say of those."""
     holding: Counter[str] = attrs.field(init=False)
@@ -304,7 +304,7 @@ class Units:
         """Set up a unit that is clean for the lease that it is promised to: now, when it is on, or when it needs to
         wait no longer.
         """
-        if self._waits(unit) or not self._has_room(unit):
+        if any(waits(unit) for waits in self.held_up) or not self._has_room(unit):
             self._fire(unit, "down" if unit.is_torn_down else "", None)
         elif self.power(unit) == pw.ON:
             unit.lease, unit.promised = unit.promised, ""
@@ -530,8 +530,9 @@ class Units:
                 self.holding[unit.lease] += 1
         self.news.changed(unit)
         self._kernel.touch(unit)
-        for tell in self.moved:
-            tell(unit, event, before, why, self._ending)
+        for tell, but in self.moved:
+            if event not in but:
+                tell(unit, event, before, why, self._ending)
 
     def _fire_nothing(self, unit: SiteUnit) -> None:
         """The unit's row changes, its state doesn't."""

@@ -56,6 +56,12 @@ pack: Final[Callable[[Any], bytes]] = msgpack.Packer().pack
 """One packer for claims, tickets and statements: making one costs more than it takes to pack a claim."""
 
 
+def check_digest(found: bytes) -> None:
+    """Raises ``ValueError`` for what is no digest, nor empty."""
+    if found and len(found) != DIGEST_BYTES:
+        raise ValueError(f"found {len(found)} bytes, allowed is 0 or {DIGEST_BYTES} bytes")
+
+
 class Signer(Protocol):
     """Signs as one actor. ``public`` is its key as others know it."""
 

@@ -41,16 +41,15 @@ ErrorReply                any                    nothing
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from hashlib import sha256
 from typing import Annotated, Any, Final, TypeAlias
 
 from msgspec import Meta, Struct
 
 from leasekit.core.claims.claim import UNITS_MAX
-from leasekit.core.claims.signed import DIGEST_BYTES, STATEMENT_MAX
+from leasekit.core.claims.signed import DIGEST_BYTES, STATEMENT_MAX, check_digest
 from leasekit.core.properties import CLASSES_MAX, KEY_MAX, PROPERTIES_MAX, RESOURCES_MAX, VALUE_MAX, check_bytes
-from leasekit.core.reasons import DEPTH_MAX, REASONS_MAX, Reason
-from leasekit.core.time import INSTANT_MAX, Term, make_term
+from leasekit.core.reasons import Reason, check_depth
+from leasekit.core.time import INSTANT_MAX, Term, check_term
 from leasekit.core.topology import REQUEST_BYTES_MAX
 
 ID_MAX: Final = 80
@@ -92,26 +91,8 @@ class Check:
         self.refuses = refuses
 
 
-def _check_digest(value: bytes) -> None:
-    if value and len(value) != DIGEST_BYTES:
-        raise ValueError(f"found {len(value)} bytes, allowed is 0 or {DIGEST_BYTES} bytes")
-
-
 def _check_classes(value: tuple[Mapping[str, str], ...]) -> None:
     check_bytes({f"{number} {key}": text for number, one in enumerate(value) for key, text in one.items()})
-
-
-def _check_term(value: Term) -> None:
-    start, end = value
-    if not 0 <= start < end <= INSTANT_MAX:
-        make_term(start, end)
-
-
-def _check_reason(value: Reason | None) -> None:
-    if value is not None and value.depth > DEPTH_MAX:
-        raise ValueError(f"found {value.depth} reasons behind each other, allowed are at most {DEPTH_MAX}")
-    if value is not None and value.size > REASONS_MAX:
-        raise ValueError(f"found {value.size} reasons in one, allowed are at most {REASONS_MAX}")
 
 
 def _check_steps(value: tuple[int, ...]) -> None:
@@ -133,14 +114,14 @@ NameOrNone: TypeAlias = Annotated[str, Meta(max_length=NAME_MAX)]
 Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=WORD_MAX)]
 WordOrNone: TypeAlias = Annotated[str, Meta(max_length=WORD_MAX)]
 Text: TypeAlias = Annotated[str, Meta(max_length=TEXT_MAX)]
-Cause: TypeAlias = Annotated[Reason, Check(_check_reason)]
+Cause: TypeAlias = Annotated[Reason, Check(check_depth)]
 """Why it is so."""
-Why: TypeAlias = Annotated[Reason | None, Check(_check_reason)]
+Why: TypeAlias = Annotated[Reason | None, Check(check_depth)]
 """Why it is so, if it is."""
 Ticket: TypeAlias = Annotated[bytes, Meta(max_length=TICKET_MAX)]
 Statement: TypeAlias = Annotated[bytes, Meta(max_length=STATEMENT_MAX)]
 Request: TypeAlias = Annotated[bytes, Meta(max_length=REQUEST_BYTES_MAX)]
-Digest: TypeAlias = Annotated[bytes, Meta(max_length=DIGEST_BYTES), Check(_check_digest)]
+Digest: TypeAlias = Annotated[bytes, Meta(max_length=DIGEST_BYTES), Check(check_digest)]
 Number: TypeAlias = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 Units: TypeAlias = Annotated[int, Meta(ge=1, le=UNITS_MAX)]
 UnitsOrNone: TypeAlias = Annotated[int, Meta(ge=0, le=UNITS_MAX)]
@@ -148,7 +129,7 @@ UnitsOrUnknown: TypeAlias = Annotated[int, Meta(ge=-1, le=UNITS_MAX)]
 At: TypeAlias = Annotated[int, Meta(ge=0, le=INSTANT_MAX)]
 Lasts: TypeAlias = At
 AtOrUnknown: TypeAlias = Annotated[int, Meta(ge=-1, le=INSTANT_MAX)]
-WireTerm: TypeAlias = Annotated[Term, Check(_check_term)]
+WireTerm: TypeAlias = Annotated[Term, Check(check_term)]
 Names: TypeAlias = Annotated[tuple[Name, ...], Meta(max_length=LIST_MAX)]
 Steps: TypeAlias = Annotated[tuple[At, ...], Meta(max_length=2 * STEPS_MAX), Check(_check_steps)]
 Key: TypeAlias = Annotated[str, Meta(min_length=1, max_length=KEY_MAX)]
@@ -386,17 +367,6 @@ class Ack(MessageBase, frozen=True, tag=12):
     lease: Id
     update: Number
     signed: Digest = b""
-
-
-def comes_early(update: int, seen: int) -> bool:
-    """Whether others that are due come before an update, where ``seen`` was the last."""
-    return update > seen + 1 and seen != UNKNOWN and update % LIFE != 1
-
-
-def acknowledge(update: TicketUpdate | LeaseUpdate) -> Ack:
-    """The acknowledgement of an update."""
-    signed = update.ticket if isinstance(update, TicketUpdate) else update.contract
-    return Ack(update.lease, update.update, sha256(signed).digest())
 
 
 class Offer(AboutDelegation, frozen=True, tag=13):

@@ -11,8 +11,7 @@ another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 import attrs
@@ -69,11 +68,6 @@ class Short(NamedTuple):
     lasts: bool
 
 
-@lru_cache
-def _otherwise(hours: int) -> QuotaSettings:
-    return QuotaSettings(booked_hours=hours)
-
-
 class HeldAccount(Usage, Protocol):
     """What holders have been granted, in the turn as well."""
 
@@ -89,39 +83,6 @@ class HeldAccount(Usage, Protocol):
     def units(self, type_: str) -> int:
         """How many units of a type there are to be granted."""
         ...
-
-
-class Quotas:
-    """All quotas of a mapper."""
-
-    def __init__(self, quotas: Sequence[QuotaSettings]) -> None:
-        self._quotas = {(quota.holder, quota.type): quota for quota in quotas}
-
-    @property
-    def wants_usage(self) -> bool:
-        """Whether what holders have had counts."""
-        return any(
-            limit is not None
-            for quota in self._quotas.values()
-            for limit in (quota.units, quota.unit_hours, quota.stacked)
-        )
-
-    @property
-    def history(self) -> Duration:
-        """How far back they look."""
-        return max((max(q.period, (q.longest or 0) + q.rest) for q in self._quotas.values()), default=0)
-
-    def of(self, request: PendingRequest, usage: HeldAccount, now: Instant) -> Limit | None:
-        """What limits a request, if anything does."""
-        for holder, type_ in (
-            (request.holder, request.type), (request.holder, ANY), (ANY, request.type), (ANY, ANY)
-        ):  # fmt: skip
-            quota = self._quotas.get((holder, type_))
-            if quota is not None:
-                return Limit(quota, request, usage, now)
-        if usage.booked_hours and request.op == "new" and request.latest_start > now + SOON:
-            return Limit(_otherwise(usage.booked_hours), request, usage, now)
-        return None
 
 
 class Limit:

@@ -9,6 +9,7 @@ one by a grant for later; the others are in :mod:`.waiting`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from heapq import merge
 from itertools import islice
 from typing import ClassVar, Protocol, TypeAlias
@@ -50,7 +51,7 @@ from leasekit.policies.broker.capacity import (
     place,
 )
 from leasekit.policies.broker.constraints import PLAIN, read_constraints
-from leasekit.policies.broker.quotas import Limit, Quotas, QuotaSettings
+from leasekit.policies.broker.quotas import ANY, SOON, HeldAccount, Limit, QuotaSettings
 
 STARTS_MAX = 1_000
 """How many starts are tried for one group in one turn."""
@@ -63,6 +64,44 @@ QUOTA_STARTS_MAX = 64
 
 EXPLAINED_MAX = 16
 """How many requests that wait are told in one turn when they would fit."""
+
+
+@lru_cache
+def _otherwise(hours: int) -> QuotaSettings:
+    return QuotaSettings(booked_hours=hours)
+
+
+class Quotas:
+    """All quotas of a mapper."""
+
+    def __init__(self, quotas: Sequence[QuotaSettings]) -> None:
+        self._quotas = {(quota.holder, quota.type): quota for quota in quotas}
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether what holders have had counts."""
+        return any(
+            limit is not None
+            for quota in self._quotas.values()
+            for limit in (quota.units, quota.unit_hours, quota.stacked)
+        )
+
+    @property
+    def history(self) -> Duration:
+        """How far back they look."""
+        return max((max(q.period, (q.longest or 0) + q.rest) for q in self._quotas.values()), default=0)
+
+    def of(self, request: PendingRequest, usage: HeldAccount, now: Instant) -> Limit | None:
+        """What limits a request, if anything does."""
+        for holder, type_ in (
+            (request.holder, request.type), (request.holder, ANY), (ANY, request.type), (ANY, ANY)
+        ):  # fmt: skip
+            quota = self._quotas.get((holder, type_))
+            if quota is not None:
+                return Limit(quota, request, usage, now)
+        if usage.booked_hours and request.op == "new" and request.latest_start > now + SOON:
+            return Limit(_otherwise(usage.booked_hours), request, usage, now)
+        return None
 
 
 class BrokerTurn:

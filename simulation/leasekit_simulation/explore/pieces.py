@@ -20,6 +20,7 @@ import attrs
 from msgspec import Struct
 
 from leasekit.actors.kernel import kept_by
+from leasekit.actors.served import acknowledge
 from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.claims.signed import decode_statement
 from leasekit.core.claims.tree import ClaimTree
@@ -33,7 +34,7 @@ from leasekit.core.leases.records import (
     SiteLease,
     SiteUnit,
 )
-from leasekit.core.protocol.messages import Ack, LeaseUpdate, Message, TicketUpdate, acknowledge
+from leasekit.core.protocol.messages import Ack, LeaseUpdate, Message, TicketUpdate
 from leasekit.core.settings import written_types
 from leasekit.core.steps import Action
 from leasekit.core.time import Instant

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import attrs
 
-from leasekit.actors.site.plans import AHEAD
+from leasekit.actors.site.leases import AHEAD
 from leasekit.core.leases import authority
 from leasekit.core.leases.records import SiteLease, SiteUnit, Window
 from leasekit.core.reasons import Code, read
