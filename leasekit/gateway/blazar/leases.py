@@ -181,22 +181,22 @@ def _requests(
     return made
 
 
-async def update_lease(call: Call, project: str, id_: str, change: LeaseChange) -> dict[str, Any]:
+async def update_lease(call: Call, project: str, id_: str, body: LeaseChange) -> dict[str, Any]:
     """Change a lease: its name, its term, how many hosts it has. Raises ``LeasekitError``."""
     guest = call.door.project(call.caller, project, USER)
     lease, now = await _lease(guest, id_), await _now(guest)
     note = msgspec.structs.replace(lease.note, updated=now)
-    if change.name is not None:
-        note.name = change.name
-    start = note.start if change.start_date is None else read_date(change.start_date, now)
-    end = note.end if change.end_date is None else read_date(change.end_date, now)
+    if body.name is not None:
+        note.name = body.name
+    start = note.start if body.start_date is None else read_date(body.start_date, now)
+    end = note.end if body.end_date is None else read_date(body.end_date, now)
     if (start, end) != (note.start, note.end):
         _check_term(note, start, end, now)
         await _move(call, guest, lease, start, end)
         note.start, note.end = start, end
-    if change.before_end_date is not None:
-        note.before_end = _before_end(change.before_end_date, start, end, now)
-    for one in change.reservations:
+    if body.before_end_date is not None:
+        note.before_end = _before_end(body.before_end_date, start, end, now)
+    for one in body.reservations:
         await _resize(call, guest, lease, note, one)
     await guest.command("slice.note", {"name": id_, "notes": _noted(note)}, **call.signed)
     return await show_lease(call, project, id_)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -37,25 +37,27 @@ _encode: Final = msgspec.json.Encoder().encode
 def blazar_routes(door: GatewayDoor, base: str) -> list[StarletteRoute]:
     """The paths, which begin with ``base``."""
     lease, host = f"{base}/v1/leases", f"{base}/v1/os-hosts"
-    declared: list[tuple[str, str, HTTPStatus, Answer]] = [
-        ("GET", lease, HTTPStatus.OK, _list_leases),
-        ("POST", lease, HTTPStatus.CREATED, _create_lease),
-        ("GET", f"{lease}/{{id}}", HTTPStatus.OK, _show_lease),
-        ("PUT", f"{lease}/{{id}}", HTTPStatus.OK, _update_lease),
-        ("DELETE", f"{lease}/{{id}}", HTTPStatus.NO_CONTENT, _delete_lease),
-        ("GET", host, HTTPStatus.OK, _list_hosts),
-        ("POST", host, HTTPStatus.CREATED, _create_host),
-        ("GET", f"{host}/allocations", HTTPStatus.OK, _list_allocations),
-        ("GET", f"{host}/properties", HTTPStatus.OK, _list_properties),
-        ("PATCH", f"{host}/properties/{{name}}", HTTPStatus.OK, _set_property),
-        ("GET", f"{host}/{{id}}", HTTPStatus.OK, _show_host),
-        ("PUT", f"{host}/{{id}}", HTTPStatus.OK, _update_host),
-        ("DELETE", f"{host}/{{id}}", HTTPStatus.NO_CONTENT, _delete_host),
-        ("GET", f"{host}/{{id}}/allocation", HTTPStatus.OK, _show_allocation),
+    declared: list[tuple[str, str, HTTPStatus, str, Answer]] = [
+        ("GET", lease, HTTPStatus.OK, "leases", leases.list_leases),
+        ("POST", lease, HTTPStatus.CREATED, "lease", leases.create_lease),
+        ("GET", f"{lease}/{{id}}", HTTPStatus.OK, "lease", leases.show_lease),
+        ("PUT", f"{lease}/{{id}}", HTTPStatus.OK, "lease", leases.update_lease),
+        ("DELETE", f"{lease}/{{id}}", HTTPStatus.NO_CONTENT, "", leases.delete_lease),
+        ("GET", host, HTTPStatus.OK, "hosts", hosts.list_hosts),
+        ("POST", host, HTTPStatus.CREATED, "host", hosts.create_host),
+        ("GET", f"{host}/allocations", HTTPStatus.OK, "allocations", hosts.list_allocations),
+        ("GET", f"{host}/properties", HTTPStatus.OK, "resource_properties", hosts.list_properties),
+        ("PATCH", f"{host}/properties/{{name}}", HTTPStatus.OK, "resource_property", hosts.set_property),
+        ("GET", f"{host}/{{id}}", HTTPStatus.OK, "host", hosts.show_host),
+        ("PUT", f"{host}/{{id}}", HTTPStatus.OK, "host", hosts.update_host),
+        ("DELETE", f"{host}/{{id}}", HTTPStatus.NO_CONTENT, "", hosts.delete_host),
+        ("GET", f"{host}/{{id}}/allocation", HTTPStatus.OK, "allocation", hosts.show_allocation),
     ]
     made = [
-        StarletteRoute(path, _counted(door, path[len(base) :], partial(_answer, door, status, run)), methods=[method])
-        for method, path, status, run in declared
+        StarletteRoute(
+            path, _counted(door, path[len(base) :], partial(_answer, door, status, _taking(run, key))), methods=[method]
+        )
+        for method, path, status, key, run in declared
     ]
     for path in ("", "/", "/versions"):
         made.append(StarletteRoute(f"{base}{path}", partial(_versions, base), methods=["GET"]))
@@ -131,66 +133,26 @@ async def _body(request: Request) -> dict[str, Any]:
     return found
 
 
-def _project(call: Call) -> str:
-    return call.headers.get(PROJECT, "")
+def _taking(run: Answer, key: str) -> Answer:
+    """What has ``run`` answer, under ``key``, with what its parameters name: the ``project``, the ``body``, the
+    ``query``, parts of the path.
+    """
+    hints = get_type_hints(run)
 
+    async def answer(call: Call, request: Request) -> Any:
+        parts = request.path_params
+        given = {
+            "project": call.headers.get(PROJECT, ""),
+            "query": request.query_params,
+            "id_": parts.get("id"),
+            **parts,
+        }
+        if kind := hints.get("body"):
+            body = await _body(request)
+            given["body"] = read(body, kind) if kind in (LeaseBody, LeaseChange) else body
+        return {key: await run(call, **{name: given[name] for name in hints if name in given})}
 
-async def _list_leases(call: Call, request: Request) -> Any:
-    return {"leases": await leases.list_leases(call, _project(call))}
-
-
-async def _create_lease(call: Call, request: Request) -> Any:
-    body = read(await _body(request), LeaseBody)
-    return {"lease": await leases.create_lease(call, _project(call), body)}
-
-
-async def _show_lease(call: Call, request: Request) -> Any:
-    return {"lease": await leases.show_lease(call, _project(call), request.path_params["id"])}
-
-
-async def _update_lease(call: Call, request: Request) -> Any:
-    change = read(await _body(request), LeaseChange)
-    return {"lease": await leases.update_lease(call, _project(call), request.path_params["id"], change)}
-
-
-async def _delete_lease(call: Call, request: Request) -> Any:
-    await leases.delete_lease(call, _project(call), request.path_params["id"])
-
-
-async def _list_hosts(call: Call, request: Request) -> Any:
-    return {"hosts": await hosts.list_hosts(call)}
-
-
-async def _create_host(call: Call, request: Request) -> Any:
-    return {"host": await hosts.create_host(call, await _body(request))}
-
-
-async def _show_host(call: Call, request: Request) -> Any:
-    return {"host": await hosts.show_host(call, request.path_params["id"])}
-
-
-async def _update_host(call: Call, request: Request) -> Any:
-    return {"host": await hosts.update_host(call, request.path_params["id"], await _body(request))}
-
-
-async def _delete_host(call: Call, request: Request) -> Any:
-    await hosts.delete_host(call, request.path_params["id"])
-
-
-async def _list_allocations(call: Call, request: Request) -> Any:
-    return {"allocations": await hosts.list_allocations(call, request.query_params)}
-
-
-async def _show_allocation(call: Call, request: Request) -> Any:
-    return {"allocation": await hosts.show_allocation(call, request.path_params["id"], request.query_params)}
-
-
-async def _list_properties(call: Call, request: Request) -> Any:
-    return {"resource_properties": await hosts.list_properties(call, request.query_params)}
-
-
-async def _set_property(call: Call, request: Request) -> Any:
-    return {"resource_property": await hosts.set_property(call, request.path_params["name"], await _body(request))}
+    return answer
 
 
 async def _not_served(call: Call, request: Request) -> Any:
