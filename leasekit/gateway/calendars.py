@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 import attrs
-import msgpack
 
-from leasekit.core.schema import Row
+from leasekit.core.leases.records import KeptRecord
 from leasekit.core.time import Instant
 
 FEEDS: Final = "feeds"
 
 
 @attrs.frozen(kw_only=True)
-class FeedRecord:
+class FeedRecord(KeptRecord):
     """A feed as it is kept: leases of a project, of one ``type`` or all, those that ``caller`` has asked for (``mine``)
     or all.
     """
@@ -27,14 +26,4 @@ class FeedRecord:
     type: str = ""
     mine: bool = False
 
-    def row(self) -> Row:
-        """Its row."""
-        body = msgpack.packb([self.caller, self.created, self.type, self.mine])
-        return (self.id, self.project, self.digest, body)
-
-    @classmethod
-    def of_row(cls, row: Row) -> FeedRecord:
-        """From its row."""
-        id_, project, digest, body = row
-        caller, created, type_, mine = msgpack.unpackb(body)
-        return cls(id=id_, project=project, caller=caller, digest=digest, created=created, type=type_, mine=mine)
+    table = FEEDS

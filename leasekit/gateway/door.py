@@ -111,7 +111,7 @@ class GatewayDoor:
         kept = self._store.load()
         self.tokens.restore(kept.get(TABLE, ()))
         self.notices.restore(kept)
-        self.feeds.update((row[0], FeedRecord.of_row(row)) for row in kept.get(FEEDS, ()))
+        self.feeds.update((row[0], FeedRecord.from_row(row)) for row in kept.get(FEEDS, ()))
         waits = [msgspec.json.decode(body, type=Wait) for _, _, body in kept.get(WAITS, ())]
         self.waits.update((one.id, one) for one in sorted(waits, key=lambda one: (one.created, one.id)))
         models = [msgspec.json.decode(body, type=LeaseTemplate) for _, _, body in kept.get(TEMPLATES, ())]

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import attrs
-import msgpack
 
 from leasekit.client.shapes import EventKind
 from leasekit.config.instants import dated
+from leasekit.core.leases.records import KeptRecord
 from leasekit.core.reasons import Code
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import DAY, HOUR, SECOND, Duration, Instant, format_duration, parse_duration
@@ -64,7 +64,7 @@ _OTHER_WORDS: Final[Mapping[EventKind, str]] = {
 
 
 @attrs.frozen(kw_only=True)
-class RuleRecord:
+class RuleRecord(KeptRecord):
     """A rule as it is kept."""
 
     id: str
@@ -78,20 +78,7 @@ class RuleRecord:
     starts: Sequence[str] = ()
     secret: str = ""
 
-    def row(self) -> Row:
-        """Its row."""
-        body = [list(self.events), self.url, self.mail, self.type, list(self.ends), list(self.starts), self.secret]
-        return (self.id, self.project, self.caller, msgpack.packb(body))
-
-    @classmethod
-    def of_row(cls, row: Row) -> RuleRecord:
-        """From its row."""
-        id_, project, caller, body = row
-        events, url, mail, type_, ends, starts, secret = msgpack.unpackb(body)
-        return cls(
-            id=id_, project=project, caller=caller, events=events, url=url, mail=mail, type=type_, ends=ends,
-            starts=starts, secret=secret,
-        )  # fmt: skip
+    table = RULES
 
 
 @attrs.frozen(kw_only=True)
@@ -128,28 +115,18 @@ def one_line(text: str) -> str:
 
 
 @attrs.frozen(kw_only=True)
-class DeliveryRecord:
+class DeliveryRecord(KeptRecord):
     """What is to be sent for a rule; ``at`` is when it is tried next, or, once it is over, until when it is kept."""
 
     id: str
     rule: str
     state: Literal["waiting", "done", "dead"]
     at: Instant
-    notice: Notification
     tries: int = 0
     problem: str = ""
+    notice: Notification
 
-    def row(self) -> Row:
-        """Its row."""
-        body = msgpack.packb([self.tries, self.problem, attrs.asdict(self.notice)])
-        return (self.id, self.rule, self.state, self.at, body)
-
-    @classmethod
-    def of_row(cls, row: Row) -> DeliveryRecord:
-        """From its row."""
-        id_, rule, state, at, body = row
-        tries, problem, notice = msgpack.unpackb(body)
-        return cls(id=id_, rule=rule, state=state, at=at, notice=Notification(**notice), tries=tries, problem=problem)
+    table = DELIVERIES
 
 
 @attrs.define(eq=False)
@@ -163,8 +140,8 @@ class Notifications:
 
     def restore(self, tables: Mapping[str, Iterable[Row]]) -> None:
         """Take up what the store has kept."""
-        self.rules = {row[0]: RuleRecord.of_row(row) for row in tables.get(RULES, ())}
-        self.deliveries = {row[0]: DeliveryRecord.of_row(row) for row in tables.get(DELIVERIES, ())}
+        self.rules = {row[0]: RuleRecord.from_row(row) for row in tables.get(RULES, ())}
+        self.deliveries = {row[0]: DeliveryRecord.from_row(row) for row in tables.get(DELIVERIES, ())}
         self.positions = dict(tables.get(POSITIONS, ()))
 
     def of_project(self, project: str) -> list[RuleRecord]:

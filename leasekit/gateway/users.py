@@ -8,14 +8,14 @@ import re
 import secrets
 from collections.abc import Iterable
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 import attrs
-import msgpack
 import trio
 
 from leasekit.client.shapes import Office, Role
 from leasekit.core.errors import LeasekitError
+from leasekit.core.leases.records import KeptRecord
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Instant
 from leasekit.gateway.callers import Caller
@@ -40,7 +40,7 @@ class UserError(LeasekitError):
 
 
 @attrs.frozen(kw_only=True)
-class UserRecord:
+class UserRecord(KeptRecord):
     """A user as kept: ``digest`` is the password's, under ``salt``."""
 
     name: str
@@ -57,15 +57,10 @@ class UserRecord:
 
     def change(self) -> Change:
         """What is to be committed."""
-        body = msgpack.packb([self.projects, self.offices, self.salt, self.digest])
-        return Change(USERS, self.name, (self.name, self.created, body))
+        return Change(USERS, self.name, self.row())
 
-    @classmethod
-    def of_row(cls, row: Row) -> UserRecord:
-        """From its row."""
-        name, created, body = row
-        projects, offices, salt, digest = msgpack.unpackb(body)
-        return cls(name=name, created=created, projects=projects, offices=offices, salt=salt, digest=digest)
+    table = USERS
+    columns: ClassVar = {"id": "name"}
 
 
 @attrs.define(eq=False)
@@ -77,7 +72,7 @@ class LocalUsers:
 
     def restore(self, rows: Iterable[Row]) -> None:
         """Take up what the store has kept."""
-        self._by_name.update((record.name, record) for record in map(UserRecord.of_row, rows))
+        self._by_name.update((record.name, record) for record in map(UserRecord.from_row, rows))
 
     def all(self) -> list[UserRecord]:
         """Every user, by name."""
