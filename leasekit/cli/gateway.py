@@ -33,9 +33,8 @@ def gateway_service(deployment: Deployment, spec: GatewaySpec) -> Service:
     server = GatewayServer(spec, deployment, open_store, open_runs)
 
     return Service(
-        name=spec.name, role=spec.role, serve=server.serve, control=spec.control, state=deployment.state,
-        describe=server.describe, log=spec.table.log, log_level=spec.table.log_level,
-        metrics=spec.table.metrics, measure=server.measure,
+        name=spec.name, table=spec.table, serve=server.serve, control=spec.control, state=deployment.state,
+        describe=server.describe, measure=server.measure,
         commands={
             "api": lambda asked: server.answer(asked.arguments, asked.caller), "reload": lambda _: server.reload(),
         },

@@ -157,7 +157,7 @@ def _peers(deployment: Deployment, spec: ActorSpec, keys: KeySource) -> list[Pee
             continue
         address = dialled_at(other) if isinstance(other, ActorSpec) else other.address
         peer = Peer(name=other.name, key=keys.public(other.name), role=other.role, address=address)
-        said = spec.permissions.get(other.name, Permission())
+        said = spec.table.permissions.get(other.name, Permission())
         may = peer.may if said.may is None else said.may
         most = peer.open_requests if said.open_requests is None else said.open_requests
         made.append(attrs.evolve(peer, may=may, open_requests=most, priority_max=said.priority_max))

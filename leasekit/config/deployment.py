@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 
@@ -14,7 +14,7 @@ from leasekit.config.emulation import EmulationSpec, RunSpec
 from leasekit.config.gateway import GatewaySpec
 from leasekit.config.jobs import JobsSpec
 from leasekit.config.sockets import can_be_dialled
-from leasekit.config.tables import DriverSpec, PeerSpec, Permission, Role, ShellSettings, TransportSettings
+from leasekit.config.tables import ActorTable, DriverSpec, PeerSpec, Role
 from leasekit.config.traces import SignalSpec
 
 
@@ -36,7 +36,7 @@ class ActorSpec:
     """One actor. Paths are absolute; ``listen`` holds addresses (``unix:/PATH``, ``tcp://HOST:PORT``, with
     ``?tls=false`` where TLS is not spoken), the first for peers of this file. ``store`` is its SQLite file (None: its
     rows are in memory). ``passphrase_file`` is where the passphrase of its key is, if the file says, ``after`` where
-    the keys are that it had before, the latest first. ``metrics`` is the ``HOST:PORT`` of its numbers, or empty.
+    the keys are that it had before, the latest first.
 
     ``driver_of`` says which of ``drivers`` serves a resource type; ``other_types`` names the one for types not in it
     (a guest's only: it does not know all types beforehand), or is empty.
@@ -48,17 +48,13 @@ class ActorSpec:
     listen: tuple[str, ...]
     control: Path
     store: Path | None
-    log: Literal["human", "json"]
-    log_level: Literal["debug", "info", "warning", "error"]
+    table: ActorTable
+    """The rest of what its table in the file says."""
     settings: ActorSettings
     mapper: MapperSpec
     drivers: Mapping[str, DriverSpec]
     driver_of: Mapping[str, str]
     other_types: str
-    shell: ShellSettings
-    transport: TransportSettings = attrs.Factory(TransportSettings)
-    metrics: str = ""
-    permissions: Mapping[str, Permission] = attrs.Factory(dict)
     passphrase_file: Path | None = None
     after: tuple[Path, ...] = ()
 

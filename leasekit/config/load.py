@@ -184,6 +184,7 @@ class Resolver:
     def _actor(self, name: str, table: tables.ActorTable) -> ActorSpec:
         where = f"actor.{name}"
         self._check_permissions(where, name, table)
+        self._check_transport(where, table.transport)
         drivers, driver_of, other_types = resolve_drivers(self.context, name, table)
         key = table.key if isinstance(table.key, tables.KeyTable) else tables.KeyTable(file=table.key)
         settings = self._settings(where, name, table)
@@ -197,17 +198,12 @@ class Resolver:
             listen=self._listen(where, table),
             control=self._control(where, name, table),
             store=self._store(f"{where}.store", table.store or f"sqlite:{name}.db"),
-            log=table.log,
-            log_level=table.log_level,
+            table=table,
             settings=settings,
             mapper=self._mapper(name, table),
             drivers=drivers,
             driver_of=driver_of,
             other_types=other_types,
-            metrics=table.metrics,
-            shell=table.shell,
-            transport=self._transport(where, table),
-            permissions=table.permissions,
             passphrase_file=self.state / key.passphrase_file if key.passphrase_file else None,
             after=tuple(self.state / path for path in key.after),
         )
@@ -259,15 +255,13 @@ class Resolver:
         if tls and socket_path(address) is not None:
             self.faults.add(where, "true", "no tls for a Unix socket, which does not leave the machine")
 
-    def _transport(self, where: str, table: tables.ActorTable) -> TransportSettings:
-        transport = table.transport
+    def _check_transport(self, where: str, transport: TransportSettings) -> None:
         if transport.heartbeat * 2 > transport.silence:
             allowed = f"at most half of silence ({format_duration(transport.silence)})"
             self.faults.add(f"{where}.transport.heartbeat", repr(format_duration(transport.heartbeat)), allowed)
         if transport.backoff_min > transport.backoff_max:
             allowed = f"at most backoff_max ({format_duration(transport.backoff_max)})"
             self.faults.add(f"{where}.transport.backoff_min", repr(format_duration(transport.backoff_min)), allowed)
-        return transport
 
     def _check_permissions(self, where: str, name: str, table: tables.ActorTable) -> None:
         others = [other for other in (*self.context.actors, *self.context.peers) if other != name]

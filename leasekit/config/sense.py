@@ -93,7 +93,7 @@ def odd(deployment: Deployment) -> list[ConfigError]:
         holders = [one.name for one in everybody if one.role != "authority" and one.name != broker.name]
         _check_names(broker, holders, () if _may_know_more(deployment) else types, faults)
     for actor in deployment.actors.values():
-        for peer, permission in actor.permissions.items():
+        for peer, permission in actor.table.permissions.items():
             if permission.priority_max and actor.role != "broker":
                 where = f"actor.{actor.name}.permissions.{peer}.priority_max"
                 faults.add(where, str(permission.priority_max), "it at a broker: nobody else is asked for priorities")

@@ -40,16 +40,16 @@ from msgspec.structs import replace
 
 from leasekit.config.build import BoundDriver, BuiltActor, build, make_drivers, open_store
 from leasekit.config.deployment import Deployment, out_of_reach
+from leasekit.config.gateway import GatewayTable
 from leasekit.config.identities import KeySource, prepare
 from leasekit.config.instants import dated
 from leasekit.config.load import load
 from leasekit.config.reload import ChangedKey, reread
-from leasekit.config.tables import ShellSettings, TransportSettings
+from leasekit.config.tables import ActorTable
 from leasekit.core.answers import DaemonStatus, Stopping
 from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.drivers import Closable
 from leasekit.core.errors import CommandError, LeasekitError
-from leasekit.core.measures import Measuring
 from leasekit.core.reasons import said, with_article
 from leasekit.core.schema import Store
 from leasekit.core.steps import ActorLike, PeerChange
@@ -85,14 +85,13 @@ class StartError(LeasekitError):
 
 @attrs.frozen(kw_only=True)
 class Job:
-    """One actor to be run. ``state`` is the folder for what it keeps; ``make`` gives the same actor, without state,
-    every time; ``mapper`` is what its mapper is called when that fails. ``metrics`` is where its numbers are told
-    (empty: nowhere). ``accept_clock``: this machine's clock is
-    believed, although it was set since the daemon ran last.
+    """One actor to be run, as its ``table`` in the deploy file says. ``state`` is the folder for what it keeps;
+    ``make`` gives the same actor, without state, every time; ``mapper`` is what its mapper is called when that fails.
+    ``accept_clock``: this machine's clock is believed, although it was set since the daemon ran last.
     """
 
     name: str
-    role: str
+    table: ActorTable
     make: Callable[[], ActorLike]
     inline: bool
     open_store: Callable[[], Store]
@@ -104,12 +103,6 @@ class Job:
     state: Path
     driver_of: Callable[[str], BoundDriver | None]
     clock_skew: Duration
-    shell: ShellSettings
-    transport: TransportSettings = attrs.Factory(TransportSettings)
-    log: str = "human"
-    log_level: str = "info"
-    log_file: bool = False
-    metrics: str = ""
     mapper: str = ""
     drivers: Sequence[BoundDriver] = ()
     accept_clock: bool = False
@@ -128,37 +121,33 @@ class Serving(Protocol):
 
 @attrs.frozen(kw_only=True)
 class Service:
-    """What a daemon runs that is no actor, and has no lease: on its control socket it answers ``status``, ``stop`` and
-    ``commands``. ``describe`` is what it says of itself.
+    """What a daemon runs that is no actor, and has no lease, as its ``table`` in the deploy file says: on its control
+    socket it answers ``status``, ``stop`` and ``commands``. ``describe`` is what it says of itself, ``measure`` tells
+    its numbers.
     """
 
     name: str
-    role: str
+    table: GatewayTable
     serve: Serving
     control: Path
     state: Path
-    describe: Callable[[], Mapping[str, Any]] = dict
-    commands: Mapping[str, Answering] = attrs.Factory(dict)
-    log: str = "human"
-    log_level: str = "info"
-    log_file: bool = True
-    metrics: str = ""
-    measure: Measure | None = None
-    """Tells its numbers, at the address ``metrics``."""
+    describe: Callable[[], Mapping[str, Any]]
+    measure: Measure
+    commands: Mapping[str, Answering]
 
     def kinds(self, stop: Callable[[], None]) -> dict[str, Answering]:
         """What it answers on its control socket."""
 
         async def query(asked: ControlRequest) -> Any:
             if asked.name != "status":
-                raise CommandError(f"{with_article(self.role)} has no query {asked.name!r}; it has status")
+                raise CommandError(f"{with_article(self.table.role)} has no query {asked.name!r}; it has status")
             shell = {"state": "running", "problem": ""}
-            return {"name": self.name, "role": self.role, "pid": os.getpid(), "shell": shell, **self.describe()}
+            return {"name": self.name, "role": self.table.role, "pid": os.getpid(), "shell": shell, **self.describe()}
 
         async def command(asked: ControlRequest) -> Any:
             if asked.name not in self.commands:
                 has = ", ".join(sorted(self.commands)) or "none"
-                raise CommandError(f"{with_article(self.role)} has no command {asked.name!r}; it has {has}")
+                raise CommandError(f"{with_article(self.table.role)} has no command {asked.name!r}; it has {has}")
             return await self.commands[asked.name](asked)
 
         async def end(asked: ControlRequest) -> Any:
@@ -212,7 +201,7 @@ class Reloading:
         for name in {*was, *now}:
             if was.get(name) != now.get(name):
                 self._transport.change_peer(name, now.get(name))
-        logs.set_level(job.name, job.log_level)
+        logs.set_level(job.name, job.table.log_level)
         if job.drivers != before.drivers:
             self._tending.use(_tended(job))
         going_on = {id(bound.driver) for bound in job.drivers}
@@ -341,13 +330,12 @@ class Daemon:
             await service.serve(stopping, task_status=task_status)
             nursery.cancel_scope.cancel()
 
-        measure = service.measure or _nothing
         with Sockets() as sockets:
             listener = await _listen_control(sockets, service)
-            async with self._shown(service, measure), trio.open_nursery() as nursery:
+            async with self._shown(service, service.measure), trio.open_nursery() as nursery:
                 where = await nursery.start(serve)
                 nursery.start_soon(control.serve, listener)
-                logger.info("%s: listens on %s", service.role, where)
+                logger.info("%s: listens on %s", service.table.role, where)
                 self._on_ready(f"ready {service.name} control={service.control} listen={where}")
                 begun.set()
                 await stopping.wait()
@@ -367,7 +355,7 @@ class Daemon:
             on_cost=shell.charge,
             on_connected=shell.connected,
             on_disconnected=lambda peer, reason: shell.disconnected(peer),
-            settings=job.transport,
+            settings=job.table.transport,
             clock_skew=job.clock_skew,
             key=f"actor.{job.name}.listen",
         )
@@ -375,17 +363,17 @@ class Daemon:
         shell.meet = partial(_meet, transport)
         tending = Tending(shell, _tended(job))
         reloading = Reloading(job, shell, transport, tending, self._grow)
-        more = {**(tending.requests if job.role == "authority" else {}), "reload": reloading.reload}
+        more = {**(tending.requests if job.table.role == "authority" else {}), "reload": reloading.reload}
         door = ActorDoor(
             shell, stop=self.stop, more=more,
             describe=lambda: _describe(job, transport, tending, reloading),
         )  # fmt: skip
         control = Control(door.kinds, streams=door.streams, warnings=lambda: _warnings(job, shell, transport))
-        metrics = ActorMetrics(job.name, job.role, shell, transport, job.store)
+        metrics = ActorMetrics(job.name, job.table.role, shell, transport, job.store)
         with Sockets() as sockets:
             listener = await _listen_control(sockets, job)
             async with self._shown(job, metrics.measure), trio.open_nursery() as nursery:
-                if job.metrics:
+                if job.table.metrics:
                     nursery.start_soon(metrics.count_outcomes)
                 await nursery.start(self._until_stopped, shell, nursery.cancel_scope)
                 bound = await nursery.start(transport.run)
@@ -393,14 +381,14 @@ class Daemon:
                 nursery.start_soon(tending.run)
                 self._reloadings.append(reloading)
                 where = " ".join(map(str, bound))
-                logger.info("%s: listens on %s", job.role, where or "no address")
+                logger.info("%s: listens on %s", job.table.role, where or "no address")
                 self._on_ready(f"ready {job.name} control={job.control} listen={where or '(dials only)'}")
                 begun.set()
         logger.info("stopped")
 
     def _shown(self, job: Job | Service, measure: Measure) -> AbstractAsyncContextManager[None]:
         assert self._pages is not None, "they are made before anything is run"
-        return self._pages.showing(job.metrics, f"actor.{job.name}.metrics", measure)
+        return self._pages.showing(job.table.metrics, f"actor.{job.name}.metrics", measure)
 
     async def _until_stopped(
         self, shell: ActorShell, scope: trio.CancelScope, task_status: trio.TaskStatus[None]
@@ -412,10 +400,6 @@ class Daemon:
         scope.cancel()
 
 
-async def _nothing(into: Measuring) -> None:
-    """What a service measures that measures nothing."""
-
-
 @contextmanager
 def _own_folder(job: Job | Service) -> Iterator[None]:
     """Be the only daemon of that name in its state folder, with its files for its user alone, and its log in one."""
@@ -424,13 +408,13 @@ def _own_folder(job: Job | Service) -> Iterator[None]:
         files = job.state / "logs"
         if said := narrow([job.state / f"{job.name}.lock", files, *_logs_of(files, job.name)]):
             logger.warning("%s", said)
-        if job.log_file:
-            stack.callback(logs.log_to_file(files / f"{job.name}.log", job.name, job.log, job.log_level))
+        log, level = job.table.log, job.table.log_level
+        stack.callback(logs.log_to_file(files / f"{job.name}.log", job.name, log, level))
         yield
 
 
 def _tended(job: Job) -> Sequence[BoundDriver]:
-    return job.drivers if job.role == "authority" else ()
+    return job.drivers if job.table.role == "authority" else ()
 
 
 def _has_terminal() -> bool:
@@ -458,7 +442,7 @@ def _meet(transport: Transport, changes: Sequence[PeerChange]) -> None:
 
 def _make_shell(job: Job, store: Store) -> ActorShell:
     clock = RealClock(job.clock_skew)
-    watched = job.log == "human" and sys.stderr.isatty()
+    watched = job.table.log == "human" and sys.stderr.isatty()
     return ActorShell(
         job.make,
         store,
@@ -467,7 +451,7 @@ def _make_shell(job: Job, store: Store) -> ActorShell:
         clock=clock,
         inline=job.inline,
         mapper=job.mapper,
-        settings=job.shell,
+        settings=job.table.shell,
         transition_log=logs.TransitionLog(logging.getLogger("leasekit.transitions"), watched),
         accept_clock=job.accept_clock,
     )
@@ -569,7 +553,7 @@ def run_jobs(
     with ExitStack() as stack:
         both: list[Job | Service] = [*jobs, *services]
         for first in both[:1]:
-            stack.callback(logs.log_to_stream(first.log, first.log_level, first.name))
+            stack.callback(logs.log_to_stream(first.table.log, first.table.log_level, first.name))
         failures = trio.run(Daemon(jobs, on_ready, services, more).run)
     return max((_report(name, error) for name, error in failures), default=0)
 
@@ -644,7 +628,7 @@ def make_job(
     Drivers that are ``running`` with the same settings are not made again.
     """
     origin = _origin(deployment, name)
-    guard = partial(apart, settings=deployment.actors[name].shell)
+    guard = partial(apart, settings=deployment.actors[name].table.shell)
 
     def built() -> BuiltActor:
         return build(deployment, name, keys=keys, data=data_dir, synthetic=synthetic, origin=origin, guard=guard)
@@ -669,7 +653,7 @@ def make_job(
 
     return Job(
         name=name,
-        role=spec.role,
+        table=spec.table,
         make=lambda: built().actor,
         inline=first.actor.inline,
         mapper=spec.mapper.target.rpartition("/")[2],
@@ -683,12 +667,6 @@ def make_job(
         driver_of=lambda type_: drivers.get(spec.driver_for(type_)),
         drivers=tuple(drivers.values()),
         clock_skew=spec.settings.clock_skew,
-        shell=spec.shell,
-        transport=spec.transport,
-        log=spec.log,
-        log_level=spec.log_level,
-        log_file=True,
-        metrics=spec.metrics,
         store=spec.store,
         reread=again,
     )

@@ -90,20 +90,12 @@ class RemotePeer:
     def status(self) -> LinkDetails:
         """For people to see."""
         allowance = self._allowance
-        return LinkDetails(
-            peer=self.name,
-            address=str(self.address or ""),
-            connected=self.link is not None,
-            queued_bytes=self.queued_bytes,
-            sent=self.sent,
-            received=self.received,
-            dropped=self.dropped,
-            problem=self.problem,
+        return LinkDetails.of(
+            self, peer=self.name, address=str(self.address or ""), connected=self.link is not None,
             encrypted=self.link is not None and self.link.wire.encrypted,
             held_ms=0 if allowance is None else int(allowance.held * 1000),
             flooding=allowance is not None and allowance.flooding,
-            clock_ahead=self.clock_ahead,
-        )
+        )  # fmt: skip
 
 
 class PeerLink:

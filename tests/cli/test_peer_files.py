@@ -40,7 +40,7 @@ def test_what_is_exported_can_be_imported(cli: Cli, tmp_path: Path) -> None:
     whole.write_text(f"{DEPLOY}\n{out}")
     deployment = load(whole)
     assert deployment.peers["a.b"].address == "tcp://[::1]:7000?tls=false"
-    assert deployment.actors["site"].permissions["lab"].priority_max == 3
+    assert deployment.actors["site"].table.permissions["lab"].priority_max == 3
     for name in ("lab", "a.b"):
         for actor in ("site", "guest"):
             cli(f"peer remove {name} --actor {actor}")

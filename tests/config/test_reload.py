@@ -37,7 +37,7 @@ def test_what_is_new_is_taken_and_told_by_key(tmp_path: Path) -> None:
     ], "what a broker's own table says is nothing to a site"
     settings = now.actors["site"].settings
     assert isinstance(settings, AuthoritySettings) and len(settings.inventory[0].names) == 6
-    assert now.actors["site"].log_level == "debug"
+    assert now.actors["site"].table.log_level == "debug"
     running = load(write(tmp_path))
     write(tmp_path, text)
     now, changes = reread(running, "broker")
@@ -73,8 +73,10 @@ def test_what_takes_a_restart_is_named_and_stays(tmp_path: Path, old: str, new: 
     now, changes = after(tmp_path, text)
     assert {change.key: change.restart for change in changes} == {key: True, "actor.site.delegation[0].length": False}
     was = load(write(tmp_path)).actors["site"]
-    for field in ("listen", "control", "store", "key", "log", "shell", "transport"):
+    for field in ("listen", "control", "store", "key"):
         assert getattr(now.actors["site"], field) == getattr(was, field)
+    for field in ("log", "shell", "transport"):
+        assert getattr(now.actors["site"].table, field) == getattr(was.table, field)
     assert now.actors["site"].settings.clock_skew == was.settings.clock_skew
     write(tmp_path, text)
     assert [change.key for change in reread(now, "site")[1]] == [key]

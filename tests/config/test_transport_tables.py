@@ -97,8 +97,8 @@ def test_limits_of_the_transport(tmp_path: Path) -> None:
     """Each key of the table ends in the actor's settings; what is not given keeps its default."""
     given = "[actor.guest.transport]\nsilence = '1m'\nmessages_per_second = 5\nqueue_max = 100\n"
     actors = load(write(tmp_path, SMALL + given)).actors
-    assert actors["site"].transport == TransportSettings()
-    assert actors["guest"].transport == attrs.evolve(
+    assert actors["site"].table.transport == TransportSettings()
+    assert actors["guest"].table.transport == attrs.evolve(
         TransportSettings(), silence=60_000, messages_per_second=5, queue_max=100
     )
 

@@ -23,13 +23,9 @@ from leasekit.core.drivers import Driver
 from leasekit.core.mappers import Assign, AuthorityCycle, BrokerCycle, Grant, Release
 from leasekit.core.schema import Store
 from leasekit.drivers.null import NullDriver, NullSettings
-from leasekit.runtime.daemon import Job
 from leasekit.runtime.logs import UnitLogs
-from leasekit.runtime.peers import PeerAddress
 from leasekit.runtime.shell import ActorShell
-from leasekit.runtime.sockets import Endpoint
 from leasekit.stores.memory import MemoryStore
-from leasekit.stores.sqlite import SqliteStore
 
 ROLES = {"site": "authority", "broker": "broker", "guest": "guest"}
 KEYS = {name: Keypair(bytes([number]) * 32) for number, name in enumerate(ROLES, start=1)}
@@ -96,34 +92,6 @@ def make_actor(
     if name == "broker":
         return Broker(*common, mapper or GrantAll(), BrokerSettings(**settings))
     return ServiceManager(*common, mapper or Nothing(), GuestSettings(**settings))
-
-
-def make_job(name: str, state: Path, *, driver: Driver | None = None, **changes: Any) -> Job:
-    """A daemon's job for the actor called ``name``: SQLite, and Unix sockets in ``state``."""
-    bound = limited(driver or NullDriver(NullSettings()), retries=0)
-    values: dict[str, Any] = {
-        "name": name,
-        "role": ROLES[name],
-        "make": lambda: make_actor(name),
-        "inline": True,
-        "open_store": lambda: SqliteStore(state / f"{name}.db"),
-        "signer": KEYS[name],
-        "scheme": ED25519,
-        "peers": [
-            PeerAddress(
-                other, KEYS[other].public, Endpoint(path=str(state / f"{other}.sock")) if other < name else None
-            )
-            for other in ROLES
-            if other != name
-        ],
-        "listen": [Endpoint(path=str(state / f"{name}.sock"))],
-        "control": state / f"{name}.control",
-        "state": state,
-        "driver_of": lambda type_: bound,
-        "clock_skew": 2_000,
-        "shell": ShellSettings(grace=1_000),
-    }
-    return Job(**{**values, **changes})
 
 
 def make_shell(

@@ -100,18 +100,8 @@ class XenImage:
 
     def guest(self) -> Image:
         """What the guest is told, as for other hypervisors. Raises ``ValueError`` for what can't be."""
-        return Image(
-            disk=self.disk,
-            format=self.format,
-            disk_mb=self.disk_mb,
-            kernel=self.kernel,
-            initrd=self.initrd,
-            command_line=self.command_line,
-            seed=self.seed,
-            ready=self.ready,
-            marker=self.marker,
-            user=self.user,
-        )
+        shared = attrs.fields_dict(XenImage).keys() & attrs.fields_dict(Image).keys()
+        return Image(**{name: getattr(self, name) for name in shared})
 
 
 @attrs.frozen(kw_only=True)
