@@ -29,7 +29,7 @@ from leasekit.actors.broker.delegations import TakenDelegations, Withholding
 from leasekit.actors.broker.grants import Answers, Grants, LeaseViews, TicketCutter
 from leasekit.actors.broker.preemption import Preemption
 from leasekit.actors.broker.requests import DryRuns
-from leasekit.actors.guest.answers import BrokerAnswers, BrokerUpdates, SiteUpdates
+from leasekit.actors.guest.answers import BrokerAnswers, BrokerUpdates, SiteUpdates, Tickets
 from leasekit.actors.guest.leases import GuestOperations, Leases
 from leasekit.actors.guest.lifecycle import Endings, Membership, Predecessors, Redeems, Transitions
 from leasekit.actors.guest.requests import LeaseChanges, LeaseRequests, Slices
@@ -40,7 +40,7 @@ from leasekit.actors.kernel import Kernel
 from leasekit.actors.peering import Keyring, Peering
 from leasekit.actors.served import Served
 from leasekit.actors.site.calendars import Calendars
-from leasekit.actors.site.claims import SiteClaims, SiteDelegations
+from leasekit.actors.site.claims import Incidents, SiteClaims, SiteDelegations
 from leasekit.actors.site.failures import Assignment, SiteOutages
 from leasekit.actors.site.inventory import SiteSaved
 from leasekit.actors.site.leases import SiteLeases, UnitPlans
@@ -54,6 +54,7 @@ from leasekit.actors.site.redeems import (
 )
 from leasekit.actors.site.unit_changes import Maintenance, UnitChanges
 from leasekit.actors.site.units import Units
+from leasekit.core.claims.claim import TicketVerifier
 from leasekit.core.claims.signed import Ed25519
 from leasekit.core.steps import ActionDone
 from leasekit.core.time import Term
@@ -88,6 +89,20 @@ class Found(NamedTuple):
 
 
 BUGS: Final[dict[str, Bug]] = {
+    # -- hostile brokers and sites
+    "a guest takes a ticket beyond its request": Bug(
+        Tickets, "check", "_check_asked(asked, leaf, last, site)", NOTHING
+    ),
+    "a guest joins units that its ticket does not give": Bug(
+        Tickets, "check_contract", "if given > most:", "if False:"
+    ),
+    "what is said of a lease that is over is why it ended": Bug(
+        SiteUpdates, "_take", "elif lease.ended >= 0:", "elif False:"
+    ),
+    "nobody looks whether a claim is within its parent": Bug(TicketVerifier, "check", "check_chain(chain)", NOTHING),
+    "a site blames who gave a claim for what its holder gave twice": Bug(
+        Incidents, "keep", "body = encode", "guilty = evidence.claims[0].issuer; body = encode"
+    ),
     # -- units that change
     "what an operator has said of a unit is not kept": Bug(
         UnitChanges, "_say", "self._kernel.touch(change)", NOTHING

@@ -32,6 +32,7 @@ def test_seeds_draw_all_there_is() -> None:
     assert any(above for one in drawn for above in one.brokers.values())
     assert {one.signed for one in drawn} == {one.channels for one in drawn} == {one.rogue for one in drawn}
     assert {store for one in drawn for store in one.stores.values()} == {"sqlite"}
+    assert {"broker", "authority"} == {one.role(name) for one in drawn for name in one.liars}
     operations = [operation.do for one in drawn for operation in one.operations]
     assert {*MALICE, *FORGERY, *TAMPERING, "crash", "full", "step_beyond", "reclaim", "overdelegate"} <= set(operations)
     assert {"drain", "evict", "move", "sleep", "leap", "odd", "wordy", "ahead", "rotate", "forget", *FILES} <= set(
@@ -119,6 +120,7 @@ def test_a_file_fixes_part_of_the_draw(tmp_path: Path) -> None:
         ('{"tick": "soon"}', "tick"),
         ('{"mappers": {"nobody": "fcfs"}}', "mappers: found 'nobody', expected one of: guest-0"),
         ('{"mappers": {"broker-0": "manual"}}', "found 'manual', expected one of: backfill, coallocation, "),
+        ('{"liars": ["guest-0"]}', "liars: found 'guest-0', expected one of: broker-0"),
         ('{"stores": {"broker-0": "tape"}}', "stores.broker-0: found 'tape', expected one of: memory, sqlite"),
         ('{"operations": [{"at": 5, "do": "dance", "pick": 1}]}', "do"),
         (

@@ -45,6 +45,7 @@ class Checkers:
         defer_max: Duration = INSTANT_MAX,
         rogue: bytes = b"",
         is_rogue: bool = False,
+        has_liars: bool = False,
         hostile_tag: str = "-",
         wilful: frozenset[str] = frozenset(),
         planning: frozenset[str] = frozenset(),
@@ -57,13 +58,14 @@ class Checkers:
         lost with the actor and is made again, so that what was free then is no news any more; :data:`WAITED`, it waited
         for the disk while the actor's drivers went on. Else ''. ``sites`` have so many units of each type; ``fcfs`` are
         brokers, ``first_fit`` sites that refuse nobody but for want of units. ``rogue`` is the key of a broker that
-        gives away more than it has, if it ``is_rogue``; ``hostile_tag`` begins the ids of a hostile guest's leases;
+        gives away more than it has, if it ``is_rogue``; ``has_liars``: others may do worse;
+        ``hostile_tag`` begins the ids of a hostile guest's leases;
         ``class_of`` a site's unit is its class, whose units have ``attributes``;
         the mappers of ``wilful`` actors do wrong on purpose, ``planning`` sites do by their plans; brokers put a
         request off by up to ``defer_max``.
         """
         self._sites = tuple(sites)
-        self.states = StateChecker(role, rogue=is_rogue)
+        self.states = StateChecker(role, rogue=is_rogue or has_liars)
         self.memory = MemoryChecker()
         self.units = UnitChecker(tuple(sites), clock)
         self.ends = EndChecker(self.units, tuple(sites), clock)

@@ -7,11 +7,13 @@ campaign that is long enough fails if a name was never met.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from leasekit.core.leases import authority, power
 from leasekit.core.protocol.codec import KINDS
 from leasekit_simulation.faults.checkers import StateChecker
+from leasekit_simulation.faults.liars import ANY, LIES
 from leasekit_simulation.faults.run import transition
 
 ENOUGH: Final = 300
@@ -50,6 +52,7 @@ FAULTS: Final[Sequence[str]] = (
     "key changed", "peer forgotten", "not said: forgotten", "operation: ahead",
     "units planned", "lease gets what was planned",
     "delegation renewed", "tickets that go on from each other",
+    *(f"lie: {what}" for what in dict.fromkeys(chain(ANY, *LIES.values()))),
 )  # fmt: skip
 """The vocabulary of faults."""
 

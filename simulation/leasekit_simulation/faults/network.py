@@ -31,6 +31,7 @@ class Network(Population):
         super().__init__(scenario, faulty=faulty)
         self.slow: dict[str, Instant] = {}
         self.on_hostile: Callable[[str, str, Message], None] = lambda sender, receiver, message: None
+        self.twist: Callable[[str, Sequence[tuple[str, Message]]], Sequence[tuple[str, Message]]] = _as_it_is
         self._explicit = None if scenario.faults is None else _by_occasion(scenario.faults)
         self._streams: dict[tuple[str, str], tuple[Random, list[int]]] = {}
         self._links: dict[frozenset[str], Link] = {}
@@ -81,8 +82,16 @@ class Network(Population):
             self.inject(f"net {sender}>{receiver} {number}", what)
         return what
 
+    def what_happens(self, occasion: str, drawn: str) -> str:
+        """What small fault there is at an occasion: the one that is listed for it, else the one that was drawn."""
+        what = drawn if self._explicit is None else self._explicit.get(occasion, "")
+        if what:
+            self.inject(occasion, what)
+        return what
+
     def _send(self, sender: str, outgoing: Any) -> None:
         batches: dict[str, list[Message]] = {}
+        outgoing = self.twist(sender, outgoing)
         for receiver, message in outgoing:
             batch = batches.get(receiver)
             if batch is None:
@@ -155,6 +164,10 @@ class Network(Population):
     def connected(self, name: str, peer: str) -> None:
         """A connection came up."""
         self.node(name).inbox.append(Connected(peer))
+
+
+def _as_it_is(sender: str, outgoing: Sequence[tuple[str, Message]]) -> Sequence[tuple[str, Message]]:
+    return outgoing
 
 
 def _by_occasion(faults: Sequence[str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,8 @@ from leasekit.core.time import HOUR, MINUTE, SECOND, Duration, Instant
 from leasekit_simulation.faults.all_checkers import AGAIN, WAITED, Checkers
 from leasekit_simulation.faults.checkers import Listening, Violated, must
 from leasekit_simulation.faults.hostile import HostileGuest
+from leasekit_simulation.faults.liar_book import Sieve, TrustChecker
+from leasekit_simulation.faults.liars import Liars
 from leasekit_simulation.faults.mappers import WILFUL, calm
 from leasekit_simulation.faults.scenario import HOSTILE, ROGUE, Scenario, Share
 from leasekit_simulation.faults.topology_book import TopologyChecker
@@ -88,10 +90,32 @@ class Run:
         self.topologies = TopologyChecker(world)
         self.work = Workload(world, self.hostile, self.checkers)
         world.closes_asked = self.checkers.may_close
-        if checked:
-            world.attach(*self.checkers.all, RedoneChecker(), self.topologies, self.hostile.overheard)
+        self.liars = frozenset(scenario.liars)
+        self.trust = TrustChecker(self.liars, scenario.guests, world.keys, world.clock, world.scheme)
+        overheard = self.hostile.overheard
+        if self.liars:
+            world.attach(Liars(world, lambda: overheard.leases), Sieve(overheard, self.liars))
+            world.attach(*(self._sieved() if checked else ()))
+        elif checked:
+            world.attach(*self.checkers.all, RedoneChecker(), self.topologies, overheard)
         world.start()
         self._at_first = {name: dict(collections(world.actor(name))) for name in world.nodes}
+
+    def _sieved(self) -> list[Listening]:
+        """Where there are hostile brokers and sites: what holds for the honest, and for leases of theirs alone. The
+        books of units count what they have to do with as well; which refusals are right nobody can say.
+        """
+        checkers, trust = self.checkers, self.trust
+        trust.terminating = checkers.units.terminating
+        everything = (checkers.states, checkers.memory, checkers.units, checkers.power, checkers.blames, checkers.hosts)
+        given = (checkers.claims, checkers.grants, checkers.brokers)
+        alone = [one for one in checkers.all if one not in (*everything, checkers.orders, checkers.sites)]
+        return [
+            trust,
+            checkers.orders,
+            *(Sieve(one, self.liars) for one in (*everything, RedoneChecker())),
+            *(Sieve(one, self.liars, trust.tainted, given=one in given) for one in alone),
+        ]
 
     def _hostile_lease(self, site: str, lease: str) -> None:
         self.checkers.units.hostile(site, lease)
@@ -128,8 +152,11 @@ class Run:
     def _check_twins(self) -> None:
         """Brokers and authorities would be the same after a restart."""
         world = self.world
+        for guest in self.scenario.guests if self.liars else ():
+            for lease in world.actor(guest).leases.values():
+                self.trust.check_units(guest, lease)
         for name in (*self.scenario.brokers, *self.scenario.sites):
-            if world.is_up(name) and not world.node(name).rereads:
+            if world.is_up(name) and not world.node(name).rereads and name not in self.liars:
                 check_twin(name, world.actor(name), world.twin(name))
                 if world.role(name) == "authority":
                     self.checkers.plans.check_shown(name, world.query(name, "leases"))
@@ -143,7 +170,8 @@ class Run:
         world.run_until(world.now + ahead + SETTLED_WITHIN)
         for guest in self.scenario.guests:
             for lease in world.actor(guest).leases.values():
-                self._check_lease(guest, lease)
+                if lease.id not in self.trust.tainted:
+                    self._check_lease(guest, lease)
         overstayed = self.checkers.units.overstayed(MINUTE)
         overstayed += self.checkers.ends.overstayed() + self.checkers.notices.overrun(SETTLED_WITHIN)
         must(not overstayed, "; ".join(overstayed))
@@ -190,7 +218,7 @@ class Run:
     def _check_booked(self) -> None:
         """No broker counts a claim for longer than it may still be used, by all that the broker was told of it."""
         issued = self.checkers.claims.issued
-        for broker in self.scenario.brokers:
+        for broker in self._honest(self.scenario.brokers):
             for lease in self.world.actor(broker).leases.values():
                 for claim in lease.claims:
                     last = issued[claim.digest].at_most if claim.digest in issued else claim.term.end
@@ -228,11 +256,11 @@ class Run:
             calm(world.actor(site).turning.mapper)
         world.run_until(world.now + 23 * HOUR)
         torn = self.checkers.claims.torn_groups()
-        must(not torn, "; ".join(torn))
+        must(not torn or bool(self.liars), "; ".join(torn))
         if self.scenario.timing.keep_closed:
             for guest, lease in self.work.asked:
                 self._check_told(guest, lease)
-        for name in world.nodes:
+        for name in self._honest(world.nodes):
             actor = world.actor(name)
             must(not actor.leases, f"{name} still has {list(actor.leases)}")
             due = actor.wake_at()
@@ -243,11 +271,20 @@ class Run:
             must(not world.actor(guest).returns, f"{guest} still has claims to give back")
         for issuer in dict.fromkeys(share.issuer or share.site for share in world.shares):
             self._check_given(issuer)
-        for broker in self.scenario.brokers:
+        for broker in self._honest(self.scenario.brokers):
             self._check_broker(broker)
-        for site in self.scenario.sites:
+        for site in self._honest(self.scenario.sites):
             self._check_site(site)
             self._check_evidence(site)
+
+    def _honest(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name not in self.liars]
+
+    def _deals_with_liars(self, share: Share) -> bool:
+        """Whether what is delegated, or what that was cut from, is of somebody hostile, or goes to one."""
+        above = [one for one in self.world.shares if (one.broker, one.site) == (share.issuer, share.site)]
+        own = bool(self.liars & {share.site, share.broker, share.issuer})
+        return own or any(self._deals_with_liars(one) for one in above)
 
     def _check_evidence(self, site: str) -> None:
         """What a site keeps as evidence proves to anyone what it says, against somebody who is guilty."""
@@ -256,7 +293,8 @@ class Run:
             (kept,) = world.query(site, "evidence", id=row["id"])
             verdict = self._verdict(site, row["id"], kept["file"])
             must(verdict.guilty.hex() == row["guilty"], f"{site}: evidence {row['id']} is against somebody else")
-            must(verdict.guilty in (world.key(ROGUE), world.key(HOSTILE)), f"{site} blames the honest: {row['words']}")
+            hostile = {key for name in (ROGUE, HOSTILE, *self.liars) for key in world.keys(name)}
+            must(verdict.guilty in hostile, f"{site} blames the honest: {row['words']}")
             world.mark("evidence verified")
 
     def _verdict(self, site: str, id_: str, file: bytes) -> Verdict:
@@ -275,6 +313,8 @@ class Run:
             if source["state"] != "held" or source["site"] in self.world.changed_units:
                 continue
             share = next((s for s in self.world.shares if _is_source(s, source, broker)), None)
+            if share is not None and self._deals_with_liars(share):
+                continue
             below = self.world.query(broker, "delegations")
             given = [row for row in below if row["site"] == source["site"] and row["type"] == source["type"]]
             if share is None or any(row["state"] not in ("held", "ended", "refused") for row in given):
@@ -301,6 +341,8 @@ class Run:
         overrides = world.actor(issuer).issued.overrides
         over = {row["chain"] for row in world.query(issuer, "delegations") if row["reclaimed"] >= 0} - overrides.keys()
         shares = [one for one in world.shares if issuer == (one.issuer or one.site)]
+        if any(self._deals_with_liars(one) for one in shares):
+            return
         passing = any(one.length < 100 * HOUR or one.degree != DEGREE_ONE for one in shares)
         if passing or any(override.until >= 0 for override in overrides.values()):
             return
@@ -378,7 +420,7 @@ class Run:
     def _check_withheld(self, site: str, type_: str) -> None:
         """Brokers grant nothing of what is out of service at their site, and that it can't spare; all else they may."""
         shares = [one for one in self.world.shares if (one.site, one.type, one.issuer) == (site, type_, "")]
-        if any(one.broker == ROGUE or one.degree != DEGREE_ONE for one in shares):
+        if any(one.broker in (ROGUE, *self.liars) or one.degree != DEGREE_ONE for one in shares):
             return
         elsewhere = (Code.MAINTENANCE, Code.DRAINED, Code.NOT_IN_INVENTORY)
         known = self.world.actor(site).units
@@ -425,6 +467,7 @@ class Run:
             whole = whole and not any(one.left for one in world.actor(share.site).units.machines)
             known = share.site in world.actor(guest).peers  # else a broker makes it known with the first ticket
             limited = self.scenario.mappers.get(share.broker) == "quotas"
+            limited = limited or self._deals_with_liars(share)
             if not (whole and held and alone and free and known) or limited or share.length < 100 * HOUR:
                 continue
             term = [world.clock(guest) + 10 * SECOND, world.clock(guest) + HOUR]
@@ -517,6 +560,7 @@ def _checkers(world: FaultyWorld, hostile_tag: str) -> Checkers:
         defer_max=scenario.timing.defer_max,
         rogue=world.key(ROGUE),
         is_rogue=scenario.rogue,
+        has_liars=bool(scenario.liars),
         hostile_tag=hostile_tag,
         class_of=world.class_of,
         attributes=world.attributes(),

@@ -185,6 +185,9 @@ class Scenario:
     tidy_every: int = 256
     """After how many ends of leases or claims actors forget what is past."""
 
+    liars: tuple[str, ...] = ()
+    """Brokers and sites that say what is not so."""
+
     @property
     def forgets(self) -> bool:
         """Whether actors forget peers, and know them again."""
@@ -263,7 +266,17 @@ def draw(seed: int) -> Scenario:
     )
     drawn = _hosted(_changing(_governed(_networked(_renewed(_reloaded(_timed(_worded(_operated(_live(scenario))))))))))
     drawn = _peered(_ahead(drawn))
-    return _marketed(_with(drawn, "early changes", ("early",), share=1.0) if drawn.early else drawn)
+    return _lying(_marketed(_with(drawn, "early changes", ("early",), share=1.0) if drawn.early else drawn))
+
+
+def _lying(scenario: Scenario) -> Scenario:
+    """In a few worlds some brokers and sites are hostile. From a stream of its own."""
+    rng = Random(f"leasekit liars {scenario.seed}")
+    if scenario.links or scenario.timing.endorse or rng.random() >= 0.1:
+        return scenario
+    liars = [rng.choice((*scenario.brokers, *scenario.sites))]
+    liars += [name for name in (*scenario.brokers, *scenario.sites) if name not in liars and rng.random() < 0.15]
+    return attrs.evolve(scenario, liars=tuple(liars))
 
 
 def _marketed(scenario: Scenario) -> Scenario:
@@ -650,6 +663,10 @@ def _check(path: Path, scenario: Scenario) -> None:
     for name, store in scenario.stores.items():
         if store not in ("memory", "sqlite"):
             raise ScenarioError(f"{path}: stores.{name}: found {store!r}, expected one of: memory, sqlite")
+    servers = (*scenario.brokers, *scenario.sites)
+    for name in scenario.liars:
+        if name not in servers:
+            raise ScenarioError(f"{path}: liars: found {name!r}, expected one of: {', '.join(servers)}")
 
 
 KINDS: Final = get_args(Do)
