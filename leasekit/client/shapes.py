@@ -49,7 +49,9 @@ class Lease(Struct, kw_only=True):
     """A lease of a project. ``members`` are its units, where one lease is asked for; ``start`` and ``end`` are those of
     what was granted, else of what was asked for. ``reason`` says why it is as it is, ``code`` the same for programs.
     ``planned``, before its term, are the units that its site means to give it, of hosts that are divided the hosts:
-    what is planned may change, and is not told where the site is away or of another deployment.
+    what is planned may change, and is not told where the site is away or of another deployment. ``extended_to``: when
+    it ends after all that it was extended by, where that is later than ``end``; ``undo``: whether the last extension
+    can be taken back, where one lease is asked for.
     """
 
     id: str
@@ -64,6 +66,8 @@ class Lease(Struct, kw_only=True):
     units: int
     start: At
     end: At
+    extended_to: At | None = None
+    undo: bool = False
     reason: str = ""
     code: str = ""
     values: dict[str, Any] = {}

@@ -375,7 +375,9 @@ class GuestStatus(ActorStatus, frozen=True):
 
 
 class GuestLeaseSummary(Answer, frozen=True):
-    """A guest's lease: the units that it has, or is to have."""
+    """A guest's lease: the units that it has, or is to have. At ``last_end`` it ends after all that it was extended
+    by.
+    """
 
     id: str
     name: str
@@ -388,6 +390,7 @@ class GuestLeaseSummary(Answer, frozen=True):
     units: int
     start: Instant
     end: Instant
+    last_end: Instant
     reason: str
     because: Reason | None
 

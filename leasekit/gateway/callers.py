@@ -25,7 +25,7 @@ USER: Final = "user"
 MANAGER: Final = "manager"
 OPERATOR: Final = "operator"
 AUDITOR: Final = "auditor"
-ROLES: Final = (VIEWER, USER, MANAGER)
+ROLES: Final[tuple[Role, ...]] = (VIEWER, USER, MANAGER)
 """Roles in a project, each with the rights of those before it."""
 OFFICES: Final = (OPERATOR, AUDITOR)
 PREFIX: Final = "lk_"
@@ -57,6 +57,10 @@ class Caller:
             return True
         has = self.projects.get(project)
         return has is not None and ROLES.index(has) >= ROLES.index(role)
+
+    def role(self, project: str) -> Role:
+        """The highest role that they have in a project into which they may look; an office has one in each."""
+        return next(one for one in reversed(ROLES) if self.may(project, one))
 
     @property
     def sees_all(self) -> bool:

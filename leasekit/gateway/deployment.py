@@ -17,7 +17,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from leasekit.client.shapes import ActorState, At, TransitionPage
+from leasekit.client.shapes import ActorState, At, Role, TransitionPage
 from leasekit.core import answers, commands
 from leasekit.core.settings import written_types
 from leasekit.gateway.actors import ActorAwayError, ActorConnection
@@ -41,9 +41,10 @@ class Actors(Struct, kw_only=True):
 
 
 class Projects(Struct, kw_only=True):
-    """The projects that somebody may look into."""
+    """The projects that somebody may look into, and what their role is in each, by which they may do things there."""
 
     items: list[str]
+    roles: dict[str, Role]
 
 
 @route("GET", "/actors")
@@ -72,7 +73,8 @@ async def list_actors(call: Call) -> Actors:
 @route("GET", "/projects")
 async def list_projects(call: Call) -> Projects:
     """List the projects that one may look into: each is a guest of the deployment."""
-    return Projects(items=call.door.projects(call.caller))
+    items = call.door.projects(call.caller)
+    return Projects(items=items, roles={name: call.caller.role(name) for name in items})
 
 
 class EventsOf(OfProject, kw_only=True):

@@ -313,11 +313,14 @@ def _lease(project: str, shown: Mapping[str, Any]) -> Lease:
             "members": members, "broker": shown["broker"], "configuration": shown["configuration"],
             "keepalive": format_duration(silence) if (silence := keepalive_of(asked)) else "",
             "properties": asked,
+            "undo": any(one["undo"] for one in (shown["renewal"], *shown["continuations"]) if one),
         }  # fmt: skip
+    last_end = shown.get("last_end", shown["end"])  # an actor of an older version does not say it in a list
     return Lease(
         id=shown["id"], name=shown["name"], project=project, slice=shown["slice"], type=shown["type"],
         site=shown["site"], state=shown["state"], pending=shown["pending"].strip("-"), join=shown["join"], units=units,
-        start=moment(shown["start"]), end=moment(shown["end"]), **details,
+        start=moment(shown["start"]), end=moment(shown["end"]),
+        extended_to=moment(last_end) if last_end > shown["end"] else None, **details,
         **told_reason(shown["reason"], shown["because"]),
     )  # fmt: skip
 

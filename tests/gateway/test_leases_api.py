@@ -28,9 +28,13 @@ def test_a_lease_from_request_to_close(user: httpx.Client, leased: Leased) -> No
     assert lease["configuration"] == {"image": "a"}
     longer = user.post(f"/leases/{lease['id']}/extend", json={"length": "30m"}).json()
     assert longer["id"] == lease["id"]
-    until(user, "web", "active_ticketed")
+    extended = until(user, "web", "active_ticketed")
+    ends = datetime.fromisoformat(extended["extended_to"]) - datetime.fromisoformat(extended["end"])
+    (listed,) = (one for one in user.get("/leases").json()["items"] if one["id"] == lease["id"])
+    assert (ends, extended["undo"], listed["extended_to"]) == (timedelta(minutes=30), True, extended["extended_to"])
     assert user.post("/leases/web/undo-extend").status_code == 200
-    until(user, "web", "active")
+    back = until(user, "web", "active")
+    assert (back["extended_to"], back["undo"]) == (None, False)
     smaller = user.patch("/leases/web", json={"units": 1})
     assert smaller.status_code == 200
     assert len(until(user, "web", "active")["members"]) == 1
@@ -197,7 +201,12 @@ def test_a_lease_ends_whose_holder_falls_silent(user: httpx.Client, leased: Leas
 
 
 def test_projects_don_t_see_each_other(
-    gateway: GatewayUnderTest, user: httpx.Client, viewer: httpx.Client, stranger: httpx.Client, leased: Leased
+    gateway: GatewayUnderTest,
+    user: httpx.Client,
+    viewer: httpx.Client,
+    stranger: httpx.Client,
+    operator: httpx.Client,
+    leased: Leased,
 ) -> None:
     """Another's lease is as one that there is not; who may look may not change."""
     lease = leased()["id"]
@@ -212,6 +221,8 @@ def test_projects_don_t_see_each_other(
         assert viewer.post(f"/leases/{lease}/{path}", json=body).status_code == 403
     assert stranger.get("/leases", params={"project": "alpha"}).status_code == 404
     assert stranger.get("/leases").json()["items"] == []
+    assert viewer.get("/projects").json() == {"items": ["alpha"], "roles": {"alpha": "viewer"}}
+    assert operator.get("/projects").json()["roles"] == {"alpha": "manager", "beta": "manager"}
     assert viewer.get(f"/leases/{lease}").status_code == 200
     assert viewer.post("/leases", json={"type": "vm", "length": "1h"}).status_code == 403
     assert until(user, lease, "active")["state"] == "active"

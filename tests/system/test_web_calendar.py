@@ -193,6 +193,11 @@ def test_with_keys_alone(person: Callable[..., Person], ada: httpx.Client) -> No
     expect(page.locator(".chart [role=status]")).to_contain_text("keys")
     page.keyboard.press("Enter")
     expect(page.locator(".side h2")).to_have_text("keys")
+    page.get_by_role("button", name="Table").press("Enter")
+    page.get_by_role("button", name="keys", exact=True).press("Enter")
+    page.keyboard.press("Escape")
+    expect(page.locator(".side")).to_be_hidden()
+    expect(page.get_by_role("button", name="keys", exact=True)).to_be_focused()
 
 
 def test_the_last_unit_goes_to_one_of_two(person: Callable[..., Person], ada: httpx.Client) -> None:

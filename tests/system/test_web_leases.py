@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 
 import httpx
 import pytest
@@ -13,6 +14,9 @@ from web_world import XSS, Person, WebLab, ada, chromium, lab, person, visit
 
 __all__ = ["ada", "chromium", "lab", "person"]
 pytestmark = pytest.mark.xdist_group("web")
+
+
+at = datetime.fromisoformat
 
 
 @pytest.fixture
@@ -58,6 +62,14 @@ def test_a_lease_is_extended_changed_and_closed(
     assert sent.value.post_data_json == {"length": "2h", "victims": []}  # units as it has by then, which may be others
     expect(page.locator("#notes")).to_contain_text("web is to go on for 2h more")
     expect(page.locator(".timeline")).to_contain_text("lease.extend")
+    facts = page.locator("#page dl").first
+    expect(facts).to_contain_text(re.compile(r"\(UTC\), 3h ends in (3h|2h 59m)"))  # all that it was extended by
+    expect(facts).to_contain_text("Extended")
+    expect(page.locator("#page .chip").first).to_have_text("active")
+    page.get_by_role("button", name="Undo extension…").press("Enter")
+    page.get_by_role("button", name="Take it back").press("Enter")
+    expect(facts).to_contain_text("(UTC), 1h ends in")
+    expect(page.get_by_role("button", name="Undo extension…")).to_have_count(0)
 
     page.get_by_role("button", name="Change…").click()
     page.get_by_role("spinbutton", name="Units").fill("40")
@@ -114,21 +126,41 @@ def test_a_lease_is_handed_to_a_colleague(person: Callable[..., Person], lease: 
 def test_many_leases_are_extended_at_once(
     person: Callable[..., Person], ada: httpx.Client, lease: Callable[..., str]
 ) -> None:
-    """Those that are chosen."""
-    ids = [lease(name=name) for name in ("one", "two", "three")]
-    ends = {id_: ada.get(f"/leases/{id_}").json()["end"] for id_ in ids}
+    """Those that are chosen, each once, also where an answer was lost and one presses again; how far it is is said."""
+    names = ["one", "two", "three", "four", "five", "six"]
+    ids = [lease(name=name) for name in names]
     page = person("ada").open("/leases")
-    page.get_by_label("Choose all 3 that are found").check()
-    page.get_by_label("Choose three").uncheck()
+    page.get_by_label("Choose all 6 that are found").check()
+    page.get_by_label("Choose six").uncheck()
     page.get_by_role("button", name="Extend…").click()
-    page.get_by_label("For", exact=True).fill("3h")
-    page.locator("dialog").get_by_role("button", name="Extend").click()
-    expect(page.locator("#notes .note")).to_contain_text("2 leases: to go on for 3h more.")
-    expect(page.locator("dialog")).to_be_hidden()
-    now = {id_: ada.get(f"/leases/{id_}").json() for id_ in ids}
-    told = {one["lease"] for one in ada.get("/audit").json()["items"] if one["event"] == "lease.extend"}
-    assert told & set(ids) == set(ids[:2])
-    assert now[ids[2]]["end"] == ends[ids[2]]
+    dialog, said = page.locator("dialog"), page.locator("#notes .note")
+    dialog.get_by_label("For", exact=True).fill("3h")
+    asked: list[Route] = []
+
+    def lost(route: Route) -> None:
+        asked.append(route)
+        if len(asked) == 1:
+            expect(dialog.get_by_role("progressbar")).to_have_attribute("max", "5")
+            expect(dialog).to_contain_text("4 of 5")  # others go on
+            assert route.fetch().ok
+            route.abort()
+        else:
+            route.continue_()
+
+    page.route("**/extend?*", lost)
+    dialog.get_by_role("button", name="Extend").press("Enter")
+    expect(dialog.get_by_role("alert")).to_contain_text("4 of 5 are done. one: The gateway does not answer.")
+    dialog.get_by_role("button", name="Extend").press("Enter")
+    expect(said).to_contain_text("one: to go on for 3h more.")
+    expect(dialog).to_be_hidden()
+    assert len({route.request.header_value("idempotency-key") for route in asked}) == 5 == len(asked) - 1
+    expect(page.get_by_role("row").filter(has_text="in 3h 59m")).to_have_count(5)
+    longer = [ada.get(f"/leases/{id_}").json() for id_ in ids]
+    assert [timedelta(0) if (to := one["extended_to"]) is None else at(to) - at(one["end"]) for one in longer] == [
+        *[timedelta(hours=3)] * 5, timedelta(0),
+    ]  # fmt: skip
+    page.get_by_label("State").select_option("active")
+    expect(page.get_by_role("row").filter(has_text="active")).to_have_count(6)
 
 
 def test_what_happens_elsewhere_shows(person: Callable[..., Person], ada: httpx.Client) -> None:

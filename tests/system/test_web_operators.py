@@ -13,7 +13,7 @@ import httpx
 import pytest
 from gateway.gateway_world import until
 from playwright.sync_api import Browser, Page, Route, expect
-from web_world import Person, ada, chromium, gateway_alone, lab, lab_apart, log_in, olga, person, visit
+from web_world import PASSWORD, Person, ada, chromium, gateway_alone, lab, lab_apart, log_in, olga, person, visit
 
 __all__ = ["ada", "chromium", "lab", "olga", "person"]
 pytestmark = pytest.mark.xdist_group("web")
@@ -143,8 +143,18 @@ def test_usage_and_audit(person: Callable[..., Person], ada: httpx.Client) -> No
     over.select_option(this_month)
     expect(page).to_have_url(months)
     expect(row).to_contain_text("vm")
+    held: list[Route] = []
+    page.route("**/api/v1/usage?*", lambda route: held.append(route), times=1)
+    with page.expect_request("**/api/v1/usage?*"):
+        over.select_option(index=0)
     over.select_option(index=6)
-    expect(page.locator("#page")).to_contain_text("Nothing was asked for or used in this time.")
+    nothing = page.get_by_text("Nothing was asked for or used in this time.")
+    expect(nothing).to_be_visible()
+    with page.expect_response("**/api/v1/usage?*") as older:
+        held[0].continue_()
+    older.value.finished()
+    page.evaluate("new Promise((done) => setTimeout(done))")
+    expect(nothing).to_be_visible()  # what was asked for before, and is answered last, covers nothing
     assert who.open(f"/usage?days={this_month}").get_by_label("Over").input_value() == this_month
     expect(page.get_by_role("link", name="Sites")).to_have_count(0)
     page = who.open("/audit")
@@ -250,6 +260,13 @@ def test_a_site_that_hangs_holds_up_no_page(tmp_path: Path, chromium: Browser) -
                 visit(who.page, lab.url + path)
                 expect(who.page.locator(".loading")).to_contain_text("site is away: it gave no answer within 1 s.")
                 expect(who.page.locator(".tools")).to_be_visible()
+            # Of a browser's few connections one waits for the site, and others are left for what is opened next.
+            asked: list[str] = []
+            who.page.on("request", lambda request: asked.append(request.url))
+            with who.page.expect_request("**/sites/status?site=site"):
+                who.page.reload()
+            expect(who.page.locator(".loading")).to_be_visible()
+            assert [one for one in asked if "site=site" in one] == [f"{lab.url}/api/v1/sites/status?site=site"]
             os.kill(site, signal.SIGCONT)
             expect(who.page.get_by_role("region", name="Units")).to_contain_text("vm-5")
             expect(who.page.locator(".loading")).to_have_count(0)
@@ -289,3 +306,32 @@ def test_who_may_not_is_told(person: Callable[..., Person]) -> None:
     page = who.open("/sites")
     expect(page.locator(".refused").first).to_contain_text("ada is no auditor of this deployment")
     who.check()
+
+
+def test_who_only_looks_is_told_so(person: Callable[..., Person], ada: httpx.Client, olga: httpx.Client) -> None:
+    """What a viewer may not do is not offered, and it is said who could change that; of another project it is."""
+    rights = {"alpha": "viewer", "beta": "user"}
+    assert olga.post("/users", json={"name": "vic", "password": PASSWORD, "projects": rights}).is_success
+    lease = ada.post("/leases", json={"type": "vm", "length": "2h", "name": "seen"}).json()["id"]
+    until(ada, lease, "active")
+    who = person("vic")
+    offers = re.compile(r"^(Extend|Change|Hand over|Close|Request|Reserve|New rule|Console)…?$")
+    for path in ("/calendar", "/calendar?view=table", "/leases", "/leases/seen", "/request", "/topology", "/admin"):
+        page = who.open(f"{path}{'&' if '?' in path else '?'}project=alpha")
+        expect(page.locator("#page")).to_contain_text("You look at alpha as a viewer. An operator can make you a user")
+        expect(page.locator("#page :is(button, a.button):visible").filter(has_text=offers)).to_have_count(0)
+        expect(page.get_by_role("checkbox", name="Choose")).to_have_count(0)
+        who.check()
+    page = who.open("/calendar?project=alpha&type=vm")
+    page.locator(".chart-scroll").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".side")).to_be_hidden()
+    page.get_by_role("button", name="Table").press("Enter")
+    page.get_by_role("button", name="seen", exact=True).press("Enter")
+    expect(page.locator(".side h2")).to_have_text("seen")
+    expect(page.locator(".side").get_by_role("button", name="Extend…")).to_have_count(0)
+    page.get_by_label("Project").select_option("beta")
+    expect(page.get_by_role("button", name="Reserve", exact=True)).to_be_visible()
+    expect(who.open("/leases?project=beta").get_by_role("link", name="Request").last).to_have_class("button do")
+    assert olga.delete("/users/vic").is_success
+    ada.post(f"/leases/{lease}/close", json={})

@@ -255,7 +255,7 @@ class Leases:
             granted=lease.granted and GrantDetails(lease.granted, len(lease.units)),
             start=lease.runs.start,
             end=_end(lease),
-            last_end=lease.last_end if following else _end(lease),
+            last_end=_last_end(lease),
             closing=lease.ending.closing,
             suspends=lease.ending.suspends,
             resource=lease.tickets.resource,
@@ -336,9 +336,14 @@ def _end(lease: GuestLease) -> Instant:
     return end if lease.ended < 0 else min(end, lease.ended)
 
 
+def _last_end(lease: GuestLease) -> Instant:
+    """When it ends after all that it was extended by, or did."""
+    return lease.last_end if lease.following and max(lease.ended, lease.ending.at) < 0 else _end(lease)
+
+
 def _summary(lease: GuestLease) -> GuestLeaseSummary:
-    units = len(lease.units) or lease.latest.units
-    return GuestLeaseSummary.of(lease, units=units, start=lease.runs.start, end=_end(lease), **view(lease.reason))
+    units, ends = len(lease.units) or lease.latest.units, {"end": _end(lease), "last_end": _last_end(lease)}
+    return GuestLeaseSummary.of(lease, units=units, start=lease.runs.start, **ends, **view(lease.reason))
 
 
 def _predecessors(lease: GuestLease) -> set[str]:

@@ -85,10 +85,12 @@ export class Dialog {
   place = h("dialog", { class: "dialog", on: { close: () => this.#back() } });
   #from = null;
 
-  open(form) {
+  /** Show a form, below a `heading` where it has none. */
+  open(form, heading = "") {
     const from = document.activeElement;
     if (from !== document.body && !this.place.contains(from)) this.#from = from;
-    fill(this.place, form);
+    fill(this.place, heading && h("h2", {}, heading), form);
+    this.place.setAttribute("aria-label", this.place.querySelector("h2, p").textContent);
     this.place.showModal();
     form.querySelector("input, select, textarea")?.focus(); // not the question mark before it
   }

@@ -2,7 +2,7 @@
 
 import { ask, get, here, latest, path, post, tagOf } from "./api.js";
 import { button, chip, choice, field, fill, h, paged, table } from "./dom.js";
-import { setView, view } from "./frame.js";
+import { onlyLooks, setView, view } from "./frame.js";
 import { inputOf, read, words } from "./schema-form.js";
 import * as time from "./time.js";
 
@@ -58,7 +58,7 @@ export function rules(world) {
     if (!last()) return;
     fill(place, h("h2", {}, `Rules by which people are told, ${world.project}`),
       items.length ? paged(turned, PAGE, "Rules", ["Told", "To", "Of", "Before ends", "Before starts", "By", done()], items, row) : h("p", { class: "dim" }, "None: nobody is told what happens to leases."),
-      button("New rule…", make, { class: "do" }));
+      world.uses(world.project) ? button("New rule…", make, { class: "do" }) : onlyLooks(world.project));
   });
 
   function row(one) {

@@ -3,15 +3,15 @@
 import { deliveries, policies, rules } from "./admin-projects.js";
 import { announcements, tokens, users } from "./admin-users.js";
 import { Dialog, did } from "./acts.js";
-import { Problem, gently, get, listen } from "./api.js";
+import { Problem, gently, get, listen, myProjects } from "./api.js";
 import { button, choice, field, fill, h } from "./dom.js";
 import { note, page, setView, view } from "./frame.js";
 
 await page(async (place) => {
-  const [{ items: projects }, me, document_] = await Promise.all([get("/projects"), get("/me"), get("/openapi.json")]);
+  const [{ projects, uses }, document_] = await Promise.all([myProjects(), get("/openapi.json")]);
   const dialog = new Dialog();
   const world = {
-    projects, me, schemas: document_.components.schemas,
+    projects, uses, schemas: document_.components.schemas,
     project: projects.includes(view().project) ? view().project : projects[0],
     open: (form) => dialog.open(form), close: () => dialog.close(),
     /** A form in the dialog, with what does it: what that gave, or null. `words` say that it was done. */

@@ -27,32 +27,38 @@ export class Problem extends Error {
 
 const tags = new Map();
 
+// What was asked for and had no answer may have been done: asked for once more it has the same key, and is done once.
+const unanswered = new Map();
+const fresh = () => [...crypto.getRandomValues(new Uint32Array(4))].map((one) => one.toString(36)).join("-");
+
 /** The tag of what a path answered last: a change that has it as `match` is carried out if that is still so. */
 export const tagOf = (path) => tags.get(path);
 
 /** The answer to a request. Throws Problem; `status` 0: the gateway is away. */
-export async function ask(method, path, { query = {}, body, signal, key, match } = {}) {
-  const headers = match ? { "If-Match": match } : {};
+export async function ask(method, path, { query = {}, body, signal, match } = {}) {
+  const headers = match ? { "If-Match": match } : {}, address = meta.api + path + asQuery(query);
+  const sent = method === "GET" || method === "DELETE" ? undefined : JSON.stringify(body ?? {}), what = `${method} ${address} ${sent}`;
   if (method !== "GET") {
     headers["X-CSRF-Token"] = meta.word;
     headers["Content-Type"] = "application/json";
-    if (key) headers["Idempotency-Key"] = key;
+    if (!unanswered.has(what)) unanswered.set(what, fresh());
+    headers["Idempotency-Key"] = unanswered.get(what);
   }
-  let answer;
+  let answer, told;
   try {
-    answer = await fetch(meta.api + path + asQuery(query), {
-      method, headers, signal, credentials: "same-origin",
-      body: method === "GET" || method === "DELETE" ? undefined : JSON.stringify(body ?? {}),
+    answer = await fetch(address, { method, headers, signal, credentials: "same-origin", body: sent });
+    told = await answer.json().catch((error) => {
+      if (error.name === "AbortError" || answer.ok) throw error;
+      return {};
     });
   } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Problem(0, { detail: "The gateway does not answer." });
+    if (error.name === "AbortError") {
+      unanswered.delete(what);
+      throw error;
+    }
+    throw new Problem(0, { detail: answer ? "The answer broke off." : "The gateway does not answer." });
   }
-  const told = await answer.json().catch((error) => {
-    if (error.name === "AbortError") throw error;
-    if (answer.ok) throw new Problem(0, { detail: "The answer broke off." });
-    return {};
-  });
+  if (answer.status < 500) unanswered.delete(what);
   if (answer.status === 401) over();
   if (!answer.ok) throw new Problem(answer.status, told);
   if (method === "GET") tags.set(path, answer.headers.get("ETag"));
@@ -61,6 +67,12 @@ export async function ask(method, path, { query = {}, body, signal, key, match }
 
 export const get = (path, query, signal) => ask("GET", path, { query, signal });
 export const post = (path, body, query, signal) => ask("POST", path, { body, query, signal });
+
+/** The projects that one may look into, and one's role in each, as the API says it. */
+export async function myProjects() {
+  const { items, roles } = await get("/projects");
+  return { projects: items, uses: (project) => roles[project] !== "viewer", manages: (project) => roles[project] === "manager" };
+}
 
 let looked = null;
 

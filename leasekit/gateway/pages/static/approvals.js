@@ -1,9 +1,9 @@
 // What waits to be approved, with what a broker would answer to it now, and what was decided; approved, refused and withdrawn.
 
 import { Dialog, did, shows, whyForm } from "./acts.js";
-import { Problem, gently, get, here, listen, path, post } from "./api.js";
+import { Problem, gently, get, here, listen, myProjects, path, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, paged } from "./dom.js";
-import { page, setView, view } from "./frame.js";
+import { noProject, page, setView, view } from "./frame.js";
 import { verdict } from "./lease-actions.js";
 import { daysOf, outcome, showDays } from "./recurring.js";
 import { words } from "./schema-form.js";
@@ -17,9 +17,9 @@ const LABELS = { every: "On", begin: "At", finish: "To", until: "Last day", zone
 const dialog = new Dialog();
 
 await page(async (place) => {
-  const [{ items: projects }, me] = await Promise.all([get("/projects"), get("/me")]);
+  const { projects, manages } = await myProjects();
   if (!projects.length) {
-    fill(place, empty("You have no project. An operator can give you a role in one."));
+    fill(place, noProject());
     return;
   }
   const list = h("div", {});
@@ -55,7 +55,7 @@ await page(async (place) => {
 
   /** Who may decide it is who manages the project, or is named by its policy and has not asked for it. */
   function decides(one, approvers) {
-    return here.operates || me.projects[one.project] === "manager" || (approvers.includes(here.caller) && one.caller !== here.caller);
+    return manages(one.project) || (approvers.includes(here.caller) && one.caller !== here.caller);
   }
 
   function card(one, approvers) {

@@ -3,7 +3,7 @@
 import { shows } from "./acts.js";
 import { actors, gently, get, here, listen, path } from "./api.js";
 import { button, choice, empty, field, fill, h, table } from "./dom.js";
-import { page, setView, view } from "./frame.js";
+import { noProject, page, setView, view } from "./frame.js";
 import * as time from "./time.js";
 
 const PAGE = 100;
@@ -13,7 +13,7 @@ await page(async (place) => {
   const others = here.seesAll ? (await actors()).filter((one) => !projects.includes(one.name)).map((one) => one.name) : [];
   const options = [...projects, ...others];
   if (!options.length) {
-    fill(place, empty("You have no project. An operator can give you a role in one."));
+    fill(place, noProject());
     return;
   }
   const list = h("div", {}), of = () => (options.includes(view().of) ? view().of : options[0]);

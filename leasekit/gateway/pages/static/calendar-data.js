@@ -2,6 +2,7 @@
 
 import { WITHIN, get } from "./api.js";
 import { packed } from "./chart.js";
+import { plain, stateOf } from "./lease-actions.js";
 import * as time from "./time.js";
 
 const BINS = 1000, BARS_MAX = 10_000, LANES_FOLDED = 6, LANES_MAX = 60;
@@ -10,8 +11,8 @@ const ASKED = ["nascent"], OVER = ["closed", "failed"];
 /** What the API tells of a window. */
 export const askCalendar = (from, to, signal, within = WITHIN) => get("/calendar", { since: time.iso(from), until: time.iso(to), bins: BINS, limit: BARS_MAX, within }, signal);
 
-/** What the API told, as `project` sees it `now` ({sources, bookings, more, away}); after the end of all (Infinity) nothing can be changed. */
-export function calendarOf(told, project, now = Date.now()) {
+/** What the API told, as `project` sees it `now` ({sources, bookings, more, away}); nothing can be changed where it is not `live`, as after the end of all (Infinity). */
+export function calendarOf(told, project, now = Date.now(), live = now < Infinity) {
   const start = Date.parse(told.start), step = time.toSpan(told.step);
   const sources = [];
   told.rows.forEach((row, index) => {
@@ -27,16 +28,15 @@ export function calendarOf(told, project, now = Date.now()) {
   sources.sort((a, b) => a.site.localeCompare(b.site) || a.type.localeCompare(b.type));
   // A lease that was closed early is shown no more: what was left of its time is free again.
   const bars = told.bars.filter((bar) => !OVER.includes(bar.state) || Date.parse(bar.end) <= now);
-  const bookings = bars.map((bar) => booking(bar, told.rows[bar.row], project, now));
-  const stays = told.stays?.map((bar) => booking(bar, told.rows[bar.row], project, now));
-  return { sources, bookings, stays, live: now < Infinity, more: told.more, away: told.away ?? [] };
+  const [bookings, stays] = [bars, told.stays].map((some) => some?.map((bar) => booking(bar, told.rows[bar.row], project, live ? now : Infinity)));
+  return { sources, bookings, stays, live, more: told.more, away: told.away ?? [] };
 }
 
 function booking(bar, row, project, now) {
   const start = Date.parse(bar.start), end = Date.parse(bar.end), own = Boolean(bar.lease) && bar.project === project;
   const over = OVER.includes(bar.state);
   const kind = bar.kind === "failure" ? "failed" : bar.kind === "maintenance" ? "withheld" : bar.kind === "hold" || ASKED.includes(bar.state) ? "held" : own ? "mine" : "other";
-  const state = bar.state || { withheld: "maintenance", held: "held" }[kind] || "booked";
+  const state = bar.state ? plain(stateOf(bar)) : { withheld: "maintenance", held: "held" }[kind] || "booked";
   const label = bar.name || (own ? bar.lease : "") || bar.project || (kind === "withheld" ? bar.reason || "maintenance" : kind === "held" ? "held" : "booked");
   return {
     site: row?.site ?? bar.site ?? "", type: row?.type ?? bar.type ?? "", row: bar.row, units: bar.units, on: bar.on ?? [], lease: bar.lease ?? "",

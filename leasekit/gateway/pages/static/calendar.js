@@ -1,13 +1,13 @@
 // The calendar: what is free, taken and withheld over time; one reserves by dragging over it, or by its table and forms.
 
 import { whoIsAway } from "./acts.js";
-import { Problem, WITHIN, gently, get, here, listen, path } from "./api.js";
+import { Problem, WITHIN, gently, get, here, listen, myProjects, path } from "./api.js";
 import { Chart, SPAN_MAX, SPAN_MIN, freeOver } from "./chart.js";
 import { askCalendar, calendarOf, rowsOf, wordsOf } from "./calendar-data.js";
 import { fillTables } from "./calendar-table.js";
-import { h, fill, button, choice, chip, empty, field } from "./dom.js";
-import { asList, note, ofList, page, setView, view } from "./frame.js";
-import { Trying, changeForm, closeForm, extendForm, goesOn, title } from "./lease-actions.js";
+import { button, called, chip, choice, empty, field, fill, h } from "./dom.js";
+import { asList, noProject, note, ofList, onlyLooks, page, setView, view } from "./frame.js";
+import { Trying, changeForm, closeForm, extendForm, goesOn, lastEnd, plain, stateOf, title } from "./lease-actions.js";
 import { Reserving } from "./reserve.js";
 import * as time from "./time.js";
 
@@ -17,8 +17,8 @@ const SPANS = [["Day", DAY], ["Week", 7 * DAY], ["Month", 31 * DAY], ["Year", 36
 
 /** The page: its tools, the chart or the table, and what is beside it. */
 class Calendar {
-  constructor(place, projects, shown, [from, to]) {
-    this.projects = projects;
+  constructor(place, { projects, uses }, shown, [from, to]) {
+    Object.assign(this, { projects, uses });
     this.project = projects.includes(shown.project) ? shown.project : projects[0];
     this.open = new Set(ofList(shown.open));
     [this.from, this.to] = [from, to];
@@ -28,7 +28,8 @@ class Calendar {
     this.tablePlace = h("div", { class: "tables", hidden: true });
     this.tools = h("div", { class: "tools" });
     this.absent = h("div", {});
-    this.help = h("dialog", { class: "dialog" });
+    this.reserve = button("Reserve", () => this.reserveFirst(), { class: "do" });
+    this.help = h("dialog", { class: "dialog", "aria-label": "Calendar" });
     fill(place, this.tools, this.absent, this.frame, this.tablePlace, legend(), keys(), this.help);
     this.chart = new Chart(this.chartPlace, this.from, this.to, {
       select: (row, start, end, done, byKeys) => this.select(row, start, end, done, byKeys),
@@ -67,7 +68,7 @@ class Calendar {
       this.sites, find,
       this.projects.length > 1 && field("Project", choice(this.projects, this.project, (value) => { this.project = value; setView({ project: value }); this.load(); })),
       mine, asTable, h("span", { class: "right" }, this.term),
-      button("Reserve", () => this.reserveFirst(), { class: "do" }),
+      this.reserve,
       button("?", () => this.explain(), { "aria-label": "Keys and marks" }));
     this.said();
   }
@@ -101,14 +102,15 @@ class Calendar {
     this.#abort?.abort();
     this.#abort = new AbortController();
     try {
-      this.data = calendarOf(await (asked ?? askCalendar(...this.loaded, this.#abort.signal, this.data?.away.length ? PATIENT : WITHIN)), this.project);
+      this.data = calendarOf(await (asked ?? askCalendar(...this.loaded, this.#abort.signal, this.data?.away.length ? PATIENT : WITHIN)), this.project, Date.now(), this.uses(this.project));
     } catch (problem) {
       if (problem.name === "AbortError") return;
       if (!this.data || problem.status === undefined) throw problem;
       if (problem.status) note(problem.message, { refused: true });
       return;
     }
-    fill(this.absent, whoIsAway(this.data.away, this.soon));
+    fill(this.absent, whoIsAway(this.data.away, this.soon), this.project && !this.data.live && onlyLooks(this.project));
+    this.reserve.hidden = !this.data.live;
     this.chooseSites();
     this.show();
     this.refreshSide();
@@ -163,7 +165,7 @@ class Calendar {
   showTable() {
     fillTables(this.tablePlace, { rows: this.rows, bookings: this.data.bookings }, { from: this.from, to: this.to, last: this.loaded[1] }, {
       pick: (one) => one.lease && one.mine && (() => this.pick(one.lease)),
-      reserve: (row, from, to) => this.select(row, from, to, true, true),
+      reserve: this.data.live && ((row, from, to) => this.select(row, from, to, true, true)),
     });
   }
 
@@ -173,6 +175,7 @@ class Calendar {
     this.reserving?.stop();
     this.reserving = null;
     this.picked = this.turn = null;
+    if (this.tablePlace.contains(document.activeElement)) this.opener = called(document.activeElement);
     this.side.hidden = false;
     this.frame.hidden = false;
     fill(this.side, h("header", {}, h("h2", {}, heading), button("×", () => this.away(), { class: "quiet", "aria-label": "Put away" })), content);
@@ -183,9 +186,11 @@ class Calendar {
     this.reserving = null;
     this.picked = this.turn = null;
     this.side.hidden = true;
-    if (view().view === "table") this.frame.hidden = true;
     this.chart.select(null);
-    if (view().view !== "table") this.chart.scroll.focus();
+    if (view().view === "table") {
+      this.frame.hidden = true;
+      ([...this.tablePlace.querySelectorAll("button")].find((one) => called(one) === this.opener) ?? this.tablePlace.querySelector(".scrolls"))?.focus();
+    } else this.chart.scroll.focus();
   }
 
   select(row, start, end, done, byKeys = false) {
@@ -195,7 +200,7 @@ class Calendar {
     }
     this.endDrag();
     if (!this.reserving || this.reserving.key !== row.key) {
-      const wish = { type: row.type, site: row.site, filter: row.filter, start, end, project: this.project, projects: this.projects, units: this.reserving?.wish.units ?? 1 };
+      const wish = { type: row.type, site: row.site, filter: row.filter, start, end, project: this.project, projects: this.projects.filter(this.uses), units: this.reserving?.wish.units ?? 1 };
       const reserving = new Reserving(wish, {
         changed: (wanted) => this.chart.select({ key: row.key, start: wanted.start, end: wanted.end }),
         answered: (granted) => this.chart.select({ key: row.key, start: reserving.wish.start, end: reserving.wish.end, refused: !granted }),
@@ -263,16 +268,16 @@ class Calendar {
   }
 
   showLease(lease) {
-    const start = Date.parse(lease.start), end = Date.parse(lease.end), now = Date.now();
-    const form = (make, heading) => () => this.beside(heading, make(lease, () => this.pick(lease.id)));
+    const start = Date.parse(lease.start), end = lastEnd(lease), now = Date.now();
+    const form = (make, heading) => () => this.beside(`${heading} ${title(lease)}`, make(lease, () => this.pick(lease.id)));
     const more = path(`leases/${encodeURIComponent(lease.id)}`, { project: lease.project });
     this.beside(title(lease),
-      h("p", {}, chip(lease.state), " ", lease.pending),
+      h("p", {}, chip(stateOf(lease)), " ", plain(lease.pending)),
       lease.reason && h("p", { class: "why" }, time.dated(lease.reason)),
       h("dl", {}, h("dt", {}, "Units"), h("dd", {}, `${lease.units} × ${lease.type}${lease.site ? ` at ${lease.site}` : ""}`),
         h("dt", {}, "Term"), h("dd", {}, time.term(start, end)),
         goesOn(lease) && [h("dt", {}, start > now ? "Starts" : "Ends"), h("dd", {}, time.until(start > now ? start : end, now))]),
-      goesOn(lease) && h("div", { class: "buttons" }, button("Extend…", form(extendForm, "Extend"), { class: "do" }), button("Change…", form(changeForm, "Change")), button("Close…", form((one, done) => closeForm([one], done), "Close"), { class: "danger" })),
+      goesOn(lease) && this.uses(lease.project) && h("div", { class: "buttons" }, button("Extend…", form(extendForm, "Extend"), { class: "do" }), button("Change…", form(changeForm, "Change")), button("Close…", form((one, done) => closeForm([one], done), "Close"), { class: "danger" })),
       h("p", {}, h("a", { href: more }, "All about it")));
     this.picked = lease.id;
   }
@@ -300,7 +305,7 @@ class Calendar {
     // A bar is as exact as one sees: what was not dragged stays as the lease has it.
     const wished = {};
     if (start !== bar.start) wished.start = start;
-    if (start !== bar.start && end !== bar.end) wished.end = start + Date.parse(lease.end) - Date.parse(lease.start);
+    if (start !== bar.start && end !== bar.end) wished.end = start + lastEnd(lease) - Date.parse(lease.start);
     else if (end !== bar.end) wished.end = end;
     this.beside(`Change ${title(lease)}`, changeForm(lease, () => { this.chart.select(null); this.pick(lease.id); }, wished));
     this.side.querySelector('button[type="submit"]').focus();
@@ -328,12 +333,12 @@ await page(async (place) => {
   const shown = view();
   const shownWindow = windowOf(shown), asked = askCalendar(...around(...shownWindow));
   asked.catch(() => {}); // who has no project is told that, and nothing of the calendar
-  const { items: projects } = await get("/projects");
-  if (!projects.length && !here.seesAll) {
-    fill(place, empty("You have no project. An operator can give you a role in one."));
+  const mine = await myProjects();
+  if (!mine.projects.length && !here.seesAll) {
+    fill(place, noProject());
     return;
   }
-  const calendar = new Calendar(place, projects, shown, shownWindow);
+  const calendar = new Calendar(place, mine, shown, shownWindow);
   await calendar.load(asked);
   calendar.listen();
 });

@@ -708,7 +708,7 @@ export class Chart {
 
   #focus() {
     if (!this.#cursor) {
-      const row = Math.max(0, this.#rows.findIndex((one) => one.free));
+      const row = Math.max(0, this.#rows.findIndex((one) => one.steps));
       this.#cursor = { row, lane: -1, start: this.#snap(Math.max(this.clock(), this.#from), Math.ceil), length: Math.max(this.step, HOUR) };
     }
     this.draw();
@@ -734,7 +734,7 @@ export class Chart {
       if (lane >= lanes) { row += 1; lane = -1; }
       if (lane < -1) { row -= 1; lane = (this.#rows[row]?.lanes?.length ?? 0) - 1; }
       if (row < 0 || row >= this.#rows.length) return;
-      if (lane >= 0 || this.#rows[row].free || this.#rows[row].opens) break;
+      if (lane >= 0 || this.#rows[row].steps || this.#rows[row].opens) break;
     }
     Object.assign(cursor, { row, lane });
     const { y, height } = this.#stop();

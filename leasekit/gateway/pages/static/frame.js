@@ -1,7 +1,7 @@
 // What is around every page: the look, the zone of times, and notes of what was done.
 
 import { actors, path } from "./api.js";
-import { h } from "./dom.js";
+import { empty, h } from "./dom.js";
 import { isLocal, setLocal, zone } from "./time.js";
 
 const LOOKS = ["", "light", "dark"];
@@ -74,6 +74,12 @@ export function loading(place) {
 /** Why something can't be shown, with a way on. */
 export const failed = (problem, again) => h("div", { class: "empty refused" }, h("p", { tabindex: -1 }, problem.message),
   problem.status === 403 ? h("a", { class: "button", href: path("calendar") }, "Calendar") : h("button", { type: "button", on: { click: again } }, "Try again"));
+
+/** What is said to who may look into no project. */
+export const noProject = () => empty("You have no project. An operator can give you a role in one.");
+
+/** What is said in the place of what only users of a project may do. */
+export const onlyLooks = (project) => h("p", { class: "dim" }, `You look at ${project} as a viewer. An operator can make you a user, who leases.`);
 
 /** Have the page show something, or why it can't: `make` gives its elements. */
 export async function page(make) {

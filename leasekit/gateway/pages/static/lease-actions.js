@@ -1,11 +1,20 @@
 // What one does to a lease: extend, change, close. Each says beforehand what would be answered, where the API can tell.
 
 import { did } from "./acts.js";
-import { here, get, post, ask, Problem } from "./api.js";
+import { Problem, ask, get, post } from "./api.js";
 import { h, fill, field, button, chip } from "./dom.js";
 import * as time from "./time.js";
 
 export const OVER = ["closed", "failed"];
+
+/** A lease's state, in words: one that has what it goes on by is as active as others. */
+export const stateOf = (lease) => (lease.state === "active_ticketed" ? "active" : lease.state);
+
+/** A word of the API as people write it. */
+export const plain = (word) => word.replaceAll("_", " ");
+
+/** When a lease ends, in ms, after all that it was extended by. */
+export const lastEnd = (lease) => Date.parse(lease.extended_to ?? lease.end);
 
 /** Whether a lease may still be changed. */
 export const goesOn = (lease) => !OVER.includes(lease.state) && lease.pending !== "closing";
@@ -119,6 +128,16 @@ export function extendForm(lease, done) {
   return form;
 }
 
+/** A form by which the last extension of a lease is taken back. */
+export function undoForm(lease, done) {
+  return h("form", { on: { submit: async (event) => {
+    event.preventDefault();
+    if (await did(`The extension of ${title(lease)} is taken back.`, () => post(`${of(lease)}/undo-extend`, {}, { project: lease.project }))) done();
+  } } },
+    h("p", {}, `Take the last extension of ${title(lease)} back? Its time goes back.`),
+    h("div", { class: "buttons" }, h("button", { class: "danger", type: "submit" }, "Take it back"), button("Keep", done)));
+}
+
 /** Which units leave, where a lease shrinks. */
 function members(lease, changed) {
   const boxes = (lease.members ?? []).map((one) => h("input", { type: "checkbox", value: one.unit, on: { change: changed } }));
@@ -131,15 +150,15 @@ export function changeForm(lease, done, wished = {}) {
   const place = answers(), trying = new Trying(place), begun = Date.parse(lease.start) <= Date.now() || lease.state === "active";
   const units = h("input", { type: "number", min: 1, value: lease.units, name: "units", required: true });
   const start = h("input", { type: "datetime-local", step: 60, value: time.toInput(wished.start ?? Date.parse(lease.start)), name: "start", disabled: begun });
-  const end = h("input", { type: "datetime-local", step: 60, value: time.toInput(wished.end ?? Date.parse(lease.end)), name: "end", required: true });
+  const end = h("input", { type: "datetime-local", step: 60, value: time.toInput(wished.end ?? lastEnd(lease)), name: "end", required: true });
   const victims = members(lease, () => tries());
-  const other = (input, was) => (time.toInput(Date.parse(was)) === input.value ? undefined : time.iso(time.fromInput(input.value)));
+  const other = (input, was) => (time.toInput(was) === input.value ? undefined : time.iso(time.fromInput(input.value)));
   const body = () => ({
     units: Number(units.value) === lease.units ? undefined : Number(units.value),
-    start: begun ? undefined : other(start, lease.start), end: other(end, lease.end),
+    start: begun ? undefined : other(start, Date.parse(lease.start)), end: other(end, lastEnd(lease)),
     victims: Number(units.value) < lease.units ? victims.chosen() : [],
   });
-  const later = () => begun && Date.parse(body().end) > Date.parse(lease.end) && body().units === undefined;
+  const later = () => begun && Date.parse(body().end) > lastEnd(lease) && body().units === undefined;
   const call = () => (later() ? [`${of(lease)}/extend`, { end: body().end }] : [`${of(lease)}/modify`, body()]);
   const tries = () => {
     victims.place.hidden = !(Number(units.value) < lease.units && lease.members?.length);
@@ -168,33 +187,48 @@ export function changeForm(lease, done, wished = {}) {
   return form;
 }
 
-/** Do something to each lease, and say so once. Gives those to which it was not done, and says why of the first of them. */
-async function didEach(leases, what, doing) {
-  const count = (some) => (some.length === 1 ? title(some[0]) : `${some.length} leases`);
-  let left = [];
-  await did(`${count(leases)}: ${what}`, async () => {
-    const reasons = (await Promise.allSettled(leases.map(doing))).map((one) => one.reason), wrong = reasons.find((one) => one && !(one instanceof Problem));
-    if (wrong) throw wrong;
-    left = leases.filter((_, index) => reasons[index]);
-    const why = reasons.find(Boolean);
-    if (why) throw leases.length === 1 ? why : new Problem(why.status, { detail: `${leases.length - left.length} of ${leases.length} are done. ${title(left[0])}: ${why.message}` });
+const AT_ONCE = 4; // a browser has six connections to a host: the page itself needs some
+
+/** Do something to each lease, and say so once; `place` says how far that is. Gives those to which it was not done, and says why of the first of them. */
+async function didEach(leases, what, doing, place) {
+  const waiting = [...leases], problems = new Map();
+  const bar = h("progress", { max: leases.length, value: 0, "aria-label": "How many are done" }), words = h("span", {}, ` 0 of ${leases.length}`);
+  const work = async () => {
+    for (let lease; (lease = waiting.shift());) {
+      try {
+        await doing(lease);
+      } catch (problem) {
+        if (!(problem instanceof Problem)) throw problem;
+        problems.set(lease, problem);
+      }
+      bar.value += 1;
+      words.textContent = ` ${bar.value} of ${leases.length}`;
+    }
+  };
+  if (leases.length > AT_ONCE) fill(place, h("p", {}, bar, words));
+  const left = () => leases.filter((lease) => problems.has(lease));
+  await did(`${leases.length === 1 ? title(leases[0]) : `${leases.length} leases`}: ${what}`, async () => {
+    await Promise.all(Array.from({ length: AT_ONCE }, work));
+    const [first] = left(), why = problems.get(first);
+    if (why) throw leases.length === 1 ? why : new Problem(why.status, { detail: `${leases.length - problems.size} of ${leases.length} are done. ${title(first)}: ${why.message}` });
     return leases;
   });
-  return left;
+  fill(place);
+  return left();
 }
 
 /** A form by which leases end early. */
 export function closeForm(leases, done) {
   let left = leases;
-  const reason = h("input", { name: "reason", maxlength: 2000, autocomplete: "off" });
+  const reason = h("input", { name: "reason", maxlength: 2000, autocomplete: "off" }), place = h("div", {});
   const words = leases.length === 1 ? title(leases[0]) : `${leases.length} leases`;
   return h("form", { on: { submit: async (event) => {
     event.preventDefault();
-    left = await didEach(left, "closing.", (lease) => post(`${of(lease)}/close`, { reason: reason.value }, { project: lease.project }));
+    left = await didEach(left, "closing.", (lease) => post(`${of(lease)}/close`, { reason: reason.value }, { project: lease.project }), place);
     if (!left.length) done();
   } } },
     h("p", {}, `End ${words} now? The units are torn down, and the time that is left goes back.`),
-    field("Why", reason),
+    field("Why", reason), place,
     h("div", { class: "buttons" }, h("button", { class: "danger", type: "submit" }, "Close now"), button("Keep", done)));
 }
 
@@ -212,16 +246,16 @@ export function handForm(lease, done) {
 
 /** Extend many at once. */
 export function extendMany(leases, done) {
-  const length = lengthInput();
+  const length = lengthInput(), place = h("div", {});
   let left = leases;
   return h("form", { on: { submit: async (event) => {
     event.preventDefault();
     const wanted = length.value.replaceAll(" ", "");
-    left = await didEach(left, `to go on for ${wanted} more.`, (lease) => post(`${of(lease)}/extend`, { length: wanted }, { project: lease.project }));
+    left = await didEach(left, `to go on for ${wanted} more.`, (lease) => post(`${of(lease)}/extend`, { length: wanted }, { project: lease.project }), place);
     if (!left.length) done();
   } } },
     h("p", {}, `Have ${leases.length} ${leases.length === 1 ? "lease" : "leases"} go on for longer.`),
-    field("For", length, "How much longer, such as 90m, 2h or 1d 12h."),
+    field("For", length, "How much longer, such as 90m, 2h or 1d 12h."), place,
     h("div", { class: "buttons" }, h("button", { class: "do", type: "submit" }, "Extend"), button("Cancel", done)));
 }
 
@@ -231,6 +265,3 @@ export function sshLine(properties) {
   const port = properties.port && properties.port !== "22" ? `-p ${properties.port} ` : "";
   return `ssh ${port}${properties.user ?? "root"}@${properties.host}`;
 }
-
-/** Whether one may do things in a project is for the API to say; who only looks is told by it. */
-export const may = () => here.caller !== "";

@@ -1,27 +1,28 @@
 // The leases of a project: their states, why, when they end; many are extended or closed at once.
 
 import { Dialog, shows } from "./acts.js";
-import { all, gently, get, listen, path } from "./api.js";
+import { all, gently, listen, myProjects, path } from "./api.js";
 import { h, fill, button, choice, chip, empty, paged, field } from "./dom.js";
-import { page, setView, view } from "./frame.js";
-import { OVER, closeForm, extendMany, extendForm, goesOn, title } from "./lease-actions.js";
+import { noProject, onlyLooks, page, setView, view } from "./frame.js";
+import { OVER, closeForm, extendMany, extendForm, goesOn, lastEnd, plain, stateOf, title } from "./lease-actions.js";
 import * as time from "./time.js";
 
 const STATES = [["", "going on"], ["all", "all, also over"], ["active", "active"], ["ticketed", "ticketed"], ["nascent", "asked for"], ["failed", "failed"], ["closed", "closed"]];
 const PAGE = 100, MOST = 5000, turned = {};
 const chosen = new Set();
 const dialog = new Dialog();
-let leases = [], place, list;
+let leases = [], place, list, may = false;
 
 await page(async (into) => {
   place = into;
-  const { items: projects } = await get("/projects");
+  const { projects, uses } = await myProjects();
   const shown = view();
   if (!projects.length) {
-    fill(place, empty("You have no project. An operator can give you a role in one."));
+    fill(place, noProject());
     return;
   }
   const project = projects.includes(shown.project) ? shown.project : projects[0];
+  may = uses(project);
   const search = h("input", { type: "search", placeholder: "name, id, type, site", "aria-label": "Find", value: shown.find ?? "", on: { input: () => { setView({ find: search.value }); turned.from = 0; show(); } } });
   list = h("div", {});
   fill(place, h("div", { class: "tools" },
@@ -29,15 +30,15 @@ await page(async (into) => {
     field("State", choice(STATES, shown.state ?? "", (value) => { setView({ state: value }); turned.from = 0; load(); })),
     search,
     h("span", { class: "right" }),
-    button("Extend…", () => dialog.open(extendMany(marked(), close)), { id: "extend-many", disabled: true }),
-    button("Close…", () => dialog.open(closeForm(marked(), close)), { id: "close-many", disabled: true, class: "danger" }),
-    h("a", { class: "button do", href: path("request", { project: projects.length > 1 ? project : "" }) }, "Request")), list, dialog.place);
+    may ? [button("Extend…", () => dialog.open(extendMany(marked(), close)), { id: "extend-many", disabled: true }),
+      button("Close…", () => dialog.open(closeForm(marked(), close)), { id: "close-many", disabled: true, class: "danger" }),
+      h("a", { class: "button do", href: path("request", { project: projects.length > 1 ? project : "" }) }, "Request")] : onlyLooks(project)), list, dialog.place);
 
   const load = shows(async (last) => {
     const state = view().state ?? "", over = state === "all" || OVER.includes(state);
-    const found = await all("/leases", { project, all: over, state: state === "all" ? "" : state }, MOST);
+    const found = await all("/leases", { project, all: over, state: over && state !== "all" ? state : "" }, MOST);
     if (!last()) return;
-    leases = found.sort((a, b) => OVER.includes(a.state) - OVER.includes(b.state) || Date.parse(a.end) - Date.parse(b.end));
+    leases = found.filter((one) => ["", "all", stateOf(one)].includes(state)).sort((a, b) => OVER.includes(a.state) - OVER.includes(b.state) || lastEnd(a) - lastEnd(b));
     show();
   });
   const soon = gently(load);
@@ -50,7 +51,6 @@ await page(async (into) => {
 function marked() {
   return leases.filter((lease) => chosen.has(lease.id) && goesOn(lease));
 }
-
 
 function close() {
   dialog.close();
@@ -65,7 +65,7 @@ function show() {
     fill(list, leases.length ? empty("No lease fits what you look for.") : empty("No leases. What is free is in the calendar.", h("a", { class: "button do", href: path("calendar") }, "Calendar")));
     return marks();
   }
-  const some = found.filter(goesOn), every = some.length > 0 && some.every((lease) => chosen.has(lease.id));
+  const some = may ? found.filter(goesOn) : [], every = some.length > 0 && some.every((lease) => chosen.has(lease.id));
   const box = h("input", { type: "checkbox", "aria-label": `Choose all ${some.length} that are found`, checked: every, on: { change: () => { for (const lease of some) chosen[box.checked ? "add" : "delete"](lease.id); show(); } } });
   fill(list, paged(turned, PAGE, "Leases", [some.length > 0 ? box : h("span", { class: "hidden" }, "Choose"), "Lease", "State", h("span", { class: "number" }, "Units"), "Type", "Site", `Term (${time.zone()})`, "Ends", h("span", { class: "hidden" }, "Do")], found, row),
     leases.length >= MOST && h("p", { class: "dim" }, `No more than ${MOST} are shown here: choose a state, or use the command line.`));
@@ -75,22 +75,22 @@ function show() {
 }
 
 function row(lease) {
-  const start = Date.parse(lease.start), end = Date.parse(lease.end), link = path(`leases/${encodeURIComponent(lease.id)}`, { project: lease.project });
-  const box = goesOn(lease) ? h("input", { type: "checkbox", id: `mark-${lease.id}`, "aria-label": `Choose ${title(lease)}`, checked: chosen.has(lease.id), on: { change: () => { chosen[box.checked ? "add" : "delete"](lease.id); marks(); } } }) : "";
+  const start = Date.parse(lease.start), end = lastEnd(lease), link = path(`leases/${encodeURIComponent(lease.id)}`, { project: lease.project });
+  const box = may && goesOn(lease) ? h("input", { type: "checkbox", id: `mark-${lease.id}`, "aria-label": `Choose ${title(lease)}`, checked: chosen.has(lease.id), on: { change: () => { chosen[box.checked ? "add" : "delete"](lease.id); marks(); } } }) : "";
   return h("tr", { data: { lease: lease.id } },
     h("td", {}, box),
     h("td", {}, h("a", { class: "whole", href: link }, title(lease)), lease.slice !== "default" && lease.slice !== lease.name && h("div", { class: "dim" }, lease.slice)),
-    h("td", {}, chip(lease.state), lease.pending && [" ", h("span", { class: "dim" }, lease.pending)], lease.reason && h("div", { class: "dim why" }, time.dated(lease.reason))),
+    h("td", {}, chip(stateOf(lease)), lease.pending && [" ", h("span", { class: "dim" }, plain(lease.pending))], lease.reason && h("div", { class: "dim why" }, time.dated(lease.reason))),
     h("td", { class: "number" }, String(lease.units)),
     h("td", {}, lease.type), h("td", {}, lease.site || h("span", { class: "dim" }, "–")),
     h("td", {}, end > start ? time.term(start, end) : `${time.moment(start)}, never begun`),
     h("td", { data: OVER.includes(lease.state) ? {} : { start: String(start), end: String(end) } }, OVER.includes(lease.state) ? h("span", { class: "dim" }, "over") : ""),
-    h("td", {}, goesOn(lease) && button("Extend", () => dialog.open(extendForm(lease, close)), { id: `extend-${lease.id}`, "aria-label": `Extend ${title(lease)}` })));
+    h("td", {}, may && goesOn(lease) && button("Extend", () => dialog.open(extendForm(lease, close), `Extend ${title(lease)}`), { id: `extend-${lease.id}`, "aria-label": `Extend ${title(lease)}` })));
 }
 
 function marks() {
   const none = marked().length === 0;
-  for (const id of ["extend-many", "close-many"]) document.getElementById(id).disabled = none;
+  if (may) for (const id of ["extend-many", "close-many"]) document.getElementById(id).disabled = none;
 }
 
 /** How long it is until each begins, or ends. */

@@ -1,9 +1,9 @@
 // A request in all its words: a form that is made of the API's schema, which says what would be answered before it is sent.
 
 import { refused } from "./acts.js";
-import { Problem, get, path, post } from "./api.js";
-import { button, choice, empty, field, fill, h } from "./dom.js";
-import { page, setView, view } from "./frame.js";
+import { Problem, get, myProjects, path, post } from "./api.js";
+import { button, choice, field, fill, h } from "./dom.js";
+import { noProject, onlyLooks, page, setView, view } from "./frame.js";
 import { Trying, verdict } from "./lease-actions.js";
 import { NOT_OF_SERIES, Recurring, showDays } from "./recurring.js";
 import { mayFitLater, Offers } from "./reserve.js";
@@ -35,12 +35,17 @@ function made(name, schema, value, types) {
 
 await page(async (place) => {
   const shown = view();
-  const [{ items: projects }, document_, { items: types }] = await Promise.all([get("/projects"), get("/openapi.json"), get("/types")]);
+  const [{ projects, uses }, document_, { items: types }] = await Promise.all([myProjects(), get("/openapi.json"), get("/types")]);
   if (!projects.length) {
-    fill(place, empty("You have no project. An operator can give you a role in one."));
+    fill(place, noProject());
     return;
   }
-  const project = projects.includes(shown.project) ? shown.project : projects[0];
+  const project = projects.includes(shown.project) ? shown.project : projects.find(uses) ?? projects[0];
+  const ofProject = projects.length > 1 && field("Project", choice(projects, project, (value) => { setView({ project: value }); location.reload(); }));
+  if (!uses(project)) {
+    fill(place, ofProject, onlyLooks(project));
+    return;
+  }
   const schema = document_.components.schemas.LeaseRequest.properties;
   const answer = h("div", { class: "answer", role: "status" }, h("p", { class: "dim" }, "Say what you want: the answer comes as you type."));
   const offers = new Offers(), trying = new Trying(answer, told, named), inputs = new Map(), recurring = new Recurring(shown);
@@ -52,8 +57,7 @@ await page(async (place) => {
   const send = h("button", { class: "do", type: "submit" }, "Request"), tryDays = button("Try", () => form.reportValidity() && askDays(true));
   const form = h("form", { class: "request", on: { input: changed, submit } },
     h("div", { class: "fields" },
-      projects.length > 1 && field("Project", choice(projects, project, (value) => { setView({ project: value }); location.reload(); })),
-      FIRST.map(of)),
+      ofProject, FIRST.map(of)),
     h("details", { open: Object.keys(shown).some((name) => schema[name] && !FIRST.includes(name)) }, h("summary", {}, "More"), h("div", { class: "fields" }, Object.keys(schema).filter((name) => !FIRST.includes(name)).map(of))),
     recurring.place, answer, offers.place,
     h("div", { class: "buttons" }, send, tryDays, templates.place));

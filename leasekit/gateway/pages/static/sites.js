@@ -30,7 +30,9 @@ await page(async (place) => {
 
   const load = shows(async (last) => {
     const of = { site };
-    const [status, unitList, inventory, maintenance, delegations, peerList] = await Promise.all([get("/sites/status", of), get("/sites/units", of), get("/sites/inventory", of), get("/maintenance", of), get("/sites/delegations", of), get("/peers", { actor: site })]);
+    // A site that hangs has one of the browser's few connections, and not all: other pages need some.
+    const status = await get("/sites/status", of);
+    const [unitList, inventory, maintenance, delegations, peerList] = await Promise.all([get("/sites/units", of), get("/sites/inventory", of), get("/maintenance", of), get("/sites/delegations", of), get("/peers", { actor: site })]);
     if (!last()) return;
     const numbers = new Map(inventory.map((one) => [one.unit, one]));
     Object.assign(shown, { status, units: unitList.map((one) => ({ ...numbers.get(one.unit), ...one })).sort((a, b) => a.unit.localeCompare(b.unit, "en", { numeric: true })), maintenance, delegations, peers: peerList });

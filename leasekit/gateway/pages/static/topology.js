@@ -1,9 +1,9 @@
 // Topologies: sites and the bandwidth between them, as two tables and a drawing of both; what would be planned, and what is leased.
 
 import { did, shows } from "./acts.js";
-import { Problem, gently, get, listen, path, post } from "./api.js";
+import { Problem, gently, get, listen, myProjects, path, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, paged, table } from "./dom.js";
-import { asList, ofList, page, setView, view } from "./frame.js";
+import { asList, ofList, onlyLooks, page, setView, view } from "./frame.js";
 import { Trying } from "./lease-actions.js";
 import * as time from "./time.js";
 
@@ -43,13 +43,13 @@ const wordOf = (rows, names) => asList(rows.filter((row) => names.every((name) =
 const SITE = ["id", "type", "units"], LINK = ["from", "to", "bw"];
 
 await page(async (place) => {
-  const [{ items: projects }, { items: offered }] = await Promise.all([get("/projects"), get("/types")]);
+  const [{ projects, uses }, { items: offered }] = await Promise.all([myProjects(), get("/types")]);
   const types = offered.filter((one) => !one.classes.some(({ properties }) => "link.a" in properties)); // links are planned
   if (!projects.length || !types.length) {
     fill(place, empty(projects.length ? "There is nothing to be asked for." : "You have no project. An operator can give you a role in one."));
     return;
   }
-  const shown = view(), project = projects.includes(shown.project) ? shown.project : projects[0];
+  const shown = view(), project = projects.includes(shown.project) ? shown.project : projects.find(uses) ?? projects[0], may = uses(project);
   const sites = rowsOf(shown.sites, SITE), links = rowsOf(shown.links, LINK);
   if (!sites.length) sites.push({ id: "a", type: types[0].type, units: "1" });
   const length = h("input", { name: "length", value: shown.length ?? "1h", required: true, pattern: "\\s*(\\d+\\s*[wdhms]\\s*)+" });
@@ -57,11 +57,11 @@ await page(async (place) => {
   const answer = h("div", { class: "answer", role: "status" }), trying = new Trying(answer, told);
   const siteTable = h("div", {}), linkTable = h("div", {}), picture = h("div", {}), list = h("section", {});
   const send = h("button", { class: "do", type: "submit" }, "Request");
-  const form = h("form", { class: "request", on: { input: changed, submit } },
-    projects.length > 1 && field("Project", choice(projects, project, (value) => { setView({ project: value }); location.reload(); })),
+  const ofProject = projects.length > 1 && field("Project", choice(projects, project, (value) => { setView({ project: value }); location.reload(); }));
+  const form = h("form", { class: "request", on: { input: changed, submit } }, ofProject,
     siteTable, linkTable, h("div", { class: "fields" }, field("For how long", length, "Such as 90m, 2h or 1d 12h."), field(`From (${time.zone()})`, start, "Empty: as soon as it can.")),
     picture, answer, h("div", { class: "buttons" }, send));
-  fill(place, form, list);
+  fill(place, may ? form : [ofProject, onlyLooks(project)], list);
 
   const named = () => links.map((one, number) => ({ ...one, id: `link${number}` }));
 
@@ -143,13 +143,15 @@ await page(async (place) => {
   function row(one) {
     const close = () => did("It closes.", () => post(`/topologies/${encodeURIComponent(one.topology)}/close`, {}, { project })).then(load);
     return [h("a", { class: "whole", href: path("leases", { project, find: one.slice }) }, one.topology), chip(one.state, KINDS[one.state] ?? one.state), one.term ? time.term(...one.term.map((at) => Date.parse(at))) : "",
-      h("span", { class: "why" }, time.dated(one.reason)), OVER.includes(one.state) ? "" : button("Close", close, { class: "danger", "aria-label": `Close ${one.topology}` })];
+      h("span", { class: "why" }, time.dated(one.reason)), OVER.includes(one.state) || !may ? "" : button("Close", close, { class: "danger", "aria-label": `Close ${one.topology}` })];
   }
 
   const soon = gently(load);
-  drawSites();
-  drawLinks();
-  changed();
+  if (may) {
+    drawSites();
+    drawLinks();
+    changed();
+  }
   await load();
   listen({ project }, soon, soon);
   window.addEventListener("zone", load);

@@ -3,7 +3,7 @@
 import { shows, whoIsAway } from "./acts.js";
 import { WITHIN, gently, get, here, listen } from "./api.js";
 import { button, choice, empty, field, fill, h, table } from "./dom.js";
-import { page, setView, view } from "./frame.js";
+import { noProject, page, setView, view } from "./frame.js";
 import * as time from "./time.js";
 
 const PERIODS = [["1", "the last day"], ["7", "the last 7 days"], ["30", "the last 30 days"], ["90", "the last 90 days"], ["365", "the last year"]];
@@ -27,7 +27,7 @@ await page(async (place) => {
   const { items: projects } = await get("/projects");
   const mayAll = here.seesAll;
   if (!projects.length && !mayAll) {
-    fill(place, empty("You have no project. An operator can give you a role in one."));
+    fill(place, noProject());
     return;
   }
   const periods = () => [...PERIODS, ...months().map(({ value, words }) => [value, words])];

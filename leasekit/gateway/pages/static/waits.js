@@ -1,17 +1,17 @@
 // For what one waits: what would have to fit, between when, and the window that was found.
 
 import { did, shows } from "./acts.js";
-import { gently, get, listen, path, post } from "./api.js";
+import { gently, get, listen, myProjects, path, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, paged } from "./dom.js";
-import { page, setView, view } from "./frame.js";
+import { noProject, page, setView, view } from "./frame.js";
 import * as time from "./time.js";
 
 const PAGE = 50, turned = {}, KINDS = { waiting: "waits", free: "granted", over: "refused" };
 
 await page(async (place) => {
-  const { items: projects } = await get("/projects");
+  const { projects, uses } = await myProjects();
   if (!projects.length) {
-    fill(place, empty("You have no project. An operator can give you a role in one."));
+    fill(place, noProject());
     return;
   }
   const list = h("div", {});
@@ -23,7 +23,7 @@ await page(async (place) => {
     if (!last()) return;
     fill(list, items.length
       ? paged(turned, PAGE, "Waiting list", ["What", "For", `Between (${time.zone()})`, "Who", "State", "It would fit at", h("span", { class: "hidden" }, "Do")], items.reverse(), row)
-      : empty("Nobody waits. Where something does not fit, the forms offer to tell you when it is free.", h("a", { class: "button", href: path("request", { project: project() }) }, "Request")),
+      : empty("Nobody waits. Where something does not fit, the forms offer to tell you when it is free.", uses(project()) && h("a", { class: "button", href: path("request", { project: project() }) }, "Request")),
     h("p", { class: "dim" }, "You are told on this page, and by your rules for what is free: ", h("a", { href: path("admin", { project: project() }) }, "Admin"), "."));
   });
 
