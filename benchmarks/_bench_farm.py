@@ -141,7 +141,7 @@ def farm(hosts: int, cores: Sequence[int], most: int) -> World:
 def kept(site: Authority, names: Sequence[str], cores: Sequence[int], most: int) -> Iterator[Change]:
     """What the site's store has: a lease for each machine, which began within the last hour."""
     rng = Random(19)
-    class_ = site.inventory.class_of(names[0], TYPE)
+    class_ = site.units.inventory.class_of(names[0], TYPE)
     for number, host in enumerate(names, 1):
         yield Change("units", host, SiteUnit(host, TYPE, number=number, classes=(class_,)).row())
         for name, size in machines(rng, host, cores, most):
