@@ -316,10 +316,11 @@ def host_attributes(capacity: Mapping[str, object], least_yield: int = THOUSAND)
 
 def written(of: Vector) -> str:
     """A vector as people write it: ``cpu=2,memory=4GiB``."""
-    return ",".join(f"{name}={_written(name, much)}" for name, much in of)
+    return ",".join(f"{name}={written_amount(name, much)}" for name, much in of)
 
 
-def _written(resource: str, much: int) -> str:
+def written_amount(resource: str, much: int) -> str:
+    """So much of a resource as people write it: CPU in virtual CPUs, memory in MiB or GiB."""
     if resource in (CPU, CORE):
         return f"{much / THOUSAND:g}"
     if resource == MEMORY:

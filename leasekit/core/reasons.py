@@ -144,6 +144,8 @@ class Code(StrEnum):
     UNITS_NOT_JOINED = "units_not_joined"
     NO_UNIT = "no_unit"
     FEWER_FREE = "fewer_free"
+    TOO_LITTLE = "too_little"
+    NEEDED = "needed"
     OTHER_CLASS = "other_class"
     REPLACED_ENOUGH = "replaced_enough"
     OUTAGE = "outage"
@@ -369,17 +371,18 @@ def all_of(*reasons: Reason | None) -> Reason | None:
 
 class Coded(str):
     """A mapper's reason in words that has a ``code`` for programs as well: 1 to 48 lower-case letters, digits and
-    underscores. Raises ``ValueError`` for another one.
+    underscores. Raises ``ValueError`` for another one. ``causes`` stand behind it, with values of their own.
     """
 
-    __slots__ = ("code",)
+    __slots__ = ("causes", "code")
     code: str
+    causes: Sequence[Reason]
 
-    def __new__(cls, text: str, code: str) -> Coded:
+    def __new__(cls, text: str, code: str, causes: Sequence[Reason] = ()) -> Coded:
         if _CODE.fullmatch(code) is None:
             raise ValueError(f"code: found {code!r:.60}, expected 1 to 48 lower-case letters, digits and underscores")
         made = super().__new__(cls, text)
-        made.code = code
+        made.code, made.causes = code, causes
         return made
 
 
@@ -390,8 +393,8 @@ def of_mapper(text: str, fits: int | None = None) -> Reason:
     """What a mapper gave as its reason; ``fits`` is when a request would fit, if that is known. A mapper's own code
     stands behind ``mapper:``, so that it is none of leasekit's.
     """
-    code = f"{Code.MAPPER}:{text.code}" if isinstance(text, Coded) else Code.MAPPER
-    return Reason(code, at=-1 if fits is None else fits, detail=clip(text))
+    code, causes = (f"{Code.MAPPER}:{text.code}", text.causes) if isinstance(text, Coded) else (Code.MAPPER, ())
+    return Reason(code, at=-1 if fits is None else fits, detail=clip(text)).because(*causes)
 
 
 def is_mappers(reason: Reason) -> bool:
@@ -529,6 +532,7 @@ WORDS: Final[Mapping[str, str]] = {
     Code.UNITS_NOT_JOINED: "{units} of {of} units did not join",
     Code.NO_UNIT: "no unit came up",
     Code.FEWER_FREE: "only {units} more were free",
+    Code.TOO_LITTLE: "too little {what} on {units} of {of} hosts",
     Code.OTHER_CLASS: "unit {who} has other attributes: there was none left with those of the ticket",
     Code.REPLACED_ENOUGH: "{units} of its units were replaced already",
     Code.OUTAGE: "{who} can't set up units of type {what} for now",

@@ -147,7 +147,9 @@ def test_a_core_gives_so_much(tmp_path: Path) -> None:
 
 
 def test_pieces_make_no_machine(tmp_path: Path) -> None:
-    """What a class has in all may be in pieces: the site refuses what has no place, by its code, and counts it."""
+    """What a class has in all may be in pieces: the site refuses what has no place, by its code, says what hosts of the
+    class have too little of, and counts it.
+    """
     world = world_of(tmp_path)
     now = world.now
     for _ in range(2):
@@ -156,7 +158,12 @@ def test_pieces_make_no_machine(tmp_path: Path) -> None:
     refused = ask(world, 1, world.now, now + HOUR, properties={"needs.cpu": "3000", "needs.memory": "1024"})
     world.pass_time(MINUTE)
     refused = world.lease("web", refused["id"])
-    assert refused["state"] == sm.FAILED and Code.FRAGMENTED in str(refused["because"])
+    assert refused["state"] == sm.FAILED
+    why = refused["because"]["causes"][0]
+    assert (why["code"], why["units"], why["of"]) == (Code.FRAGMENTED, 0, 1)
+    needed = {"code": Code.NEEDED, "units": 1500, "of": 3000, "detail": "3 needed, at most 1.5 free"}
+    assert why["causes"] == [{"code": Code.TOO_LITTLE, "what": "cpu", "units": 2, "of": 2, "causes": [needed]}]
+    assert refused["reason"].endswith("in pieces: too little cpu on 2 of 2 hosts: 3 needed, at most 1.5 free")
     status = world.query("site", "status")
     assert status["places"] == {"planned": 2, "fragmented": 1} and status["largest"] == {"node": "cpu=8,memory=8GiB"}
     check_room(world)

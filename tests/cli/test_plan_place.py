@@ -116,14 +116,14 @@ TWO = [{"id": "a", "cpu": 8000, "mem": 8192}, {"id": "b", "cpu": 8000, "mem": 81
         (
             problem(task(100, 4096, id="small"), task(100, 6144, id="db"), task(100, 6144), hosts=TWO),
             "task 'small' has no place beside the 2 that are placed before it: "
-            "too little mem on 2 of 2 hosts (4096 needed, at most 2048 free)",
+            "too little mem on 2 of 2 hosts: 4096 needed, at most 2048 free",
         ),
         (
             problem(
                 task(100, 4096, host="a"), task(100, 4096, host="b"), task(100, 8192), hosts=TWO, migration_bound=0
             ),
             "with at most 0 mem moved, task 2 has no place beside the 2 that are placed before it: "
-            "too little mem on 2 of 2 hosts (8192 needed, at most 4096 free)",
+            "too little mem on 2 of 2 hosts: 8192 needed, at most 4096 free",
         ),
         (
             problem(task(100, 6144, host="a"), task(100, 4096, host="a"), hosts=TWO, migration_bound=2048),

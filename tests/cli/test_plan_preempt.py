@@ -111,22 +111,22 @@ def test_a_batch_is_placed_whole_or_not(monkeypatch: pytest.MonkeyPatch, capsys:
     [
         (
             problem(lease("p"), request={"resources": {"cpu": 2}}),
-            "no host is large enough for 2 cpu: too little cpu on 1 of 1 hosts (2 needed, at most 1 free)",
+            "no host is large enough for 2 cpu: too little cpu on 1 of 1 hosts: 2 needed, at most 1 free",
         ),
         (
             problem(lease("p", min_run_s=601)),
             "no host has room, not even in place of the leases that it may preempt: "
-            "too little cpu on 1 of 1 hosts (1 needed, at most 0 free)",
+            "too little cpu on 1 of 1 hosts: 1 needed, at most 0 free",
         ),
         (
             problem(lease("p", preemptible=False)),
             "no host has room beside the leases that are not preemptible: "
-            "too little cpu on 1 of 1 hosts (1 needed, at most 0 free)",
+            "too little cpu on 1 of 1 hosts: 1 needed, at most 0 free",
         ),
         (
             problem(lease("p"), request={"resources": {"cpu": 1}, "preemptible": True}),
             "no host has room, and a preemptible request takes nobody's place: "
-            "too little cpu on 1 of 1 hosts (1 needed, at most 0 free)",
+            "too little cpu on 1 of 1 hosts: 1 needed, at most 0 free",
         ),
         (problem() | {"hosts": []}, "there are no hosts"),
     ],

@@ -23,6 +23,7 @@ from leasekit.core.mappers import (
     TenantView,
 )
 from leasekit.core.properties import Vector
+from leasekit.core.reasons import of_mapper, words
 from leasekit.core.time import HOUR, MINUTE, Instant, Term
 from leasekit.policies.authority.preemption import HostPreemptionMapper, HostPreemptionSettings, RetryMapper
 from leasekit.policies.preempting.hosts import HostedLease
@@ -216,8 +217,8 @@ def test_a_refusal_says_what_hosts_have_too_little_of() -> None:
     farm.put("b", "h1", (("cpu", 2000), ("memory", 7000)), stays)
     farm.tenants["new"] = stays
     refused = farm.ask(HostPreemptionMapper(), "new", (("cpu", 5000), ("memory", 10_000)))
-    assert isinstance(refused, Refuse) and refused.reason == (
+    assert isinstance(refused, Refuse) and words(of_mapper(refused.reason)) == (
         "no host of type 'node' has room for what lease new needs: "
-        "too little cpu on 1 of 2 hosts (5000 needed, at most 4000 free), "
-        "too little memory on 2 of 2 hosts (10000 needed, at most 9000 free)"
+        "too little cpu on 1 of 2 hosts: 5 needed, at most 4 free; "
+        "too little memory on 2 of 2 hosts: 10000MiB needed, at most 9000MiB free"
     )

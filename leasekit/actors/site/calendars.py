@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from heapq import merge
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 import attrs
@@ -29,6 +30,7 @@ from leasekit.actors.site.vacancies import Alike, Ranked, Vacancies
 from leasekit.core.claims.claim import Claim
 from leasekit.core.divided import SizedTimetable
 from leasekit.core.errors import CommandError
+from leasekit.core.lacking import LOOKED_MAX, Lack, lacking
 from leasekit.core.leases.records import SiteLease, SiteUnit, Window, out_for
 from leasekit.core.properties import Counts, Sizes, Vector, amount, most_of
 from leasekit.core.protocol.messages import LargestPiece
@@ -56,7 +58,11 @@ class _Booking(NamedTuple):
 
 
 class FragmentedError(Shortfall):
-    """There is as much as was wanted, but not on single hosts."""
+    """There is as much as was wanted, but not on single hosts, which have too little for one unit (``lacks``)."""
+
+    def __init__(self, term: Term, free: int, wanted: int, lacks: Sequence[Lack]) -> None:
+        super().__init__(term, free, wanted)
+        self.lacks = lacks
 
 
 @keeps(volatile="_tables _booked", derived="_bookings counts _vacancies _loose")
@@ -146,7 +152,8 @@ class Places:
                         host = self._made(leaf.type, class_, size, term, leaving())
                     if host is None:
                         self.counts[FRAGMENTED] += 1
-                        raise FragmentedError(term, len(self._booked.get(claim, ())), leaf.units)
+                        lacks = self._lacks(leaf.type, class_, size, term, leaving() if leaving is not None else ())
+                        raise FragmentedError(term, len(self._booked.get(claim, ())), leaf.units, lacks)
                     self._put(claim, host, class_, size, term, force=leaving is not None)
         except FragmentedError:
             self.release(claim)
@@ -258,6 +265,13 @@ class Places:
             return None
         there = (unit.id for unit in self._units if unit.type == type_)
         return next((host for host in there if self._takes(host, class_, size, term, leaving)), None)
+
+    def _lacks(self, type_: str, class_: bytes, size: Vector, term: Term, leaving: Container[bytes]) -> Sequence[Lack]:
+        """What the first hosts of a class have too little of for a unit, beside all but claims that are ``leaving``."""
+        of_class = (unit.id for unit in self._units if unit.type == type_ and class_ in unit.classes)
+        hosts = islice(of_class, LOOKED_MAX)
+        free = [[max(0, self.room(host, ((name, 1),), term, leaving)) for name, _ in size] for host in hosts]
+        return lacking(dict(size), free)
 
     def _free(self, host: str, term: Term) -> float:
         """Which share of a host is free throughout a term, added up over its resources."""

@@ -62,12 +62,13 @@ from leasekit.core.claims.signed import (
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Overdelegation, Standing
 from leasekit.core.commands import GiveWord, ListEvidence
 from leasekit.core.errors import CommandError, LeasekitError, TicketError
+from leasekit.core.lacking import reasons_of
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import Delegation, Incident, SiteClaim, SiteLease
 from leasekit.core.profile import FOREVER, Profile
 from leasekit.core.properties import NO_UNITS, Counts, Sizes, chosen, count_of, in_common
 from leasekit.core.protocol.messages import ClaimReport, CloseLease
-from leasekit.core.reasons import Code, Reason, mark, marked
+from leasekit.core.reasons import Code, Reason, all_of, mark, marked
 from leasekit.core.schema import Row
 from leasekit.core.time import Instant, Term
 from leasekit.core.timetable import Shortfall
@@ -463,7 +464,7 @@ class ClaimReports:
                 Code.FRAGMENTED,
                 f"{leaf.units} units of {leaf.type!r} were wanted, {short.free} of them have a place on a host of "
                 f"{self._keyring.name} over {marked(short.term)}: what is free beside them is in pieces",
-                units=short.free, of=leaf.units,
+                all_of(*reasons_of(short.lacks)), units=short.free, of=leaf.units,
             )  # fmt: skip
         text = (
             f"{leaf.units} units of {leaf.type!r} were wanted, {max(short.free, 0)} are free at {self._keyring.name} "

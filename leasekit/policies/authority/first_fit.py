@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 import attrs
 
 from leasekit.core.filters import FilterError, parse_filter
+from leasekit.core.lacking import Lack, lacking, reasons_of
 from leasekit.core.mappers import (
     Assign,
     AuthorityCycle,
@@ -25,7 +26,6 @@ from leasekit.core.mappers import (
 from leasekit.core.properties import Vector, most_of
 from leasekit.core.reasons import Coded
 from leasekit.core.time import Term
-from leasekit.policies.lacking import lacking
 
 FILTER: Final = "filter"
 """The configuration property that says which units will do."""
@@ -154,9 +154,9 @@ class FirstFitTurn:
             return Place(demand.lease, tuple(hosts[: demand.units]))
         words = f"no host of type {demand.type!r} has room for what lease {demand.lease} needs"
         short = self._lacking(demand, list(islice(there.values(), LOOKED_MAX)))
-        return Refuse(demand.lease, Coded(f"{words}: {short}" if short else words, "fragmented"))
+        return Refuse(demand.lease, Coded(words, "fragmented", reasons_of(short)))
 
-    def _lacking(self, demand: Demand, hosts: Sequence[HostView]) -> str:
+    def _lacking(self, demand: Demand, hosts: Sequence[HostView]) -> list[Lack]:
         """What the first hosts have too little of up to the end of the lease, by the largest of the lease's units."""
         term = Term(self._cycle.now, max(demand.term.end, self._cycle.now + 1))
         size = reduce(most_of, demand.sizes)

@@ -14,9 +14,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
+from leasekit.core.lacking import in_words, lacking
 from leasekit.core.settings import SettingsError, expect_one_of, is_name, repeated_ids, structure
 from leasekit.core.time import SECOND, Instant
-from leasekit.policies.lacking import lacking
 from leasekit.policies.preempting.costs import COSTS, Amount
 from leasekit.policies.preempting.hosts import HostedLease, HostRequest, LoadedHost, Vector, fits, may_leave, missing
 from leasekit.policies.preempting.index import HostIndex
@@ -233,7 +233,7 @@ class PreemptDecision:
         """What hosts have too little of, in the units of the file."""
         wanted = {name: float(self._problem.request.resources.get(name, 0)) for name in self._names}
         scales = [self._scales[name] for name in self._names]
-        return lacking(wanted, [[much / by for much, by in zip(row, scales, strict=True)] for row in free])
+        return in_words(lacking(wanted, [[much / by for much, by in zip(row, scales, strict=True)] for row in free]))
 
     # -- whole numbers -------------------------------------------------------------------------------------------------
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from leasekit.core.lacking import in_words, lacking
 from leasekit.policies.authority.placing.instance import Rooms, YieldInstance, compiled
 from leasekit.policies.authority.placing.model import YieldProblem
-from leasekit.policies.lacking import lacking
 
 
 def why_none(problem: YieldProblem, resources: Sequence[str], algorithm: str) -> str:
@@ -54,7 +54,7 @@ def _without_place(
             needs = {name: sizes[item] for name, sizes in zip(resources, instance.rigid, strict=False)}
             free = list(zip(*rooms.left[: len(resources)], strict=True))
             others = f" beside the {put} that are placed before it" if put else ""
-            short = lacking(needs, free) or "no host that will do takes it"
+            short = in_words(lacking(needs, free)) or "no host that will do takes it"
             return f"{_named(instance, item)} has no place{others}: {short}"
         rooms.put(item, host)
         put += 1
