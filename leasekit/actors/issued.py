@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
-from itertools import pairwise
 from typing import Final, Protocol
 
 import attrs
@@ -32,13 +31,13 @@ from leasekit.core.answers import (
     ReclaimedDelegation,
     describe_counts,
 )
-from leasekit.core.claims.claim import UNITS_MAX, Claim, Ticket, decode_ticket
+from leasekit.core.claims.claim import UNITS_MAX, Ticket, decode_ticket
 from leasekit.core.claims.signed import reclaim
 from leasekit.core.commands import GiveDelegation, ReclaimDelegation
 from leasekit.core.errors import CommandError
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import Delegation, DelegationOverride, TakenBack
-from leasekit.core.properties import Counts, Properties, count_of
+from leasekit.core.properties import Properties
 from leasekit.core.protocol.messages import (
     ID_MAX,
     Accepted,
@@ -53,53 +52,6 @@ from leasekit.core.protocol.messages import (
 from leasekit.core.reasons import Code, Reason, mark, said, view
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import Instant, Term
-
-
-def shares(lacking: int, weights: Mapping[str, int]) -> dict[str, int]:
-    """``lacking`` in proportion to ``weights``, none more than its weight: largest remainders first, then by name."""
-    total = sum(weights.values())
-    if lacking >= total:
-        return dict(weights)
-    made = {name: lacking * weight // total for name, weight in weights.items()}
-    order = sorted(weights, key=lambda name: (-(lacking * weights[name] % total), name))
-    for name in order[: lacking - sum(made.values())]:
-        made[name] += 1
-    return made
-
-
-def units_of_class(holders: Iterable[Delegation], class_: bytes) -> list[tuple[Delegation, int]]:
-    """How many units of a class each of these delegations has."""
-    return [(one, count_of(decode_ticket(one.ticket).leaf.classes, class_)) for one in holders]
-
-
-def in_order(claim: Claim, of: Counts) -> tuple[int, ...]:
-    """Numbers of units of each class of a claim, in the claim's order: as :class:`Withhold` has them."""
-    return tuple([count_of(of, class_) for class_, _ in claim.classes])
-
-
-def withheld_shares(
-    units: int, window: Term, spare: Callable[[Term], int], holders: Sequence[tuple[Delegation, int]]
-) -> dict[str, int]:
-    """How many of ``units``, which are of one class, each holder's delegation is to withhold over ``window``, by its
-    name. ``holders`` have so many of that class.
-
-    ``spare`` says how many units the issuer has promised to nobody over a term. Where the holders change within the
-    window each part of it is shared by itself, and the most of any part counts.
-    """
-    terms = [(one.id, Term(one.term.start, one.grants_until), held) for one, held in holders if held]
-    there = [one for one in terms if one[1].overlaps(window)]
-    bounds = {bound for _, term, _ in there for bound in term if window.start < bound < window.end}
-    edges = sorted({window.start, window.end, *bounds})
-    most = {id_: 0 for id_, _, _ in there}
-    for start, end in pairwise(edges):
-        part = Term(start, end)
-        weights = {id_: held for id_, term, held in there if term.overlaps(part)}
-        lacking = units - max(0, spare(part))
-        if lacking > 0 and weights:
-            for name, share in shares(lacking, weights).items():
-                most[name] = max(most[name], share)
-    return most
-
 
 OFFERED: Final = "offered"
 """Its holder has not answered yet."""
@@ -242,10 +194,6 @@ class Issuer(Protocol):
         """Whether ``ticket``, which its holder shows, is of the chain of ``offered``, and this issuer forgot it."""
         return False
 
-    def offer_taken(self, record: Delegation) -> None:
-        """The holder has ``record``: tell it what it had better know of it."""
-        return
-
     def offer_refused(self, record: Delegation) -> None:
         """The holder does not take ``record``: nobody is to use it, and its units may be given to others."""
 
@@ -269,7 +217,8 @@ class Issued:
     specs: dict[str, DelegationSpec] = attrs.field(factory=dict, init=False)
     """What is to be given, by chain."""
     taken: list[Callable[[Delegation], None]] = attrs.field(factory=list, init=False)
-    """Who is told, in order, of a delegation that its holder has from now on."""
+    """Who is told, in order, of a delegation that its holder has from now on, or has nothing else of its chain any
+    more, or has in a store of before: what the holder had better know is to be said."""
     overrides: dict[str, DelegationOverride] = attrs.field(factory=dict, init=False)
     _retried: dict[str, int] = attrs.field(factory=dict, init=False)
     _waiting_chains: dict[str, None] = attrs.field(factory=dict, init=False)
@@ -277,6 +226,15 @@ class Issued:
     def __attrs_post_init__(self) -> None:
         self._kernel.register(Delegation, due_at=self.due_at, on_due=self.due, awaits=self.awaits, send=self.send_now)
         self._kernel.register(DelegationOverride)
+
+    def heeding(self) -> list[Delegation]:
+        """Those whose holders are to hear of maintenance windows: what may be granted of, and of a chain without any
+        such what was replaced, as what was delegated of it goes on.
+        """
+        now, given = self._kernel.now, self.given.values()
+        granting = [one for one in given if one.can_grant(now)]
+        chains = {one.base for one in granting}
+        return [*granting, *(one for one in given if one.is_replaced and one.term.end > now and one.base not in chains)]
 
     # -- giving ------------------------------------------------------------------------------------------------
 
@@ -460,17 +418,26 @@ class Issued:
         elif was == deleg.OFFERING:
             self._kernel.fire(record, "taken")
             self._stand_in(record, message.until, message.beyond)
-            self._issuer.offer_taken(record)
             self._renew(record)
         elif was == deleg.RECLAIMING:
             self._kernel.fire(record, "let_go")
             deadline = record.taken_back.deadline
             self._issuer.let_go(record, message.until if deadline < 0 else min(message.until, deadline))
             if record.can_grant(self._kernel.now):  # it may have had no answer to its offer
-                self._issuer.offer_taken(record)
-            self._renew(record)
+                self._renew(record)
         self._kernel.owe_no_more(record, peer)
-        for tell in self.taken if was in deleg.UNANSWERED and record.can_grant(self._kernel.now) else ():
+        if was in deleg.UNANSWERED and record.can_grant(self._kernel.now):  # a reclaim: its offer had no answer, maybe
+            self._tell_holder(record)
+
+    def _tell_holder(self, record: Delegation) -> None:
+        chain = [one for one in self.given.values() if one.base == record.base and one.withheld]
+        told = {window.window: window for one in sorted(chain, key=_order) for window in one.withheld}
+        for one in chain:
+            one.withheld = ()
+            self._kernel.touch(one)
+        # All is said again, and also what is no more: the holder may have heard of it by another of the chain.
+        record.withheld = tuple(window._replace(units=-1) for window in told.values())
+        for tell in self.taken:
             tell(record)
 
     def _stand_in(self, fresh: Delegation, until: Instant, beyond: Instant) -> None:
@@ -535,6 +502,9 @@ class Issued:
                 record.reason = lost
                 self._kernel.note(record.id, "holdings", "", "", lost)
                 self._kernel.touch(record)
+        for record in self.heeding():
+            if record.peer == peer and record.withheld:  # its store may be of before it heard of some
+                self._tell_holder(record)
 
     @takes(LetGo)
     def _on_let_go(self, peer: str, message: LetGo) -> None:
@@ -745,6 +715,9 @@ class Issued:
             return False
         self._kernel.fire(record, "end", Reason(Code.TERM_OVER) if over else None)
         self.give()
+        for one in self.heeding() if record.given else ():
+            if one.is_replaced and one.base == record.base:
+                self._tell_holder(one)
         return True
 
     def awaits(self, record: Delegation, peer: str) -> bool:

@@ -21,11 +21,12 @@ from leasekit.core.answers import ReportDetails
 from leasekit.core.claims.signed import key_tag
 from leasekit.core.commands import ListLeases, ShowLease
 from leasekit.core.errors import CommandError, RemoteError
-from leasekit.core.leases.records import BrokerLease, Notice, Report, SiteLease, Update
+from leasekit.core.leases.records import BrokerLease, Delegation, Notice, Report, SiteLease, Update, Withheld
 from leasekit.core.properties import is_plain
 from leasekit.core.protocol.codec import encode_message
 from leasekit.core.protocol.messages import (
     LIFE,
+    OUT,
     UNKNOWN,
     Accepted,
     Ack,
@@ -44,7 +45,7 @@ from leasekit.core.protocol.messages import (
 )
 from leasekit.core.reasons import Code, Reason, words
 from leasekit.core.schema import Row
-from leasekit.core.time import INSTANT_MAX, SECOND, Instant
+from leasekit.core.time import INSTANT_MAX, SECOND, Instant, Term
 
 Request: TypeAlias = RequestTicket | Redeem | CloseLease
 """What is asked about a lease, and kept."""
@@ -329,6 +330,25 @@ class Notices:
         self._notices[id_] = notice
         self._send(notice)
         self._kernel.touch(notice)
+
+    def withhold(self, record: Delegation, window: Withheld) -> None:
+        """The holder of ``record``, which was given, hears of a maintenance window, if that is news."""
+        known = next((one for one in record.withheld if one.window == window.window), None)
+        if known is None and not window.units:
+            return
+        if known is not None:
+            # What is out of service is so from now on, whenever that is said.
+            term = Term(known.term.start, window.term.end) if window.window == OUT else window.term
+            if window._replace(term=term, number=known.number) == known:
+                return
+        window = window._replace(number=self._kernel.next("serial"))
+        kept = [one for one in record.withheld if one is not known and one.term.end > self._kernel.now]
+        record.withheld = (*kept, *([window] if window.units else ()))
+        self._kernel.touch(record)
+        name, units, term, reason, number, each = window
+        message = Withhold(record.id, number, name, units, term, reason, each)
+        # A window that is open has no end of its own.
+        self.owe(f"{name}@{record.id}", record.peer, message, min(term.end, record.term.end))
 
     def _send(self, notice: Notice) -> None:
         self._kernel.send_owed(notice, notice.peer, notice.content())

@@ -610,9 +610,6 @@ class Plenty:
     def is_own_claim(self, peer: str, ticket: Any, offered: Any) -> bool:
         return False
 
-    def offer_taken(self, record: Any) -> None:
-        self.heard.append(("taken", record.id))
-
     def offer_refused(self, record: Any) -> None:
         self.heard.append(("refused", record.id))
 
@@ -633,6 +630,7 @@ def test_issued_delegations_are_offered_held_and_taken_back(kernel: Kernel, keyr
     keyring.peers["web"] = attrs.evolve(keyring.peers["web"], role="broker")
     issuer = Plenty(DelegationSpec(broker="web", type="vm", units=12, length=DAY))
     issued = issuer.issued = Issued(kernel, keyring, issuer)
+    issued.taken.append(lambda record: issuer.heard.append(("taken", record.id)))
     issued.give()
     (offer,) = offers(sent(kernel))
     kernel.tick(HOUR + SECOND)

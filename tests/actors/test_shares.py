@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from leasekit.actors.issued import shares, withheld_shares
 from leasekit.actors.served import RECORD_BYTES
 from leasekit.actors.settings import BrokerSettings
+from leasekit.actors.withheld import shares, withheld_shares
 from leasekit.core.leases.records import Delegation
 from leasekit.core.protocol.messages import ErrorReply, RequestTicket, Withhold
 from leasekit.core.reasons import Code

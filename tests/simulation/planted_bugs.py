@@ -137,7 +137,7 @@ BUGS: Final[dict[str, Bug]] = {
         Units, "retire_gone", "elif not gone and unit.retire == GONE:", "elif False:"
     ),
     "the end of what was told of a window is not passed on to brokers below": Bug(
-        Withholding, "_withhold", "any(share) or told_before", "any(share)"
+        Withholding, "_withhold", "if one.source in sources", "if one.source in sources and message.units"
     ),
     "what was cut from a delegation before it was replaced is not in a window": Bug(
         Withholding, "_withhold", "sources = {one.id for one in chain}", "sources = {source.id}"

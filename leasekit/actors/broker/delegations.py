@@ -14,11 +14,12 @@ from msgspec.structs import replace
 
 from leasekit.actors.broker.book import Book, rest_of
 from leasekit.actors.broker.claims import TRUNCATE, GrantedClaims, keep_receipt
-from leasekit.actors.issued import Issued, Issuer, in_order, replaced_by, taken_back, units_of_class, withheld_shares
+from leasekit.actors.issued import Issued, Issuer, replaced_by, taken_back
 from leasekit.actors.kernel import Kernel, command, earliest, keeps, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Notices, Served
 from leasekit.actors.settings import DELEGATE, BrokerSettings, DelegationSpec
+from leasekit.actors.withheld import in_order, units_of_class, withheld_shares
 from leasekit.core.answers import ReleasedDelegations
 from leasekit.core.claims.claim import DEGREE_ONE, UNITS_MAX, Ticket, decode_ticket, delegate
 from leasekit.core.claims.signed import RECLAIM, TRUNCATION, check_statement, reclaim_deadline, state
@@ -71,6 +72,7 @@ class Subdelegation(Issuer):
 
     def __attrs_post_init__(self) -> None:
         self.issued = Issued(self._kernel, self._keyring, self)
+        self.issued.taken.append(self._offer_taken)
 
     def begin(self) -> None:
         """It is known what time it is: what the settings say is given, for the first time or again."""
@@ -139,7 +141,7 @@ class Subdelegation(Issuer):
         most = {class_: (units * DEGREE_ONE + DEGREE_ONE - 1) // spec.degree for class_, units in free if units > 0}
         return chosen(spec.units, most, first)
 
-    def offer_taken(self, record: Delegation) -> None:
+    def _offer_taken(self, record: Delegation) -> None:
         """It may have been cut out of what a maintenance window takes: the holder is to leave that alone."""
         source = self._book.get(record.source)
         for window in source.withheld if source is not None else ():
@@ -150,10 +152,8 @@ class Subdelegation(Issuer):
             lacking = self._book.asked(source.base).lacking(Term(begin, end)) if source and begin < end else NO_UNITS
             claim = decode_ticket(record.ticket).leaf
             each = tuple(min(count_of(lacking, class_), units) for class_, units in claim.classes)
-            if any(each) and window.units:
-                number = self._kernel.next("serial")
-                message = Withhold(record.id, number, window.window, sum(each), window.term, window.reason, each)
-                self._notices.owe(f"{window.window}@{record.id}", record.peer, message, window.term.end)
+            if window.units:
+                self._notices.withhold(record, window._replace(units=sum(each), by_class=each))
 
     def offer_refused(self, record: Delegation) -> None:
         """The holder has the claim all the same: its units are free when the site knows that it is not to be used."""
@@ -541,7 +541,6 @@ class Withholding:
     def _withhold(self, source: Delegation, message: Withhold) -> None:
         known = next((one for one in source.withheld if one.window == message.window), None)
         chain = self._chain_of(source)
-        told_before = any(one.window == message.window for other in chain for one in other.withheld)
         kept = [one for one in source.withheld if one is not known and one.term.end > self._kernel.now]
         heeded = sum(one.units > 0 for one in kept)
         if message.units and heeded >= WINDOWS_MAX:
@@ -555,7 +554,7 @@ class Withholding:
         for one in (*later, *([] if known is None else [known])):
             self._book.withhold(source, one, -1)
         sources = {one.id for one in chain}
-        holders = [d for d in self._issued.given.values() if d.source in sources and d.can_grant(self._kernel.now)]
+        holders = [one for one in self._issued.heeding() if one.source in sources]
         rest = Term(max(message.term.start, min(self._kernel.now, message.term.end - 1)), message.term.end)
         told: dict[str, list[tuple[bytes, int]]] = {}
         for class_, units in window.of(self._book.ticket(source.id).leaf):
@@ -569,10 +568,8 @@ class Withholding:
             tell(source, window, known is not None)
         for record in holders:
             share = in_order(decode_ticket(record.ticket).leaf, counts(told.get(record.id, ())))
-            if any(share) or told_before:
-                number = self._kernel.next("serial")
-                passed = replace(message, delegation=record.id, number=number, units=sum(share), by_class=share)
-                self._notices.owe(f"{message.window}@{record.id}", record.peer, passed, message.term.end)
+            passed = Withheld(message.window, sum(share), message.term, message.reason, by_class=share)
+            self._notices.withhold(record, passed)
         self._book.note_news()
         self._kernel.touch(source)
 

@@ -546,8 +546,11 @@ class Calendars:
             table.release(claim)
         self.places.release(claim)
 
-    def stand_in(self, unit: SiteUnit) -> None:
-        """A unit of one class is given as one of another, of which there was none: its own class lacks it."""
+    def given_as(self, unit: SiteUnit) -> None:
+        """A unit is given as one of a class. If it stands in for one of another class, its own class lacks it."""
+        if unit.given_as in unit.classes:
+            self._end_stand_in(unit)
+            return
         table, key = self.of(unit.type), f"for {unit.id}"
         self._stand_ins.add(unit.id)
         if key in table:
@@ -559,7 +562,11 @@ class Calendars:
         """A unit that has left its lease stands in for none."""
         if not unit.host:
             self._moved.add(unit.type)
-        if unit.id in self._stand_ins and not unit.promised and not unit.is_in_use:
+        if not unit.promised and not unit.is_in_use:
+            self._end_stand_in(unit)
+
+    def _end_stand_in(self, unit: SiteUnit) -> None:
+        if unit.id in self._stand_ins:
             self._stand_ins.remove(unit.id)
             self.of(unit.type).end(f"for {unit.id}", self._kernel.now)
 
@@ -586,10 +593,9 @@ class Calendars:
         """Book what a lease had before a restart."""
         if lease.is_torn_down or not lease.type:
             return
-        table, units = self.of(lease.type), [self.units[name] for name in lease.units]
-        for unit in units:
-            if unit.given_as not in unit.classes:
-                self.stand_in(unit)
+        table = self.of(lease.type)
+        for name in lease.units:
+            self.given_as(self.units[name])
         table.reserve(lease.claim, lease.weights, lease.term, force=True)
         self.places.restore(lease.claim, lease.places, lease.classes, lease.sizes, lease.term)
         for later in lease.accepted:

@@ -345,8 +345,7 @@ class Assignment:
             lease.units.append(unit.id)
             lease.waiting += 1
             self._units.give(unit, lease.id, class_)
-            if class_ not in unit.classes:
-                self._calendars.stand_in(unit)
+            self._calendars.given_as(unit)
         self._kernel.touch(lease)
 
     def _given_as(self, lease: SiteLease, op: str, names: Sequence[str]) -> list[bytes]:

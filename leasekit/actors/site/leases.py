@@ -536,6 +536,7 @@ class SiteLeases:
                 over[unit.given_as] -= 1
                 lacking[fitting] -= 1
                 self._units.count_as(unit, fitting)
+                self._calendars.given_as(unit)
 
     def _demand(self, lease: SiteLease) -> None:
         """What the lease lacks, or has too many of, is for the mapper; if it is even, it is ready when all have

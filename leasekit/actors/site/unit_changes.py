@@ -18,13 +18,14 @@ from typing import Final
 
 import attrs
 
-from leasekit.actors.issued import Issued, in_order, units_of_class, withheld_shares
+from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel, command, keeps, named, query
 from leasekit.actors.served import Notices
 from leasekit.actors.site.calendars import Calendars, retired_for
 from leasekit.actors.site.claims import SiteDelegations
 from leasekit.actors.site.leases import DemandQueue, SiteLeases, host_of
 from leasekit.actors.site.units import GONE, Units, measure, shown_state
+from leasekit.actors.withheld import in_order, units_of_class, withheld_shares
 from leasekit.core.answers import (
     EvictedLease,
     HitLease,
@@ -50,7 +51,7 @@ from leasekit.core.commands import (
 )
 from leasekit.core.drivers import UNIT_ID, UNIT_ID_ALLOWED, OnlyUnits
 from leasekit.core.errors import CommandError
-from leasekit.core.leases.records import Delegation, HostKind, SiteLease, SiteUnit, UnitChange, Window
+from leasekit.core.leases.records import Delegation, HostKind, SiteLease, SiteUnit, UnitChange, Window, Withheld
 from leasekit.core.properties import (
     CAPACITY,
     CLASSES_MAX,
@@ -68,8 +69,8 @@ from leasekit.core.properties import (
     host_class,
     written,
 )
-from leasekit.core.protocol.messages import OUT, Withhold
-from leasekit.core.reasons import Code, Reason, clip, counted, mark, said, view
+from leasekit.core.protocol.messages import OUT
+from leasekit.core.reasons import Code, Reason, clip, mark, said, view
 from leasekit.core.schema import Row
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 
@@ -371,11 +372,11 @@ class Maintenance:
         self._tell_of_out([unit])
         for window in self._calendars.windows.values():
             if unit.type in self._calendars.units_in(window):  # what is spare for it is other by now
-                self._tell_brokers(window, again=True)
+                self._tell_brokers(window)
 
     def _tell_of_out(self, changed: Iterable[SiteUnit]) -> None:
         """Brokers hear how many of their units are out of service, of classes that ``changed`` are of."""
-        self._tell_brokers(self._out_window(), changed, again=True)
+        self._tell_brokers(self._out_window(), changed)
 
     def tell_of_gone(self, changed: Iterable[SiteUnit]) -> None:
         """Those who have units that the settings name no more, or name again, hear of it."""
@@ -415,7 +416,7 @@ class Maintenance:
         self, units: Sequence[str], type_: str, start: Instant, end: Instant, reason: str, close: bool
     ) -> Window:
         window = self._calendars.announce(units, type_, start, end, reason=clip(reason), close=close)
-        self._tell_brokers(window, give_back=False)
+        self._tell_brokers(window)
         return window
 
     def _begin(self, window: Window) -> None:
@@ -492,31 +493,25 @@ class Maintenance:
 
     # -- brokers -----------------------------------------------------------------------------------------------
 
-    def _tell_brokers(
-        self, window: Window, changed: Iterable[SiteUnit] = (), *, give_back: bool = False, again: bool = False
-    ) -> None:
+    def _tell_brokers(self, window: Window, changed: Iterable[SiteUnit] = (), *, give_back: bool = False) -> None:
         """How many units of its delegation each broker had better not grant: its share of what the site can't spare of
-        its own. ``again``: who has which share may be another by now, so that all hear it. Classes of ``changed`` units
-        count, even if the window has none of them.
+        its own; none (``give_back``) of a window that is taken back. Classes of ``changed`` units count, even if the
+        window has none of them.
         """
         term, missing = Term(window.start, window.end), self._missing(window)
         for unit in changed:
             missing.setdefault(unit.type, Counter()).update(dict.fromkeys(unit.classes, 0))
         for type_, classes in missing.items():
-            held = [d for d in self._issued.given.values() if d.type == type_ and d.can_grant(self._kernel.now)]
+            held = [one for one in self._issued.heeding() if one.type == type_]
             told: dict[str, dict[bytes, int]] = {}
             there = self._calendars.classes_of(type_)
-            for class_, count in classes.items():
+            for class_, count in classes.items() if not give_back else ():
                 spare = partial(self._spare, window, type_, class_, there[class_])
                 for name, units in withheld_shares(count, term, spare, units_of_class(held, class_)).items():
                     told.setdefault(name, {})[class_] = units
             for record in held:
                 each = in_order(decode_ticket(record.ticket).leaf, counts(told.get(record.id, {})))
-                if record.id in told and (any(each) or give_back or again):
-                    number, share = self._kernel.next("serial"), tuple(0 for _ in each) if give_back else each
-                    message = Withhold(record.id, number, window.id, sum(share), term, window.reason, share)
-                    until = min(window.end, record.term.end)  # a window that is open has no end of its own
-                    self._notices.owe(f"{window.id}@{record.id}", record.peer, message, until)
+                self._notices.withhold(record, Withheld(window.id, sum(each), term, window.reason, by_class=each))
 
     def _missing(self, window: Window) -> dict[str, Counter[bytes]]:
         """How many units a window takes, by type and class: those that are out of service anyway are missing once."""
@@ -543,13 +538,13 @@ class Maintenance:
         return [*self._calendars.windows.values(), *([self._out_window()] if self._out else ())]
 
     def _out_window(self) -> Window:
-        reason = f"{counted(len(self._out))} out of service"
-        return Window(OUT, self._kernel.now, INSTANT_MAX, tuple(sorted(self._out)), reason, close=False)
+        units = tuple(sorted(self._out))
+        return Window(OUT, self._kernel.now, INSTANT_MAX, units, "out of service", close=False)
 
     def offer_taken(self, record: Delegation) -> None:
         """One that has just taken its delegation hears of what is withheld."""
         for window in self._withheld():
-            self._tell_brokers(window, again=True)
+            self._tell_brokers(window)
 
 
 def _end_of(lease: SiteLease) -> Instant:

@@ -278,8 +278,12 @@ class Units:
         return unit.is_free or not unit.retire
 
     def count_as(self, unit: SiteUnit, class_: bytes) -> None:
-        """A unit that a lease has counts as of another class from now on."""
-        unit.given_as, unit.classes = class_, tuple(dict.fromkeys((*unit.classes, class_)))
+        """A unit that a lease has counts as of another class from now on. A machine is of that class, whatever its host
+        is; a host as a whole stands in for one.
+        """
+        unit.given_as = class_
+        if unit.host:
+            unit.classes = tuple(dict.fromkeys((*unit.classes, class_)))
         self.news.changed(unit)
         self._kernel.touch(unit)
 
