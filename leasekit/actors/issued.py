@@ -423,8 +423,7 @@ class Issued:
             self._kernel.fire(record, "let_go")
             deadline = record.taken_back.deadline
             self._issuer.let_go(record, message.until if deadline < 0 else min(message.until, deadline))
-            if record.can_grant(self._kernel.now):  # it may have had no answer to its offer
-                self._renew(record)
+            self._renew(record)
         self._kernel.owe_no_more(record, peer)
         if was in deleg.UNANSWERED and record.can_grant(self._kernel.now):  # a reclaim: its offer had no answer, maybe
             self._tell_holder(record)
