@@ -54,7 +54,6 @@ from leasekit.actors.site.redeems import (
 )
 from leasekit.actors.site.unit_changes import Maintenance, UnitChanges
 from leasekit.actors.site.units import Units
-from leasekit.core.claims.claim import TicketVerifier
 from leasekit.core.claims.signed import Ed25519
 from leasekit.core.steps import ActionDone
 from leasekit.core.time import Term
@@ -99,7 +98,6 @@ BUGS: Final[dict[str, Bug]] = {
     "what is said of a lease that is over is why it ended": Bug(
         SiteUpdates, "_take", "elif lease.ended >= 0:", "elif False:"
     ),
-    "nobody looks whether a claim is within its parent": Bug(TicketVerifier, "check", "check_chain(chain)", NOTHING),
     "a site blames who gave a claim for what its holder gave twice": Bug(
         Incidents, "keep", "body = encode", "guilty = evidence.claims[0].issuer; body = encode"
     ),
@@ -166,9 +164,6 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "an old update of a site is taken for news": Bug(
         SiteUpdates, "_on_update", "if message.update > lease.heard.site:", "if True:"
-    ),
-    "a third party's word on a lease is taken": Bug(
-        SiteUpdates, "_on_update", "if lease.site != peer:", "if False:"
     ),
     "a site's updates are taken out of order": Bug(
         SiteUpdates, "_on_update", "comes_early(message.update, lease.heard.site)", "False"
