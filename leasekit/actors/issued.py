@@ -229,12 +229,13 @@ class Issued:
 
     def heeding(self) -> list[Delegation]:
         """Those whose holders are to hear of maintenance windows: what may be granted of, and of a chain without any
-        such what was replaced, as what was delegated of it goes on.
+        such the last that was replaced, as what was delegated of it goes on.
         """
         now, given = self._kernel.now, self.given.values()
         granting = [one for one in given if one.can_grant(now)]
         chains = {one.base for one in granting}
-        return [*granting, *(one for one in given if one.is_replaced and one.term.end > now and one.base not in chains)]
+        over = [one for one in given if one.is_replaced and one.term.end > now and one.base not in chains]
+        return [*granting, *{one.base: one for one in sorted(over, key=_order)}.values()]
 
     # -- giving ------------------------------------------------------------------------------------------------
 
@@ -433,9 +434,10 @@ class Issued:
         told = {window.window: window for one in sorted(chain, key=_order) for window in one.withheld}
         for one in chain:
             one.withheld = ()
-            self._kernel.touch(one)
         # All is said again, and also what is no more: the holder may have heard of it by another of the chain.
         record.withheld = tuple(window._replace(units=-1) for window in told.values())
+        for one in (*chain, record) if chain else ():
+            self._kernel.touch(one)
         for tell in self.taken:
             tell(record)
 
@@ -556,10 +558,10 @@ class Issued:
 
     def peer_changed(self, name: str) -> None:
         """What a peer refused it may take now that it is known otherwise."""
-        if name in self._keyring.peers:
-            theirs = [chain for chain, spec in self.specs.items() if spec.broker == name]
-            for chain in theirs:
-                self._retried.pop(chain, None)
+        theirs = [chain for chain, spec in self.specs.items() if spec.broker == name]
+        for chain in theirs:
+            self._retried.pop(chain, None)
+        if theirs and name in self._keyring.peers:  # while a store is taken up nothing is to be given yet
             self.give(theirs, again=True)
 
     def connected(self, peer: str) -> None:

@@ -148,3 +148,17 @@ def test_a_delegation_of_the_old_key_is_taken_back(tmp_path: Path, rotating: Rot
     assert world.query(name, "delegations")[0]["state"] == "reclaimed"
     if name == "upper":
         assert sum(one["free_now"] for one in world.query("upper", "sources")) == 6
+
+
+def test_nothing_is_given_again_while_a_store_is_taken_up(tmp_path: Path, rotating: Rotating) -> None:
+    """A site that knows several peers by other keys than its file says has the same delegations after each restart."""
+    world = DeployedWorld(CHAIN, tmp_path, make=rotating)
+    for name in ("lower", "upper"):
+        rotating.rotate(world, name)
+    given = world.query("site", "delegations")
+    log = len([row for row in world.nodes["site"].store.log() if row.event == "delegate"])
+    for _ in range(2):
+        world.restart("site")
+        world.pass_time(SECOND)
+        assert world.query("site", "delegations") == given
+    assert len([row for row in world.nodes["site"].store.log() if row.event == "delegate"]) == log

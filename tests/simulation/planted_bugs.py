@@ -54,6 +54,7 @@ from leasekit.actors.site.redeems import (
 )
 from leasekit.actors.site.unit_changes import Maintenance, UnitChanges
 from leasekit.actors.site.units import Units
+from leasekit.core.claims.claim import TicketVerifier
 from leasekit.core.claims.signed import Ed25519
 from leasekit.core.steps import ActionDone
 from leasekit.core.time import Term
@@ -98,6 +99,7 @@ BUGS: Final[dict[str, Bug]] = {
     "what is said of a lease that is over is why it ended": Bug(
         SiteUpdates, "_take", "elif lease.ended >= 0:", "elif False:"
     ),
+    "nobody looks whether a claim is within its parent": Bug(TicketVerifier, "check", "check_chain(chain)", NOTHING),
     "a site blames who gave a claim for what its holder gave twice": Bug(
         Incidents, "keep", "body = encode", "guilty = evidence.claims[0].issuer; body = encode"
     ),
