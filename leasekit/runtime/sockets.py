@@ -329,6 +329,7 @@ class PacedListener(trio.abc.Listener[trio.SocketStream]):
         if not self._waiting:
             first = await self._listener.accept()
             self._admit(socket.socket(fileno=first.socket.detach()))
+        await trio.lowlevel.checkpoint()  # who was let in before is served first: tasks of one turn begin in any order
         while pause := self._pace.wait(trio.current_time()):
             self._take()
             await trio.sleep(pause)
