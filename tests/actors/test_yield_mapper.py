@@ -187,6 +187,39 @@ def test_any_algorithm_will_do(tmp_path: Path, algorithm: str) -> None:
     assert min(cap for caps in found.values() for cap in caps) >= 500
 
 
+@pytest.mark.parametrize(("wish", "units"), [("spread", 5), ("affinity", 9)])
+def test_groups_for_which_there_is_no_room_cost_nobody_a_share(tmp_path: Path, wish: str, units: int) -> None:
+    """Five machines on hosts of their own, of which there are three, or nine on one that takes eight: they are placed
+    without it, and so are those that come later; all are still planned.
+    """
+    world = world_of(tmp_path)
+    ask(world, units, configuration={wish: "together or not"})
+    assert min(cap for caps in yields(world).values() for cap in caps) >= 1333
+    ask(world, 12 - units)
+    world.pass_time(MINUTE)
+    assert sorted(yields(world).values()) == [[1000] * 4] * 3
+
+
+def test_groups_are_kept_while_there_is_room(tmp_path: Path) -> None:
+    """Machines of a group share a host, or have hosts of their own, though others come and need CPU."""
+    world = world_of(tmp_path)
+    near, apart_ = ask(world, 3, configuration={"affinity": "a"}), ask(world, 3, configuration={"spread": "a"})
+    ask(world, 9)
+    world.pass_time(MINUTE)
+    assert (len(set(hosts_of(world, near))), len(set(hosts_of(world, apart_)))) == (1, 3)
+
+
+@pytest.mark.parametrize(("one", "other"), [("1e308", "1e-308"), ("nan", "heavy"), ("-1", "0")])
+def test_no_weight_keeps_others_from_their_places(tmp_path: Path, one: str, other: str) -> None:
+    """A weight counts as 100 at most and as 0.01 at least, and as 1 where it is none."""
+    world = world_of(tmp_path)
+    for weight in (one, other, other):
+        ask(world, 4, configuration={"weight": weight})
+    world.pass_time(MINUTE)
+    found = sorted(cap for caps in yields(world).values() for cap in caps)
+    assert found == ([500] * 8 + [2000] * 4 if one == "1e308" else [1000] * 12)
+
+
 def test_after_a_restart_caps_are_as_before(tmp_path: Path) -> None:
     """Caps and hosts are rows; a restart in the middle of a change goes on with it."""
     world = world_of(tmp_path)

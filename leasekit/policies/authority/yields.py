@@ -12,8 +12,8 @@ preemptible leases leave, they do for what has none, as :mod:`.preemption` decid
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from math import inf
@@ -36,7 +36,15 @@ from leasekit.core.properties import CORE, CPU, MEMORY, THOUSAND, Vector, added,
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, MINUTE, Instant, Term
 from leasekit.policies.authority.first_fit import FILTER, FirstFitTurn
-from leasekit.policies.authority.placing.model import Placement, SecondPhase, YieldHost, YieldProblem, YieldTask
+from leasekit.policies.authority.placing.model import (
+    WEIGHT_MAX,
+    WEIGHT_MIN,
+    Placement,
+    SecondPhase,
+    YieldHost,
+    YieldProblem,
+    YieldTask,
+)
 from leasekit.policies.authority.placing.moves import Changes, changes
 from leasekit.policies.authority.placing.solve import admit
 from leasekit.policies.authority.preemption import HostPreemptionMapper, RetrySettings, VictimsTurn
@@ -247,7 +255,10 @@ class _Plan:
                 problem, self._settings.algorithm, local_search=self._settings.local_search,
                 second_phase=self._settings.second_phase, ranked=self._ranked(),
             )  # fmt: skip
-            if found.status not in ("optimal", "placed") or any(t < len(self._running) for t in found.dropped):
+            running = any(t < len(self._running) for t in found.dropped)
+            if self._let_go(tasks, _broken(problem) if running else found.dropped):
+                continue
+            if found.status not in ("optimal", "placed") or running:
                 return None
             todo = changes(problem, found, caps)
             if not todo.stuck:
@@ -256,6 +267,16 @@ class _Plan:
                 home = hosts[one.source].id
                 tasks[one.task] = attrs.evolve(tasks[one.task], hosts=frozenset((home,)))
         return None
+
+    @staticmethod
+    def _let_go(tasks: list[YieldTask], which: Iterable[int]) -> bool:
+        """Whether some of these tasks were of groups; they are of none now: groups are wishes, nobody is without a
+        place, or a share, for theirs or for another's.
+        """
+        grouped = [at for at in which if tasks[at].spread or tasks[at].together]
+        for at in grouped:
+            tasks[at] = attrs.evolve(tasks[at], spread="", together="")
+        return bool(grouped)
 
     def _ranked(self) -> list[list[int]]:
         """What has room or not: all that runs; then the machines of each demand, if it may have some of them each."""
@@ -380,6 +401,19 @@ class _Plan:
                 yield Cap(machine.id, to)
 
 
+def _broken(problem: YieldProblem) -> Iterator[int]:
+    """What runs and is not, where it is, as its groups say: beside one that it is to be apart from, or apart."""
+    domain = {host.id: host.domain or f"\0{host.id}" for host in problem.hosts}
+    running = [(at, task, task.host) for at, task in enumerate(problem.tasks) if task.host is not None]
+    there = Counter((task.spread, domain[host]) for _, task, host in running)
+    homes = defaultdict[str, set[str]](set)
+    for _, task, host in running:
+        homes[task.together].add(host)
+    for at, task, host in running:
+        if (task.spread and there[task.spread, domain[host]] > 1) or (task.together and len(homes[task.together]) > 1):
+            yield at
+
+
 def _present(host: HostView) -> Iterator[MachineView]:
     """The machines of leases on a host, but for those that wait for others to leave it."""
     machines = [machine for machine in host.machines if machine.lease]
@@ -402,8 +436,9 @@ def _newcomers(demand: Demand, hosts: Mapping[str, HostView]) -> Iterator[_Newco
 
 
 def _weight(text: str) -> float:
+    """The weight that a configuration says; 1 if it is no number above 0, and within what a task may have."""
     try:
         found = float(text or 1)
     except ValueError:
         return 1.0
-    return found if 0 < found < inf else 1.0
+    return min(max(found, WEIGHT_MIN), WEIGHT_MAX) if found > 0 else 1.0

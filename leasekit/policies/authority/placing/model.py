@@ -18,6 +18,8 @@ import attrs
 from leasekit.core.settings import expect_one_of
 
 NO_LIMITS: Final[Mapping[str, int]] = {}
+WEIGHT_MIN: Final = 0.01
+WEIGHT_MAX: Final = 100.0
 
 SecondPhase = Literal["average", "max_min", "none"]
 
@@ -42,7 +44,8 @@ class YieldTask:
     ``host`` is where it runs now (None: a newcomer); ``hosts`` are those that will do (None: all). Tasks of one ``job``
     get the same yield, and are admitted together. Tasks of one group ``together`` share a host; of one group ``spread``
     at most one is in a domain, or as many as the problem says. ``floor`` is CPU that it gets in any case. A task of
-    twice the ``weight`` is to have twice the yield, up to 1. Of those that don't fit, a lower ``priority`` goes first.
+    twice the ``weight`` (0.01 to 100) is to have twice the yield, up to 1. Of those that don't fit, a lower
+    ``priority`` goes first.
     """
 
     id: str
@@ -136,7 +139,8 @@ def _host_faults(where: str, host: YieldHost, width: int) -> Iterator[str]:
 def _task_faults(where: str, task: YieldTask, hosts: Mapping[str, YieldHost]) -> Iterator[str]:
     numbers = [("cpu", task.cpu), ("floor", task.floor), *((f"rigid[{r}]", x) for r, x in enumerate(task.rigid))]
     wrong = [fault for key, value in numbers for fault in _number(f"{where}.{key}", value)]
-    wrong += _number(f"{where}.weight", task.weight, above=True)
+    if not WEIGHT_MIN <= task.weight <= WEIGHT_MAX:
+        wrong.append(f"{where}.weight: found {task.weight:g}, expected {WEIGHT_MIN:g} to {WEIGHT_MAX:g}")
     if task.cores < 1:
         wrong.append(f"{where}.cores: found {task.cores}, expected 1 or more")
     if task.floor > max(task.cpu, 0):
