@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, Final
 
 from leasekit.core.claims.signed import succeed
-from leasekit.core.time import DAY, MINUTE, SECOND, Duration
+from leasekit.core.time import DAY, MINUTE, SECOND, Duration, Instant
 from leasekit_simulation.faults.checkers import must
 from leasekit_simulation.faults.world import FaultyWorld
 
@@ -30,6 +30,8 @@ class PeerChanges:
         self._world = world
         self._pending: dict[str, Callable[[], bool]] = {}
         """What is still to be done, by what it is about: each is called until it says that it is done."""
+        self._begins: Instant = 0
+        """When the latest new key holds, by its actor's clock, which may have been wrong: peers wait for that."""
         self._new: dict[str, bytes] = {}
         self.forgotten: set[tuple[str, str]] = set()
         """Who has forgotten whom at any time."""
@@ -44,7 +46,7 @@ class PeerChanges:
         text = succeed(old, new, name, start, start + HONOURED).encode().hex()
         peers = [other for other in world.nodes if other != name and name in world.actor(other).peers]
         world.stop(name)
-        self._new[name] = new.public
+        self._new[name], self._begins = new.public, max(self._begins, start)
         left = dict.fromkeys(peers)
 
         def tell() -> bool:
@@ -109,7 +111,8 @@ class PeerChanges:
 
     def finish(self) -> None:
         """Where there are no faults any more, all that is pending is done."""
-        world, until = self._world, self._world.now + DONE_WITHIN
+        world = self._world
+        until = max(world.now, self._begins) + DONE_WITHIN
         for what in list(self._pending):
             self._go_on(what)
         while self._pending and world.now < until:
