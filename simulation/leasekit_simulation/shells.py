@@ -2,7 +2,8 @@
 
 The fault simulator has a shell of its own. Here what a daemon runs is at fault: stores that refuse, drivers that take
 their time or fail, mappers that run apart from their actors, messages that are late or lost, actors that raise, daemons
-that are ended and started again. Checkers look at what passes between a shell and the actor, store and drivers that it
+that are ended and started again, or take their files anew, in some worlds on SQLite stores; units that are drained, and
+come back. Checkers look at what passes between a shell and the actor, store and drivers that it
 has. A world passes in virtual time; it need not be the same to the byte each time, for trio's scheduler is not.
 """
 
@@ -37,7 +38,8 @@ from leasekit.core.errors import CommandError
 from leasekit.core.leases.records import GuestUnit, SiteUnit
 from leasekit.core.protocol.codec import UnknownKind, decode_batch, encode_batch
 from leasekit.core.protocol.messages import Message
-from leasekit.core.schema import Change, StoreError
+from leasekit.core.reasons import said
+from leasekit.core.schema import Change, Store, StoreError
 from leasekit.core.steps import Input, Tick, Turn, TurnDone
 from leasekit.core.time import MINUTE, SECOND, Instant
 from leasekit.drivers.null import NullDriver, NullSettings
@@ -49,6 +51,7 @@ from leasekit.runtime.clock import RealClock
 from leasekit.runtime.logs import UnitLogs
 from leasekit.runtime.shell import ActorShell, ActorStoppedError
 from leasekit.stores.memory import MemoryStore
+from leasekit.stores.sqlite import SqliteStore
 
 ROLES: Final[Mapping[str, str]] = {"site": "authority", "broker": "broker", "guest": "guest"}
 UNITS: Final = tuple(f"vm-{number}" for number in range(6))
@@ -57,6 +60,7 @@ KINDS: Final[Mapping[str, type[SiteUnit | GuestUnit]]] = {"site": SiteUnit, "bro
 BEGIN: Final = 1_700_000_000
 """What the mock clock's 0 is, in seconds since 1970."""
 OPERATIONS: Final = 60
+KINDS_OF_OPERATIONS: Final = (*["request"] * 5, "extend", "modify", "close", "end", "reload", "drain", "undrain")
 SETTLED: Final = 1800
 """How many seconds after the last operation all leases are over."""
 
@@ -103,25 +107,37 @@ class Watched:
         return getattr(self.actor, name)
 
 
-class FullStore(MemoryStore):
-    """A store that has no room for a while, now and then, and remembers the last action of each unit."""
+class FullStore:
+    """A store, in memory or in a file, that has no room for a while, now and then, and remembers the last action of
+    each unit.
+    """
 
-    def __init__(self, kind: type[SiteUnit | GuestUnit], rng: Random) -> None:
-        super().__init__()
+    def __init__(self, kind: type[SiteUnit | GuestUnit], rng: Random, path: Path | None) -> None:
+        self._path = path
+        self._store: Store = MemoryStore() if path is None else SqliteStore(path)
         self.last_actions: dict[str, float] = {}
         self._kind = kind
         self.is_calm = False
         self._rng = rng
         self._full_until = 0.0
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def open_again(self) -> None:
+        """As a daemon that starts: a file is closed, and read anew."""
+        if self._path is not None:
+            self._store.close()
+            self._store = SqliteStore(self._path)
+
     def commit(self, changes: Sequence[Change]) -> None:
-        """As the memory's. Raises ``StoreError`` while there is no room."""
+        """As the store's. Raises ``StoreError`` while there is no room."""
         now = trio.current_time()
         if not self.is_calm and now >= self._full_until and self._rng.random() < 0.02:
             self._full_until = now + self._rng.choice((0.5, 3, 20))
         if now < self._full_until and not self.is_calm:
             raise StoreError("no space left on device")
-        super().commit(changes)
+        self._store.commit(changes)
         for table, key, row in changes:
             if table == "units":  # a guest may let a unit leave, and have its lease end, in one step
                 last = math.inf if row is None else self._kind.from_row(row).action
@@ -191,6 +207,7 @@ class Daemon:
 
     name: str
     store: FullStore
+    driver: WatchedDriver
     shell: ActorShell | None = None
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
     actors: list[Watched] = attrs.Factory(list)
@@ -202,8 +219,12 @@ class ShellWorld:
     def __init__(self, seed: int, folder: Path) -> None:
         self.rng = Random(f"leasekit shell world {seed}")
         self.inline = self.rng.random() < 0.3
-        self.daemons = {name: Daemon(name, FullStore(KINDS[name], self.rng)) for name in ROLES}
         self.found = Findings()
+        self.daemons: dict[str, Daemon] = {}
+        in_files = self.rng.random() < 0.3
+        for name, kind in KINDS.items():
+            store = FullStore(kind, self.rng, folder / f"{name}.db" if in_files else None)
+            self.daemons[name] = Daemon(name, store, WatchedDriver(store, self.found, self.rng))
         self._folder = folder
         self._identities = {name: UnsignedIdentity(name) for name in ROLES}
         self._nursery: trio.Nursery | None = None
@@ -234,21 +255,25 @@ class ShellWorld:
 
     async def _serve(self, daemon: Daemon) -> None:
         """Run a daemon's shell; after a stop another one."""
-        driver = WatchedDriver(daemon.store, self.found, self.rng)
-        bound = BoundDriver(driver, DriverSpec(kind="null", retries=0))
         while True:
+            daemon.store.open_again()
             shell = daemon.shell = ActorShell(
-                partial(self._make, daemon), daemon.store, driver_of=lambda type_: bound, inline=self.inline,
+                partial(self._make, daemon), daemon.store, driver_of=self._drivers(daemon), inline=self.inline,
                 unit_logs=UnitLogs(self._folder / daemon.name, lambda: 0),
                 clock=RealClock(system=_nanoseconds, elapsed=_nanoseconds, boot=1),
                 settings=ShellSettings(store_retry_max=10 * MINUTE), stopwatch=trio.current_time,
             )  # fmt: skip
             shell.send = partial(self._send, daemon.name)
-            driver.cancelled = {}
+            daemon.driver.cancelled = {}
             with trio.CancelScope() as daemon.scope, suppress(ActorStoppedError):  # too many bugs in a minute
                 await shell.run()
             daemon.shell = None
             await trio.sleep(self.rng.choice((0, 1, 30)))
+
+    @staticmethod
+    def _drivers(daemon: Daemon) -> Callable[[str], BoundDriver | None]:
+        bound = BoundDriver(daemon.driver, DriverSpec(kind="null", retries=0))
+        return lambda type_: bound
 
     def _send(self, sender: str, receiver: str, messages: Sequence[Message]) -> None:
         assert self._nursery is not None, "shells run in it"
@@ -275,7 +300,7 @@ class ShellWorld:
                 nursery.start_soon(self._serve, daemon)
             for _ in range(OPERATIONS):
                 await trio.sleep(self.rng.choice((0.01, 0.5, 5, 20)))
-                nursery.start_soon(self._do, self.rng.choice(("request",) * 4 + ("extend", "modify", "close", "end")))
+                nursery.start_soon(self._do, self.rng.choice(KINDS_OF_OPERATIONS))
             for daemon in self.daemons.values():
                 daemon.store.is_calm = True
                 for actor in daemon.actors:
@@ -283,10 +308,15 @@ class ShellWorld:
             await trio.sleep(SETTLED)
             self._check_over()
             nursery.cancel_scope.cancel()
+        for daemon in self.daemons.values():
+            daemon.store.close()
 
     async def _do(self, operation: str) -> None:
-        if operation == "end":
-            self.rng.choice(list(self.daemons.values())).scope.cancel()
+        if operation in ("end", "reload"):
+            await self._restart(self.rng.choice(list(self.daemons.values())), in_place=operation == "reload")
+            return
+        if operation in ("drain", "undrain"):
+            await self._drain(out=operation == "drain")
             return
         shell = self.daemons["guest"].shell
         if shell is None:
@@ -309,6 +339,28 @@ class ShellWorld:
                 await shell.command(f"lease.{operation}", more)
             except CommandError:
                 return  # refused, or its daemon has been ended
+
+    async def _restart(self, daemon: Daemon, *, in_place: bool) -> None:
+        """A daemon is ended, or takes its file anew."""
+        if not in_place:
+            daemon.scope.cancel()
+        elif daemon.shell is not None:
+            with suppress(CommandError, ActorStoppedError, StoreError):  # it is being ended, or has no room
+                await daemon.shell.reload(
+                    partial(self._make, daemon), self._drivers(daemon), inline=self.inline, mapper="",
+                    why=said("its file has changed"),
+                )  # fmt: skip
+
+    async def _drain(self, *, out: bool) -> None:
+        """Units of the site go out of service as leases give them up, or come back."""
+        shell, units = self.daemons["site"].shell, self.rng.sample(UNITS, self.rng.randint(1, 3) if out else 1)
+        if shell is None:
+            return
+        with suppress(CommandError):  # those are not drained, or the daemon has been ended
+            if out:
+                await shell.command("maintenance.add", {"start": _now(), "units": units, "close": self.inline})
+            else:
+                await shell.command("maintenance.remove", {"units": units})
 
     def _check_over(self) -> None:
         for daemon in self.daemons.values():

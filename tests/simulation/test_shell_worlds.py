@@ -24,6 +24,7 @@ BUGS: Final = {
     "the turn of an actor that is gone is taken": Bug(
         ActorShell, "_run_turn", "if generation == self._generation:", "if True:"
     ),
+    "the turn of an actor is taken after a reload": Bug(ActorShell, "_make_anew", "self._generation += 1", "pass"),
     "an action that runs is begun again": Bug(
         Executor, "start", "action.number > (lane.follow or lane.action).number",
         "action.number >= (lane.follow or lane.action).number",
