@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from leasekit.core.properties import written_amount
-from leasekit.core.reasons import WORDS, Code, Reason
+from leasekit.core.reasons import Code, Reason
 
 LOOKED_MAX: Final = 1_000
 """How many hosts an actor looks at, at most, to say what they lack."""
@@ -36,8 +36,9 @@ def lacking(needs: Mapping[str, float], free: Sequence[Sequence[float]]) -> list
 
 def in_words(lacks: Iterable[Lack]) -> str:
     """What is lacking, in the units in which it was given."""
+    words = Code.TOO_LITTLE.words or ""
     return "; ".join(
-        f"{WORDS[Code.TOO_LITTLE].format(what=one.resource, units=one.hosts, of=one.of)}: "
+        f"{words.format(what=one.resource, units=one.hosts, of=one.of)}: "
         f"{_needed(f'{one.needed:.8g}', f'{one.most:.8g}')}"
         for one in lacks
     )

@@ -29,150 +29,159 @@ REASONS_MAX: Final = 64
 
 
 class Code(StrEnum):
-    """Every code that this version gives. A peer of another version may give others."""
+    """Every code that this version gives, with what it says by its values; one without words says its detail alone. A
+    peer of another version may give others.
+    """
+
+    words: str | None
+
+    def __new__(cls, code: str, words: str | None = None) -> Code:
+        made = str.__new__(cls, code)
+        made._value_, made.words = code, words
+        return made
 
     # wanted by somebody
     SAID = "said"
-    COMMANDED = "commanded"
-    KEY_USED = "key_used"
+    COMMANDED = "commanded", "commanded by {who} ({what})"
+    KEY_USED = "key_used", "its key was given before, with another {what}"
     NOT_FOUND = "not_found"
     BAD_ARGUMENT = "bad_argument"
-    CLOSED_BY_GUEST = "closed_by_guest"
-    CLOSED_BEFORE_NOTICE = "closed_before_notice"
-    CLOSED_UNREDEEMED = "closed_unredeemed"
-    SLICE_CLOSED = "slice_closed"
-    NOT_HEARD = "not_heard"
-    HANDED = "handed"
-    WITHDRAWN = "withdrawn"
-    REQUEST_REPLACED = "request_replaced"
-    GIVEN_BACK = "given_back"
-    GIVEN_BACK_BEFORE = "given_back_before"
-    CLAIM_IN_USE = "claim_in_use"
-    EXTEND_TAKEN_BACK = "extend_taken_back"
-    RELEASED = "released"
-    SUSPENDED_BY = "suspended_by"
-    ENDED_BY = "ended_by"
-    ENDED_ABOVE = "ended_above"
-    ENDS_AT = "ends_at"
-    PREEMPTED_BY = "preempted_by"
-    SEVERAL = "several"
-    ACCEPTED_MEANWHILE = "accepted_meanwhile"
-    MAINTENANCE = "maintenance"
-    DRAINED = "drained"
-    MAKES_ROOM = "makes_room"
-    MAX_RUN = "max_run"
-    OUTBID = "outbid"
-    PROMISED = "promised"
-    EVICTED = "evicted"
-    MOVED = "moved"
+    CLOSED_BY_GUEST = "closed_by_guest", "closed by its guest"
+    CLOSED_BEFORE_NOTICE = "closed_before_notice", "closed by its guest, before it was to end at {at}"
+    CLOSED_UNREDEEMED = "closed_unredeemed", "closed before it was redeemed"
+    SLICE_CLOSED = "slice_closed", "its slice was closed"
+    NOT_HEARD = "not_heard", "its holder was not heard of for {detail}"
+    HANDED = "handed", "handed to {who}"
+    WITHDRAWN = "withdrawn", "its guest gave the request up"
+    REQUEST_REPLACED = "request_replaced", "a later request was made"
+    GIVEN_BACK = "given_back", "its claim was given back"
+    GIVEN_BACK_BEFORE = "given_back_before", "its holder had given the claim back"
+    CLAIM_IN_USE = "claim_in_use", "lease {who} is using the claim: close the lease instead"
+    EXTEND_TAKEN_BACK = "extend_taken_back", "its guest takes the extend back"
+    RELEASED = "released", "{who} released it"
+    SUSPENDED_BY = "suspended_by", "{who} suspends it"
+    ENDED_BY = "ended_by", "{who} ends it early"
+    ENDED_ABOVE = "ended_above", "its ticket, or one above it, was ended early"
+    ENDS_AT = "ends_at", "ends at {at}"
+    PREEMPTED_BY = "preempted_by", "the lease is preempted"
+    SEVERAL = "several", ""
+    ACCEPTED_MEANWHILE = "accepted_meanwhile", "accepted meanwhile"
+    MAINTENANCE = "maintenance", "{detail} ({who}, until {until})"
+    DRAINED = "drained", "{detail} ({who})"
+    MAKES_ROOM = "makes_room", "makes room for lease {who}, ends at {at}"
+    MAX_RUN = "max_run", "has run for as long as it may, ends at {at}"
+    OUTBID = "outbid", "outbid by lease {who}, ends at {at}"
+    PROMISED = "promised", "starts at {at}, when others have made room: {units}"
+    EVICTED = "evicted", "evicted: {detail}"
+    MOVED = "moved", "moved to another unit: {detail}"
 
     # what became of another
-    LEASE_LOST = "lease_lost"
-    REDEEM_PREDECESSOR = "redeem_predecessor"
-    JOIN_PREDECESSOR = "join_predecessor"
-    SLICE_HOLDS_FOR_ALL = "slice_holds_for_all"
-    GROUP_REFUSED = "group_refused"
-    GROUP_WITHDRAWN = "group_withdrawn"
-    GROUP_INCOMPLETE = "group_incomplete"
-    TOPOLOGY_FAILED = "topology_failed"
-    PARTS_UNASKED = "parts_unasked"
+    LEASE_LOST = "lease_lost", "lease {who} is {what}"
+    REDEEM_PREDECESSOR = "redeem_predecessor", "its redeem predecessor {who} is {what}"
+    JOIN_PREDECESSOR = "join_predecessor", "its join predecessor {who} is {what}"
+    SLICE_HOLDS_FOR_ALL = "slice_holds_for_all", "its slice holds for all"
+    GROUP_REFUSED = "group_refused", "a member of its group was refused"
+    GROUP_WITHDRAWN = "group_withdrawn", "a member of its group was withdrawn"
+    GROUP_INCOMPLETE = "group_incomplete", "only {units} of {of} requests of group {what!r} arrived in time"
+    TOPOLOGY_FAILED = "topology_failed", "its topology came to nothing"
+    PARTS_UNASKED = "parts_unasked", "its plan's other parts are not asked for yet"
 
     # too late
-    TERM_OVER = "term_over"
-    TERM_UNUSED = "term_unused"
-    NOT_GRANTED = "not_granted"
-    HOLD_EXPIRED = "hold_expired"
-    LAPSED = "lapsed"
-    START_PAST = "start_past"
-    NO_TICKET = "no_ticket"
-    NO_TICKET_TO_GO_ON = "no_ticket_to_go_on"
-    TICKETS_LATE = "tickets_late"
-    NO_LEASE = "no_lease"
-    NO_EXTEND = "no_extend"
-    NO_MODIFY = "no_modify"
-    NO_UNDO = "no_undo"
-    NO_CLOSE = "no_close"
-    UNDO_LATE = "undo_late"
-    SILENT = "silent"
+    TERM_OVER = "term_over", "its term is over"
+    TERM_UNUSED = "term_unused", "its term ended before it could be redeemed"
+    NOT_GRANTED = "not_granted", "not granted in time"
+    HOLD_EXPIRED = "hold_expired", "hold expired"
+    LAPSED = "lapsed", "it was not redeemed by {at}"
+    START_PAST = "start_past", "its latest start, {at}, is past: it is {now} at {who}"
+    NO_TICKET = "no_ticket", "no answer from broker {who} in time"
+    NO_TICKET_TO_GO_ON = "no_ticket_to_go_on", "no answer from broker {who} before the lease is to go on"
+    TICKETS_LATE = "tickets_late", "not all of its tickets came in time"
+    NO_LEASE = "no_lease", "site {who} did not make the lease before its term ended"
+    NO_EXTEND = "no_extend", "site {who} did not extend the lease in time"
+    NO_MODIFY = "no_modify", "site {who} did not modify the lease in time"
+    NO_UNDO = "no_undo", "its extension was taken back, which site {who} has not confirmed in time"
+    NO_CLOSE = "no_close", "site {who} never confirmed the close"
+    UNDO_LATE = "undo_late", "the extension had begun, and was not undone"
+    SILENT = "silent", "{who} did not answer in time"
 
     # mappers, and what they plan
-    MAPPER = "mapper"
-    MAPPER_FAILED = "mapper_failed"
-    MAPPER_SILENT = "mapper_silent"
-    MAPPER_WRONG = "mapper_wrong"
-    NOT_OFFERED = "not_offered"
-    NO_PLAN = "no_plan"
-    NOT_HELD = "not_held"
-    PLAN_UNUSABLE = "plan_unusable"
-    TICKET_UNUSABLE = "ticket_unusable"
-    NOTHING_TO_HOLD = "nothing_to_hold"
-    PARTS_ALIKE = "parts_alike"
-    HOLDS_OTHER = "holds_other"
-    PLANS_MAX = "plans_max"
-    PLANS_OF_GUEST_MAX = "plans_of_guest_max"
-    NO_PEER = "no_peer"
-    HELD_UNTIL = "held_until"
-    NOT_GRANTABLE = "not_grantable"
-    SAYS = "says"
-    OTHER_DELEGATION = "other_delegation"
-    UNITS_OUT = "units_out"
+    MAPPER = "mapper", "{detail}{fits}"
+    MAPPER_FAILED = "mapper_failed", "the broker's mapper has failed on it"
+    MAPPER_SILENT = "mapper_silent", "the broker's mapper doesn't decide it now"
+    MAPPER_WRONG = "mapper_wrong", "the broker's mapper decided what can't be carried out"
+    NOT_OFFERED = "not_offered", "no site offers {what!r} here yet"
+    NO_PLAN = "no_plan", "the broker's mapper found no plan, and did not say why"
+    NOT_HELD = "not_held", "a plan to start at {at} could not be held"
+    PLAN_UNUSABLE = "plan_unusable", "{who}'s plan can't be leased"
+    TICKET_UNUSABLE = "ticket_unusable", "the broker's ticket can't be believed"
+    NOTHING_TO_HOLD = "nothing_to_hold", "there is nothing to hold, or its time is over"
+    PARTS_ALIKE = "parts_alike", "two parts have one name"
+    HOLDS_OTHER = "holds_other", "{who} holds something else under {what}"
+    PLANS_MAX = "plans_max", "{who} holds {units} plans for {what}, its limit"
+    PLANS_OF_GUEST_MAX = "plans_of_guest_max", "{who} holds {units} plans of {what} for the same guest, its limit"
+    NO_PEER = "no_peer", "{who} is no peer any more"
+    HELD_UNTIL = "held_until", "it was held until {at}"
+    NOT_GRANTABLE = "not_grantable", "{who}"
+    SAYS = "says", "{who}"
+    OTHER_DELEGATION = "other_delegation", "{who}: {what} is another delegation by now"
+    UNITS_OUT = "units_out", "{who}: units of {what} were taken out of service meanwhile"
 
     # what is written down of leases, for accounts
-    ASKED = "asked"
-    GRANTED = "granted"
-    CAME_BACK = "came_back"
-    LEFT = "left"
-    TURNED_AWAY = "turned_away"
-    INVENTORY = "inventory"
-    BID = "bid"
-    PRICE = "price"
+    ASKED = "asked", "{who}: {units} {what}"
+    GRANTED = "granted", "{units} of {what} at {who} over [{at}, {until})"
+    CAME_BACK = "came_back", "{units} from {at} on"
+    LEFT = "left", "{units} over [{at}, {until}) are left"
+    TURNED_AWAY = "turned_away", "{units} of {who} for {what!r}"
+    INVENTORY = "inventory", "{units} of {what}"
+    BID = "bid", "bids {units}"
+    PRICE = "price", "a unit of {what} costs {units}"
 
     # units
-    UNIT = "unit"
-    FOR_LEASE = "for_lease"
-    SETUP_FAILED = "setup_failed"
-    TEARDOWN_FAILED = "teardown_failed"
-    MODIFY_FAILED = "modify_failed"
-    JOIN_FAILED = "join_failed"
-    LEAVE_FAILED = "leave_failed"
-    POWER_FAILED = "power_failed"
-    FAILED_IN_A_ROW = "failed_in_a_row"
-    DOWN = "down"
-    OUT_OF_SERVICE = "out_of_service"
-    NOT_IN_INVENTORY = "not_in_inventory"
-    UNITS_MISSING = "units_missing"
-    UNITS_NOT_JOINED = "units_not_joined"
-    NO_UNIT = "no_unit"
-    FEWER_FREE = "fewer_free"
-    TOO_LITTLE = "too_little"
+    UNIT = "unit", "unit {who}"
+    FOR_LEASE = "for_lease", "for lease {who}"
+    SETUP_FAILED = "setup_failed", "setup failed"
+    TEARDOWN_FAILED = "teardown_failed", "teardown failed"
+    MODIFY_FAILED = "modify_failed", "modify failed"
+    JOIN_FAILED = "join_failed", "join failed"
+    LEAVE_FAILED = "leave_failed", "leave failed"
+    POWER_FAILED = "power_failed", "{what} failed"
+    FAILED_IN_A_ROW = "failed_in_a_row", "failed {units} times in a row"
+    DOWN = "down", "it is down, says the operator"
+    OUT_OF_SERVICE = "out_of_service", "taken out of service by the operator"
+    NOT_IN_INVENTORY = "not_in_inventory", "no longer in the inventory"
+    UNITS_MISSING = "units_missing", "{units} of {of} units are missing"
+    UNITS_NOT_JOINED = "units_not_joined", "{units} of {of} units did not join"
+    NO_UNIT = "no_unit", "no unit came up"
+    FEWER_FREE = "fewer_free", "only {units} more were free"
+    TOO_LITTLE = "too_little", "too little {what} on {units} of {of} hosts"
     NEEDED = "needed"
-    OTHER_CLASS = "other_class"
-    REPLACED_ENOUGH = "replaced_enough"
-    OUTAGE = "outage"
-    WAITS_FOR_SITE = "waits_for_site"
-    SETUP_STOPPED = "setup_stopped"
-    NOT_SAVED = "not_saved"
-    NOT_UP = "not_up"
-    SAVED_MAX = "saved_max"
-    SET_UP_ANEW = "set_up_anew"
-    NOTHING_SAVED = "nothing_saved"
+    OTHER_CLASS = "other_class", "unit {who} has other attributes: there was none left with those of the ticket"
+    REPLACED_ENOUGH = "replaced_enough", "{units} of its units were replaced already"
+    OUTAGE = "outage", "{who} can't set up units of type {what} for now"
+    WAITS_FOR_SITE = "waits_for_site", "waits until the site is mended"
+    SETUP_STOPPED = "setup_stopped", "its setup was stopped"
+    NOT_SAVED = "not_saved", "unit {who} was not saved"
+    NOT_UP = "not_up", "it was not up yet"
+    SAVED_MAX = "saved_max", "{of} of its holder's are kept already"
+    SET_UP_ANEW = "set_up_anew", "set up anew"
+    NOTHING_SAVED = "nothing_saved", "nothing of {who} is kept for it (any more)"
 
     # delegations
-    TAKES_BACK = "takes_back"
-    OPERATOR_TAKES_BACK = "operator_takes_back"
-    OPERATOR_LETS_GO = "operator_lets_go"
-    TOOK_BACK = "took_back"
-    TAKES_BACK_AS_OF = "takes_back_as_of"
-    TAKEN_BACK_UNOFFERED = "taken_back_unoffered"
-    LET_GO = "let_go"
-    NOT_HEARD_OF = "not_heard_of"
-    NOT_KNOWN = "not_known"
-    HOLDER_SAYS = "holder_says"
-    FORGOTTEN = "forgotten"
-    PLANNED_END = "planned_end"
-    TYPE_GONE = "type_gone"
-    REPORTED = "reported"
-    IN_ITS_PLACE = "in_its_place"
+    TAKES_BACK = "takes_back", "{who} takes back what it gave to {what}"
+    OPERATOR_TAKES_BACK = "operator_takes_back", "taken back by the operator"
+    OPERATOR_LETS_GO = "operator_lets_go", "let go of by the operator"
+    TOOK_BACK = "took_back", "{who} took {what} back"
+    TAKES_BACK_AS_OF = "takes_back_as_of", "{who} takes it back as of {at}"
+    TAKEN_BACK_UNOFFERED = "taken_back_unoffered", "it is taken back before it was offered"
+    LET_GO = "let_go", "{who} has let go of it"
+    NOT_HEARD_OF = "not_heard_of", "{who} does not hear of it"
+    NOT_KNOWN = "not_known", "{who} does not know of it: its store was lost, or is from before"
+    HOLDER_SAYS = "holder_says", "{who} says so"
+    FORGOTTEN = "forgotten", "forgotten: its holder holds what was given before"
+    PLANNED_END = "planned_end", "it was to end at {at}"
+    TYPE_GONE = "type_gone", "{who} has no {what!r} any more"
+    REPORTED = "reported", "{who} reports"
+    IN_ITS_PLACE = "in_its_place", "{who} is in its place, with {units}"
 
     # what a peer, a claim or a statement has wrong: the words are those of the check
     BAD_ENDORSEMENT = "bad_endorsement"
@@ -209,8 +218,8 @@ class Code(StrEnum):
     NOT_PREEMPTIBLE = "not_preemptible"
     NOT_YOURS = "not_yours"
     NOTHING_RETURNED = "nothing_returned"
-    TERMINATING = "terminating"
-    NOT_GOING_ON = "not_going_on"
+    TERMINATING = "terminating", "lease {who} ends at {at}"
+    NOT_GOING_ON = "not_going_on", "lease {who} does not go on by what {what} has accepted"
     OUT_OF_TURN = "out_of_turn"
     OVERDELEGATED = "overdelegated"
     OVERDELEGATION = "overdelegation"
@@ -244,7 +253,7 @@ class Code(StrEnum):
     UNKNOWN_SITE = "unknown_site"
     UNKNOWN_TYPE = "unknown_type"
     VERSION = "version"
-    WAITING = "waiting"
+    WAITING = "waiting", "lease {who} has an extend or modify waiting already"
     WRONG_CLAIM = "wrong_claim"
     WRONG_CONTRACT = "wrong_contract"
     WRONG_HOLD = "wrong_hold"
@@ -427,168 +436,28 @@ def unmark(text: str, shown: Callable[[int], str]) -> str:
 _MARKED: Final = re.compile(r"@\{(-?\d{1,20})\}")
 
 
-WORDS: Final[Mapping[str, str]] = {
-    # wanted by somebody
-    Code.COMMANDED: "commanded by {who} ({what})",
-    Code.KEY_USED: "its key was given before, with another {what}",
-    Code.CLOSED_BY_GUEST: "closed by its guest",
-    Code.CLOSED_BEFORE_NOTICE: "closed by its guest, before it was to end at {at}",
-    Code.CLOSED_UNREDEEMED: "closed before it was redeemed",
-    Code.SLICE_CLOSED: "its slice was closed",
-    Code.NOT_HEARD: "its holder was not heard of for {detail}",
-    Code.HANDED: "handed to {who}",
-    Code.WITHDRAWN: "its guest gave the request up",
-    Code.REQUEST_REPLACED: "a later request was made",
-    Code.GIVEN_BACK: "its claim was given back",
-    Code.GIVEN_BACK_BEFORE: "its holder had given the claim back",
-    Code.CLAIM_IN_USE: "lease {who} is using the claim: close the lease instead",
-    Code.EXTEND_TAKEN_BACK: "its guest takes the extend back",
-    Code.RELEASED: "{who} released it",
-    Code.SUSPENDED_BY: "{who} suspends it",
-    Code.ENDED_BY: "{who} ends it early",
-    Code.ENDED_ABOVE: "its ticket, or one above it, was ended early",
-    Code.ENDS_AT: "ends at {at}",
-    Code.PREEMPTED_BY: "the lease is preempted",
-    Code.SEVERAL: "",
-    Code.ACCEPTED_MEANWHILE: "accepted meanwhile",
-    Code.MAINTENANCE: "{detail} ({who}, until {until})",
-    Code.DRAINED: "{detail} ({who})",
-    Code.MAKES_ROOM: "makes room for lease {who}, ends at {at}",
-    Code.OUTBID: "outbid by lease {who}, ends at {at}",
-    Code.MAX_RUN: "has run for as long as it may, ends at {at}",
-    Code.PROMISED: "starts at {at}, when others have made room: {units}",
-    Code.EVICTED: "evicted: {detail}",
-    Code.MOVED: "moved to another unit: {detail}",
-    # what became of another
-    Code.LEASE_LOST: "lease {who} is {what}",
-    Code.REDEEM_PREDECESSOR: "its redeem predecessor {who} is {what}",
-    Code.JOIN_PREDECESSOR: "its join predecessor {who} is {what}",
-    Code.SLICE_HOLDS_FOR_ALL: "its slice holds for all",
-    Code.GROUP_REFUSED: "a member of its group was refused",
-    Code.GROUP_WITHDRAWN: "a member of its group was withdrawn",
-    Code.GROUP_INCOMPLETE: "only {units} of {of} requests of group {what!r} arrived in time",
-    Code.TOPOLOGY_FAILED: "its topology came to nothing",
-    Code.PARTS_UNASKED: "its plan's other parts are not asked for yet",
-    # too late
-    Code.TERM_OVER: "its term is over",
-    Code.TERM_UNUSED: "its term ended before it could be redeemed",
-    Code.NOT_GRANTED: "not granted in time",
-    Code.HOLD_EXPIRED: "hold expired",
-    Code.LAPSED: "it was not redeemed by {at}",
-    Code.START_PAST: "its latest start, {at}, is past: it is {now} at {who}",
-    Code.NO_TICKET: "no answer from broker {who} in time",
-    Code.NO_TICKET_TO_GO_ON: "no answer from broker {who} before the lease is to go on",
-    Code.TICKETS_LATE: "not all of its tickets came in time",
-    Code.NO_LEASE: "site {who} did not make the lease before its term ended",
-    Code.NO_EXTEND: "site {who} did not extend the lease in time",
-    Code.NO_MODIFY: "site {who} did not modify the lease in time",
-    Code.NO_UNDO: "its extension was taken back, which site {who} has not confirmed in time",
-    Code.NO_CLOSE: "site {who} never confirmed the close",
-    Code.UNDO_LATE: "the extension had begun, and was not undone",
-    Code.SILENT: "{who} did not answer in time",
-    # mappers, and what they plan
-    Code.MAPPER: "{detail}{fits}",
-    Code.MAPPER_FAILED: "the broker's mapper has failed on it",
-    Code.MAPPER_SILENT: "the broker's mapper doesn't decide it now",
-    Code.MAPPER_WRONG: "the broker's mapper decided what can't be carried out",
-    Code.NOT_OFFERED: "no site offers {what!r} here yet",
-    Code.NO_PLAN: "the broker's mapper found no plan, and did not say why",
-    Code.NOT_HELD: "a plan to start at {at} could not be held",
-    Code.PLAN_UNUSABLE: "{who}'s plan can't be leased",
-    Code.TICKET_UNUSABLE: "the broker's ticket can't be believed",
-    Code.NOTHING_TO_HOLD: "there is nothing to hold, or its time is over",
-    Code.PARTS_ALIKE: "two parts have one name",
-    Code.HOLDS_OTHER: "{who} holds something else under {what}",
-    Code.PLANS_MAX: "{who} holds {units} plans for {what}, its limit",
-    Code.PLANS_OF_GUEST_MAX: "{who} holds {units} plans of {what} for the same guest, its limit",
-    Code.NO_PEER: "{who} is no peer any more",
-    Code.HELD_UNTIL: "it was held until {at}",
-    Code.NOT_GRANTABLE: "{who}",
-    Code.SAYS: "{who}",
-    Code.OTHER_DELEGATION: "{who}: {what} is another delegation by now",
-    Code.UNITS_OUT: "{who}: units of {what} were taken out of service meanwhile",
-    # units
-    Code.UNIT: "unit {who}",
-    Code.FOR_LEASE: "for lease {who}",
-    Code.SETUP_FAILED: "setup failed",
-    Code.TEARDOWN_FAILED: "teardown failed",
-    Code.MODIFY_FAILED: "modify failed",
-    Code.JOIN_FAILED: "join failed",
-    Code.LEAVE_FAILED: "leave failed",
-    Code.POWER_FAILED: "{what} failed",
-    Code.FAILED_IN_A_ROW: "failed {units} times in a row",
-    Code.DOWN: "it is down, says the operator",
-    Code.OUT_OF_SERVICE: "taken out of service by the operator",
-    Code.NOT_IN_INVENTORY: "no longer in the inventory",
-    Code.ASKED: "{who}: {units} {what}",
-    Code.GRANTED: "{units} of {what} at {who} over [{at}, {until})",
-    Code.CAME_BACK: "{units} from {at} on",
-    Code.LEFT: "{units} over [{at}, {until}) are left",
-    Code.TURNED_AWAY: "{units} of {who} for {what!r}",
-    Code.INVENTORY: "{units} of {what}",
-    Code.BID: "bids {units}",
-    Code.PRICE: "a unit of {what} costs {units}",
-    Code.UNITS_MISSING: "{units} of {of} units are missing",
-    Code.UNITS_NOT_JOINED: "{units} of {of} units did not join",
-    Code.NO_UNIT: "no unit came up",
-    Code.FEWER_FREE: "only {units} more were free",
-    Code.TOO_LITTLE: "too little {what} on {units} of {of} hosts",
-    Code.OTHER_CLASS: "unit {who} has other attributes: there was none left with those of the ticket",
-    Code.REPLACED_ENOUGH: "{units} of its units were replaced already",
-    Code.OUTAGE: "{who} can't set up units of type {what} for now",
-    Code.WAITS_FOR_SITE: "waits until the site is mended",
-    Code.SETUP_STOPPED: "its setup was stopped",
-    Code.NOT_SAVED: "unit {who} was not saved",
-    Code.NOT_UP: "it was not up yet",
-    Code.SAVED_MAX: "{of} of its holder's are kept already",
-    Code.SET_UP_ANEW: "set up anew",
-    Code.NOTHING_SAVED: "nothing of {who} is kept for it (any more)",
-    # delegations
-    Code.TAKES_BACK: "{who} takes back what it gave to {what}",
-    Code.OPERATOR_TAKES_BACK: "taken back by the operator",
-    Code.OPERATOR_LETS_GO: "let go of by the operator",
-    Code.TOOK_BACK: "{who} took {what} back",
-    Code.TAKES_BACK_AS_OF: "{who} takes it back as of {at}",
-    Code.TAKEN_BACK_UNOFFERED: "it is taken back before it was offered",
-    Code.LET_GO: "{who} has let go of it",
-    Code.NOT_HEARD_OF: "{who} does not hear of it",
-    Code.NOT_KNOWN: "{who} does not know of it: its store was lost, or is from before",
-    Code.HOLDER_SAYS: "{who} says so",
-    Code.FORGOTTEN: "forgotten: its holder holds what was given before",
-    Code.PLANNED_END: "it was to end at {at}",
-    Code.TYPE_GONE: "{who} has no {what!r} any more",
-    Code.REPORTED: "{who} reports",
-    Code.IN_ITS_PLACE: "{who} is in its place, with {units}",
-    # what is wrong, by its values
-    Code.TERMINATING: "lease {who} ends at {at}",
-    Code.NOT_GOING_ON: "lease {who} does not go on by what {what} has accepted",
-    Code.WAITING: "lease {who} has an extend or modify waiting already",
-}
-"""What a code says with its values. Codes that are not here say their detail alone."""
-
-
 def words(reason: Reason | None) -> str:
     """A reason as people read it, once its instants are shown (:func:`~.reasons.unmark`). A code that is not known here
     is shown with its values.
     """
     if reason is None:
         return ""
-    template, detail = WORDS.get(Code.MAPPER if is_mappers(reason) else reason.code), reason.detail
-    if template is not None:
-        text = template.format(
+    code, detail = Code.MAPPER if is_mappers(reason) else _CODES.get(reason.code), reason.detail
+    if code is not None and code.words is not None:
+        text = code.words.format(
             who=reason.who, what=reason.what, units=reason.units, detail=detail,
             of="an unknown number of" if reason.of < 0 else reason.of,
             at=mark(reason.at), until=mark(reason.until), now=mark(reason.now),
             fits="" if reason.at < 0 or mark(reason.at) in detail else f"; it would fit at {mark(reason.at)}",
         )  # fmt: skip
-        detail = "" if "{detail}" in template else detail
+        detail = "" if "{detail}" in code.words else detail
     else:
-        text = "" if reason.code in _CODES else _unknown(reason)
+        text = _unknown(reason) if code is None else ""
     behind = "; ".join(words(cause) for cause in reason.causes)
     return ": ".join(filter(None, (text, detail, behind))) or reason.code
 
 
-_CODES: Final = frozenset(Code)
+_CODES: Final[Mapping[str, Code]] = {str(code): code for code in Code}
 
 
 def _unknown(reason: Reason) -> str:
