@@ -233,8 +233,12 @@ def _read(path: Path, *, secret: bool) -> str:
                 )
             data = file.read(FILE_MAX + 1)
     except (FileNotFoundError, NotADirectoryError):
-        how = f"run `leasekit keys new {path}`, or set deployment.create_keys = true" if secret else "copy it there"
-        raise KeyFileMissing(f"no file {path}", f"a key file: {how}") from None
+        raise KeyFileMissing(
+            f"no file {path}",
+            f"a key file: run `leasekit keys new {path}`, or set deployment.create_keys = true"
+            if secret
+            else "64 hex digits, or a .pub file: copy it there",
+        ) from None
     except OSError as error:
         raise KeyFileError(f"{path}, which can't be read ({error.strerror})", "a key file that can be") from None
     if len(data) > FILE_MAX or not data.isascii():

@@ -296,8 +296,8 @@ async def test_other_ways_to_be_ready(process_harness, make_unit, ready, command
     [
         (["sh", "-c", "echo no license; exit 1"], {}, "ended before it was ready; it wrote: no license"),
         (["sh", "-c", "echo no license; exit 1"], {"ready": "port"}, "ended before it was ready; it wrote: no license"),
-        (["sleep", "3600"], {"start_timeout": 100}, "was not ready within 100 ms"),
-        (["sleep", "3600"], {"start_timeout": 100, "ready": "port"}, "was not ready within 100 ms"),
+        (["sleep", "3600"], {"start_timeout": 100}, "within 100ms: it wrote no line to LEASEKIT_READY_FD"),
+        (["sleep", "3600"], {"start_timeout": 100, "ready": "port"}, "within 100ms: it did not answer at 127.0.0.1:"),
         (
             python("import os, time; os.close(int(os.environ['LEASEKIT_READY_FD'])); time.sleep(3600)"),
             {},

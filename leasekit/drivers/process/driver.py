@@ -53,7 +53,7 @@ from leasekit.core.drivers import (
 )
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.settings import DurationSetting, SettingsError
-from leasekit.core.time import SECOND, Duration
+from leasekit.core.time import SECOND, Duration, format_duration
 from leasekit.drivers.files import find_executable, make_private, narrow, read_table, wipe, write_whole
 from leasekit.drivers.members import MembersFile, ask, connect, unit_address
 from leasekit.drivers.names import check_unit_id, one_line, unknown_operation
@@ -144,7 +144,9 @@ class UnitStart:
         if fault is None and not limit.cancelled_caught:
             fault = await self._last_fault()
         if fault is None:
-            fault = f"was not ready within {timeout} ms"
+            host, port = address
+            sign = f"did not answer at {host}:{port}" if self._ready == "port" else "wrote no line to LEASEKIT_READY_FD"
+            fault = f"was not ready within {format_duration(timeout)}: it {sign} (setting ready = {self._ready})"
         if fault:
             last = "" if self._refused else "".join(self._files.last_lines(1))
             text = f"the unit {fault}" + (f"; it wrote: {last}" if last else "")
