@@ -100,7 +100,7 @@ def emulate(
         again += ["--allow-mapper-errors"] if allow_mapper_errors else []
         again += ["--jobs", str(jobs)] if jobs > 1 else []
         again += ["--dask", dask] if dask else []
-        again += [] if out is None else ["--out", str(out), "--resume"]
+        again += [] if out is None else ["--out", str(out), "--resume", *(["--open"] if open_ else [])]
         _say_how_to_go_on(again, out is not None, only, summary)
         return summary, tuple(told), INTERRUPTED if stopped_by == INTERRUPT else LeasekitError(stopped_by)
     if open_ and out is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -205,6 +206,20 @@ def test_what_a_folder_does_not_have_is_named(folder: Path) -> None:
         found.calendar("nodes 2", RunAsked(since=at(HOUR), until=at(HOUR)))
     assert found.picture("summary.json") is None
     assert found.picture("../lab.toml") is None
+
+
+def test_a_folder_is_read_anew_where_it_was_written_anew(tmp_path: Path, folder: Path) -> None:
+    """As when what was interrupted is gone on with while a browser looks at it; or it is there no more."""
+    file, summary = tmp_path / "summary.json", json.loads((folder / "summary.json").read_text())
+    file.write_text(json.dumps({**summary, "runs": summary["runs"][:1], "not_run": ["nodes 4"]}))
+    found = RunsFolder(tmp_path)
+    assert (len(found.overview().runs), found.overview().not_run) == (1, ["nodes 4"])
+    file.write_text(json.dumps(summary))
+    os.utime(file, (1, 1))
+    assert (len(found.overview().runs), found.overview().not_run) == (2, [])
+    file.unlink()
+    with pytest.raises(LeasekitError, match="found no summary"):
+        found.overview()
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"runs": 1}', '{"runs": [{"run": "old"}]}'], ids=str)

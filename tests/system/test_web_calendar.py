@@ -342,13 +342,18 @@ def test_the_gateway_is_killed_under_an_open_page(tmp_path: Path, chromium: Brow
             page = who.open("/calendar?view=table")
             table = page.get_by_role("region", name="What is free")
             expect(table).to_contain_text("6 of 6")
+            form = who.context.new_page()
+            visit(form, f"{lab.url}/request?type=vm&units=4")
+            expect(form.locator(".answer")).to_have_attribute("data-kind", "granted")
             gateway.kill()
-            expect(page.locator("#live")).to_contain_text("away")
+            for one in (page, form):
+                expect(one.locator("#live")).to_contain_text("away")
         with daemons.client("alpha") as guest:
             now = int(guest.query("clock")["now"])
             guest.command("lease.request", type="vm", units=3, term=[now, now + 3_600_000])
         with gateway_alone(lab):
             expect(page.locator("#live")).to_contain_text("live")
             expect(table).to_contain_text("3 of 6")
+            expect(form.locator(".answer")).not_to_have_attribute("data-kind", "granted")
             who.context.close()
         assert who.complaints == []

@@ -215,7 +215,7 @@ def test_pages_of_a_phone(person: Callable[..., Person], lease: Callable[..., st
     """At 360 px nothing is wider than the screen but tables, which scroll by themselves."""
     id_ = lease(name="phone")
     who = person("ada", viewport={"width": 360, "height": 740})
-    for path in ("/leases", f"/leases/{id_}"):
+    for path in ("/leases", f"/leases/{id_}", f"/leases/{'x' * 200}"):
         page = who.open(path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
         who.check()

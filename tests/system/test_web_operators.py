@@ -333,5 +333,9 @@ def test_who_only_looks_is_told_so(person: Callable[..., Person], ada: httpx.Cli
     page.get_by_label("Project").select_option("beta")
     expect(page.get_by_role("button", name="Reserve", exact=True)).to_be_visible()
     expect(who.open("/leases?project=beta").get_by_role("link", name="Request").last).to_have_class("button do")
+    page = who.open("/leases?project=gamma")
+    expect(page.locator("#notes")).to_contain_text("There is no project gamma, or it is not yours.")
+    page.keyboard.press("Escape")
+    expect(page.locator("#notes .note")).to_have_count(0)
     assert olga.delete("/users/vic").is_success
     ada.post(f"/leases/{lease}/close", json={})

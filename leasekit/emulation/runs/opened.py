@@ -221,20 +221,31 @@ class RunsFolder:
     """What ``leasekit emulate --out`` has written to a folder. Raises ``LeasekitError`` where it has not."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self._files = folder, dict[str, tuple[Path, str]]()
-        for file in sorted((folder / "kept").glob(f"*{SUFFIX}")):
-            (head,) = _unpacked(file, 1)
-            self._files[head["run"]] = (file, head["stem"])
+        self.folder = folder
+        self._read()
+
+    def _read(self) -> None:
+        files, summary = dict[str, tuple[Path, str]](), self.folder / "summary.json"
         try:
-            self._overview = _overview(json.loads((folder / "summary.json").read_text("utf-8")), self._files)
+            written = summary.stat().st_mtime_ns  # before all else: what is written meanwhile is read the next time
+            for file in sorted((self.folder / "kept").glob(f"*{SUFFIX}")):
+                (head,) = _unpacked(file, 1)
+                files[head["run"]] = (file, head["stem"])
+            overview = _overview(json.loads(summary.read_text("utf-8")), files)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise LeasekitError(
-                f"{folder}: found no summary.json of runs, expected a folder that `leasekit emulate --out` has written"
+                f"{self.folder}: found no summary.json of runs, expected a folder that `leasekit emulate --out` has "
+                "written"
             ) from error
-        self._open = lru_cache(OPENED)(OpenedRun)
+        self._written, self._overview, self._files, self._open = written, overview, files, lru_cache(OPENED)(OpenedRun)
 
     def overview(self) -> RunsOverview:
-        """Its runs side by side."""
+        """Its runs side by side. What was not run may be by now, by ``--resume``: then the folder is read anew. Raises
+        ``LeasekitError`` where it is none any more.
+        """
+        summary = self.folder / "summary.json"
+        if not summary.is_file() or summary.stat().st_mtime_ns != self._written:
+            self._read()
         return self._overview
 
     def calendar(self, run: str, asked: RunAsked) -> RunView:

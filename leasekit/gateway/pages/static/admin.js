@@ -3,9 +3,9 @@
 import { deliveries, policies, rules } from "./admin-projects.js";
 import { announcements, tokens, users } from "./admin-users.js";
 import { Dialog, did } from "./acts.js";
-import { Problem, gently, get, listen, myProjects } from "./api.js";
+import { Problem, gently, get, listen } from "./api.js";
 import { button, choice, field, fill, h } from "./dom.js";
-import { note, page, setView, view } from "./frame.js";
+import { myProjects, note, page, setView, view } from "./frame.js";
 
 await page(async (place) => {
   const [{ projects, uses }, document_] = await Promise.all([myProjects(), get("/openapi.json")]);

@@ -68,12 +68,6 @@ export async function ask(method, path, { query = {}, body, signal, match } = {}
 export const get = (path, query, signal) => ask("GET", path, { query, signal });
 export const post = (path, body, query, signal) => ask("POST", path, { body, query, signal });
 
-/** The projects that one may look into, and one's role in each, as the API says it. */
-export async function myProjects() {
-  const { items, roles } = await get("/projects");
-  return { projects: items, uses: (project) => roles[project] !== "viewer", manages: (project) => roles[project] === "manager" };
-}
-
 let looked = null;
 
 /** The daemons of the deployment, and whether each is there (runs of an emulation have none); asked for once at a time, as a browser has the second wait for the first. */

@@ -1,9 +1,9 @@
 // What waits to be approved, with what a broker would answer to it now, and what was decided; approved, refused and withdrawn.
 
 import { Dialog, did, shows, whyForm } from "./acts.js";
-import { Problem, gently, get, here, listen, myProjects, path, post } from "./api.js";
+import { Problem, gently, get, here, listen, path, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, paged } from "./dom.js";
-import { noProject, page, setView, view } from "./frame.js";
+import { myProjects, noProject, page, setView, view } from "./frame.js";
 import { verdict } from "./lease-actions.js";
 import { daysOf, outcome, showDays } from "./recurring.js";
 import { words } from "./schema-form.js";

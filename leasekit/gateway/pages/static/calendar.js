@@ -1,12 +1,12 @@
 // The calendar: what is free, taken and withheld over time; one reserves by dragging over it, or by its table and forms.
 
 import { whoIsAway } from "./acts.js";
-import { Problem, WITHIN, gently, get, here, listen, myProjects, path } from "./api.js";
+import { Problem, WITHIN, gently, get, here, listen, path } from "./api.js";
 import { Chart, SPAN_MAX, SPAN_MIN, freeOver } from "./chart.js";
 import { askCalendar, calendarOf, rowsOf, wordsOf } from "./calendar-data.js";
 import { fillTables } from "./calendar-table.js";
 import { button, called, chip, choice, empty, field, fill, h } from "./dom.js";
-import { asList, noProject, note, ofList, onlyLooks, page, setView, view } from "./frame.js";
+import { asList, myProjects, noProject, note, ofList, onlyLooks, page, setView, view } from "./frame.js";
 import { Trying, changeForm, closeForm, extendForm, goesOn, lastEnd, plain, stateOf, title } from "./lease-actions.js";
 import { Reserving } from "./reserve.js";
 import * as time from "./time.js";

@@ -1,6 +1,6 @@
 // What is around every page: the look, the zone of times, and notes of what was done.
 
-import { actors, path } from "./api.js";
+import { actors, get, path } from "./api.js";
 import { empty, h } from "./dom.js";
 import { isLocal, setLocal, zone } from "./time.js";
 
@@ -32,7 +32,9 @@ zoned.addEventListener("click", () => {
 });
 
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") for (const one of document.querySelectorAll(".hint:is(:hover, :focus-within)")) one.dataset.away = "";
+  if (event.key !== "Escape") return;
+  for (const one of document.querySelectorAll(".hint:is(:hover, :focus-within)")) one.dataset.away = "";
+  if (!document.querySelector("dialog[open]")) document.getElementById("notes").replaceChildren();
 });
 
 const NOTED_MS = 12000;
@@ -74,6 +76,13 @@ export function loading(place) {
 /** Why something can't be shown, with a way on. */
 export const failed = (problem, again) => h("div", { class: "empty refused" }, h("p", { tabindex: -1 }, problem.message),
   problem.status === 403 ? h("a", { class: "button", href: path("calendar") }, "Calendar") : h("button", { type: "button", on: { click: again } }, "Try again"));
+
+/** The projects that one may look into, and one's role in each, as the API says it; that the address names another is noted. */
+export async function myProjects() {
+  const { items, roles } = await get("/projects"), { project } = view();
+  if (project && items.length && !items.includes(project)) note(`There is no project ${project}, or it is not yours.`, { refused: true });
+  return { projects: items, uses: (name) => roles[name] !== "viewer", manages: (name) => roles[name] === "manager" };
+}
 
 /** What is said to who may look into no project. */
 export const noProject = () => empty("You have no project. An operator can give you a role in one.");

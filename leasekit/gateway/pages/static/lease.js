@@ -1,9 +1,9 @@
 // One lease: what it is, why it is so, its units and how they are reached, what happened to it, and what one does to it.
 
 import { Dialog } from "./acts.js";
-import { gently, get, here, latest, listen, myProjects, path } from "./api.js";
+import { gently, get, here, latest, listen, path } from "./api.js";
 import { h, fill, button, chip, empty, table } from "./dom.js";
-import { note, onlyLooks, page, view } from "./frame.js";
+import { myProjects, note, onlyLooks, page, view } from "./frame.js";
 import { changeForm, closeForm, extendForm, goesOn, handForm, lastEnd, plain, sshLine, stateOf, title, undoForm, whose } from "./lease-actions.js";
 import * as time from "./time.js";
 

@@ -1,9 +1,9 @@
 // The leases of a project: their states, why, when they end; many are extended or closed at once.
 
 import { Dialog, shows } from "./acts.js";
-import { all, gently, listen, myProjects, path } from "./api.js";
+import { all, gently, listen, path } from "./api.js";
 import { h, fill, button, choice, chip, empty, paged, field } from "./dom.js";
-import { noProject, onlyLooks, page, setView, view } from "./frame.js";
+import { myProjects, noProject, onlyLooks, page, setView, view } from "./frame.js";
 import { OVER, closeForm, extendMany, extendForm, goesOn, lastEnd, plain, stateOf, title } from "./lease-actions.js";
 import * as time from "./time.js";
 

@@ -1,9 +1,9 @@
 // A request in all its words: a form that is made of the API's schema, which says what would be answered before it is sent.
 
 import { refused } from "./acts.js";
-import { Problem, get, myProjects, path, post } from "./api.js";
+import { Problem, get, listen, path, post } from "./api.js";
 import { button, choice, field, fill, h } from "./dom.js";
-import { noProject, onlyLooks, page, setView, view } from "./frame.js";
+import { myProjects, noProject, onlyLooks, page, setView, view } from "./frame.js";
 import { Trying, verdict } from "./lease-actions.js";
 import { NOT_OF_SERIES, Recurring, showDays } from "./recurring.js";
 import { mayFitLater, Offers } from "./reserve.js";
@@ -64,6 +64,7 @@ await page(async (place) => {
   fill(place, form, templates.dialog);
   changed();
   await templates.load();
+  listen({ project }, () => {}, () => recurring.on || changed());
 
   function body() {
     const found = {};

@@ -1,9 +1,9 @@
 // Topologies: sites and the bandwidth between them, as two tables and a drawing of both; what would be planned, and what is leased.
 
 import { did, shows } from "./acts.js";
-import { Problem, gently, get, listen, myProjects, path, post } from "./api.js";
+import { Problem, gently, get, listen, path, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, paged, table } from "./dom.js";
-import { asList, ofList, onlyLooks, page, setView, view } from "./frame.js";
+import { asList, myProjects, ofList, onlyLooks, page, setView, view } from "./frame.js";
 import { Trying } from "./lease-actions.js";
 import * as time from "./time.js";
 

@@ -3,7 +3,7 @@
 import { shows, whoIsAway } from "./acts.js";
 import { WITHIN, gently, get, here, listen } from "./api.js";
 import { button, choice, empty, field, fill, h, table } from "./dom.js";
-import { noProject, page, setView, view } from "./frame.js";
+import { myProjects, noProject, page, setView, view } from "./frame.js";
 import * as time from "./time.js";
 
 const PERIODS = [["1", "the last day"], ["7", "the last 7 days"], ["30", "the last 30 days"], ["90", "the last 90 days"], ["365", "the last year"]];
@@ -24,7 +24,7 @@ const hours = (ms) => (ms / time.HOUR).toLocaleString("en", { maximumFractionDig
 const COLUMNS = ["Project", "Type", "Site", "Requests", "Granted", "Refused", "Granted unit-hours", "Used unit-hours", "Median lead"];
 
 await page(async (place) => {
-  const { items: projects } = await get("/projects");
+  const { projects } = await myProjects();
   const mayAll = here.seesAll;
   if (!projects.length && !mayAll) {
     fill(place, noProject());

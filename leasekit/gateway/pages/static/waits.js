@@ -1,9 +1,9 @@
 // For what one waits: what would have to fit, between when, and the window that was found.
 
 import { did, shows } from "./acts.js";
-import { gently, get, listen, myProjects, path, post } from "./api.js";
+import { gently, get, listen, path, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, paged } from "./dom.js";
-import { noProject, page, setView, view } from "./frame.js";
+import { myProjects, noProject, page, setView, view } from "./frame.js";
 import * as time from "./time.js";
 
 const PAGE = 50, turned = {}, KINDS = { waiting: "waits", free: "granted", over: "refused" };
