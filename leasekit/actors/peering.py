@@ -384,7 +384,7 @@ class Peering:
         try:
             found = check_succession(self._keyring.scheme, bytes.fromhex(text), name=name, old=known.key)
         except (TicketError, ValueError) as error:
-            raise CommandError(f"succession of {name}: {error}") from error
+            raise CommandError(f"succession of {name}: found {text!r:.40}: {error}") from error
         if found.at > self._kernel.now + self._kernel.settings.clock_skew:
             raise CommandError(
                 f"succession of {name}: it begins at {mark(found.at)}, it is {mark(self._kernel.now)}: come back then"

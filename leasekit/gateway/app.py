@@ -47,7 +47,7 @@ from leasekit.gateway.callers import NOBODY
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.events import WholeStream
 from leasekit.gateway.feeds import PATH, answer_feed
-from leasekit.gateway.incoming import JSON, SAFE, caller_of, read_body
+from leasekit.gateway.incoming import JSON, SAFE, caller_of, read_body, source_of, take_unknown
 from leasekit.gateway.matching import change_if_matched, made_response
 from leasekit.gateway.openapi import document
 from leasekit.gateway.pages.frames import PageFrames
@@ -130,19 +130,22 @@ async def _or_problem(answer: Callable[[Request], Awaitable[Response]], request:
 
 
 async def _control(door: GatewayDoor, request: Request) -> Response:
-    call = Call(door, await caller_of(door, request.headers), request.headers)
+    call = Call(door, await caller_of(door, request.headers, source_of(request)), request.headers)
     return await answer_frame(call, request.path_params["actor"], await read_body(request, MEDIA_TYPE))
 
 
 async def _answer(door: GatewayDoor, route: Route, request: Request) -> Response:
     # One pass: each look-up in Starlette's headers goes through all of them.
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
-    caller = NOBODY if route.is_open else await caller_of(door, headers, changes=route.method != "GET")
+    source, caller = source_of(request), NOBODY
+    if route.is_open:
+        take_unknown(door, source)
+    else:
+        caller = await caller_of(door, headers, source, changes=route.method != "GET")
     key = headers.get("idempotency-key", "")
     if key and not KEY.fullmatch(key):
         raise unprocessable(f"Idempotency-Key: found {key!r:.60}, expected 1 to 200 visible characters")
-    client = request.scope["client"]
-    call = Call(door, caller, headers, key, client[0] if client else "")
+    call = Call(door, caller, headers, key, source)
     query = _once(request)
     given = {**request.path_params, **route.read_params(query)}
     if route.method != "GET":

@@ -161,6 +161,19 @@ class OfSite(Struct, forbid_unknown_fields=True, kw_only=True):
     site: str = ""
 
 
+class UnitOperation(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a unit's driver is to do with it, such as restart it; each driver's page says what it can."""
+
+    operation: str
+    arguments: dict[str, str] = {}
+
+
+class OperatedUnit(Struct, kw_only=True):
+    """What the driver says of what it has done."""
+
+    done: dict[str, str]
+
+
 class OfActor(Struct, forbid_unknown_fields=True, kw_only=True):
     """Which actor of the deployment."""
 
@@ -243,6 +256,22 @@ def body_of(kind: type, command: str, leave_out: tuple[str, ...]) -> type[Struct
         forbid_unknown_fields=True,
         omit_defaults=True,
     )
+
+
+@route("POST", "/sites/units/{unit}/operate")
+async def operate_unit(call: Call, unit: str, params: OfSite, body: UnitOperation) -> OperatedUnit:
+    """Have a unit's driver do something with a unit that is up."""
+    site = _actor(call, SITE, params, OPERATOR)
+    asked = {"unit": unit, "operation": body.operation, "arguments": body.arguments}
+    done = await site.command("unit.operate", asked, **call.signed)
+    return OperatedUnit(done={name: str(value) for name, value in done.items()})
+
+
+@route("POST", "/sites/units/{unit}/probe")
+async def probe_unit(call: Call, unit: str, params: OfSite) -> answers.ProbedUnit:
+    """Have a unit's driver look at a unit that is up, now."""
+    site = _actor(call, SITE, params, OPERATOR)
+    return answers.ProbedUnit(**await site.command("unit.probe", {"unit": unit}, **call.signed))
 
 
 _looked_at(SITE, "/sites/units", "units", list[answers.UnitDetails], "List a site's units: state, lease, trouble.")
@@ -364,3 +393,36 @@ _done(
 )  # fmt: skip
 _done("", "/peers", "peer.add", commands.AddPeer, answers.AddedPeer, "Make a peer known.")
 _done("", "/peers/{name}/remove", "peer.remove", commands.RemovePeer, answers.RemovedPeer, "Know a peer no more.")
+_done(
+    "", "/peers/import", "peer.import", commands.ImportPeers, answers.ImportedPeers,
+    "Make several peers known: all of them, or none.",
+)  # fmt: skip
+_done(
+    "", "/peers/{name}/succeed", "peer.succeed", commands.SucceedPeer, answers.SucceededPeer,
+    "Believe the next key of a peer, which its last one has signed.",
+)  # fmt: skip
+_done(
+    "", "/peers/{peer}/command", "peer.command", commands.CommandPeer, dict[str, Any],
+    "Have a peer carry out a command, which lets this actor's operator do so.",
+)  # fmt: skip
+for _role, _noun in ((SITE, "/sites"), (BROKER, "/brokers")):
+    _done(
+        _role, f"{_noun}/delegations", "delegation.give", commands.GiveDelegation, answers.GivenChain,
+        "Give units to a broker: again, or more of them, or fewer, or until another instant.",
+    )  # fmt: skip
+    _done(
+        _role, f"{_noun}/delegations/reclaim", "delegation.reclaim", commands.ReclaimDelegation,
+        answers.ReclaimedDelegation, "Take a delegation back from its broker.",
+    )  # fmt: skip
+_done(
+    BROKER, "/brokers/sources/release", "source.release", commands.ReleaseSource, answers.ReleasedDelegations,
+    "Let go of what a broker holds of one that is gone.",
+)  # fmt: skip
+_done(
+    SITE, "/sites/units/{unit}/fail", "unit.fail", commands.FailUnit, answers.ServiceOfUnit,
+    "Say that a unit is down: its lease gets another.",
+)  # fmt: skip
+_done(
+    SITE, "/evidence/word", "evidence.word", commands.GiveWord, answers.VouchedEvidence,
+    "Have a site say of evidence of over-delegation that its claims stand.",
+)  # fmt: skip

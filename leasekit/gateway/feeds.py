@@ -24,7 +24,7 @@ from leasekit.gateway.calendars import FEEDS, FeedRecord
 from leasekit.gateway.callers import MANAGER, VIEWER, digest_of
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.holders import holder_of
-from leasekit.gateway.incoming import SAFE
+from leasekit.gateway.incoming import SAFE, source_of, take_unknown
 from leasekit.gateway.instants import moment
 from leasekit.gateway.leases import OfProject
 from leasekit.gateway.notices import one_line
@@ -94,6 +94,7 @@ def _shown(record: FeedRecord) -> CalendarFeed:
 
 async def answer_feed(door: GatewayDoor, request: Request) -> Response:
     """The calendar at an address. Raises :class:`ProblemError` for one that there is not."""
+    take_unknown(door, source_of(request))
     digest = digest_of(request.path_params["secret"].removesuffix(".ics"))
     record = next((one for one in door.feeds.values() if one.digest == digest), None)
     if record is None or record.project not in door.actors:

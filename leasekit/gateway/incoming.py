@@ -12,6 +12,7 @@ from leasekit.gateway.callers import ANYBODY, Caller
 from leasekit.gateway.cookies import HEADER, is_foreign, says_word, session_of
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.problems import ProblemError
+from leasekit.gateway.rates import network
 
 BODY_MAX: Final = 1024 * 1024
 """The longest body of a request, in bytes."""
@@ -40,13 +41,29 @@ async def read_body(request: Request, expected: str = JSON) -> bytes:
     return bytes(data)
 
 
-async def caller_of(door: GatewayDoor, headers: Mapping[str, str], *, changes: bool = True) -> Caller:
-    """Who calls, with or without something that ``changes``. Raises :class:`ProblemError` for a token that is none, for
-    none where one is needed, for a page of another site, and for who calls too often.
+def source_of(request: Request) -> str:
+    """The address from which a request comes; empty: it comes by a Unix socket."""
+    client = request.scope["client"]
+    return str(client[0]) if client else ""
+
+
+async def caller_of(door: GatewayDoor, headers: Mapping[str, str], source: str, *, changes: bool = True) -> Caller:
+    """Who calls from an address, with or without something that ``changes``. Raises :class:`ProblemError` for a token
+    that is none, for none where one is needed, for a page of another site, and for who calls too often.
     """
-    caller = await _shown(door, headers, changes)
+    try:
+        caller = await _shown(door, headers, changes)
+    except ProblemError as problem:
+        if problem.status == HTTPStatus.UNAUTHORIZED:
+            take_unknown(door, source)
+        raise
     door.calls.take(caller.name, door.clock())
     return caller
+
+
+def take_unknown(door: GatewayDoor, source: str) -> None:
+    """Somebody calls of whom nothing is known but the address. Raises :class:`ProblemError` when that is too often."""
+    door.calls.take(f"\0{network(source)}", door.clock())  # which is nobody's name
 
 
 async def _shown(door: GatewayDoor, headers: Mapping[str, str], changes: bool) -> Caller:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from pkgutil import walk_packages
 from typing import Any
 
 import httpx
@@ -11,7 +13,10 @@ import pytest
 from gateway_world import GatewayUnderTest, until
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
+from system.system_waits import wait_until
 
+import leasekit.actors
+from leasekit.actors.kernel import _MARK
 from leasekit.gateway.app import routes
 
 Leased = Callable[..., dict[str, Any]]
@@ -47,6 +52,64 @@ def test_an_operator_sees_and_does_what_a_site_and_a_broker_can(operator: httpx.
     newest = operator.get("/audit?actor=site&newest=true&limit=3").json()
     before = operator.get(f"/audit?actor=site&newest=true&limit=3&cursor={newest['next']}").json()
     assert ([*newest["items"], *before["items"]], before["next"]) == (audit[::-1], None)
+
+
+def test_every_command_of_an_actor_has_a_route() -> None:
+    """But for what no person commands: what a gateway and a daemon tell their actors."""
+    by_hand = {
+        "lease.request": "request_lease", "lease.extend": "extend_lease", "lease.modify": "modify_lease",
+        "lease.close": "close_lease", "lease.keepalive": "keep_alive", "lease.undo_extend": "undo_extend",
+        "lease.hand": "hand_lease", "lease.dry_run": "try_request", "lease.dry_run_extend": "try_extend",
+        "lease.dry_run_modify": "try_modify", "topology.request": "request_topology", "topology.plan": "plan_topology",
+        "topology.close": "close_topology", "slots.find": "find_slots",
+    }  # fmt: skip
+    parts = [import_module(one.name) for one in walk_packages(leasekit.actors.__path__, "leasekit.actors.")]
+    methods = [
+        method for part in parts for kind in vars(part).values() for method in getattr(kind, "__dict__", {}).values()
+    ]
+    marks = {getattr(method, _MARK, ("", "", ""))[:2] for method in methods}
+    commands = {name for table, name in marks if table in ("commands", "deferred")}
+    named = {route.name for route in routes()}
+    assert len(commands) > len(by_hand)
+    lacking = {
+        name
+        for name in commands
+        if by_hand.get(name) not in named and not any(one.startswith(f"{name.replace('.', '_')}_") for one in named)
+    }
+    assert lacking == {"gateway.present", "unit.measured"}
+
+
+def test_an_operator_gives_and_takes_back(operator: httpx.Client, user: httpx.Client, leased: Leased) -> None:
+    """Delegations are given otherwise, and again after a reclaim; a unit is probed, operated, and said to be down."""
+    given = operator.post("/sites/delegations", json={"broker": "broker", "type": "vm", "units": 5})
+    assert (given.status_code, given.json()["chain"]) == (200, "site/vm@broker"), given.text
+    taken = operator.post("/sites/delegations/reclaim", json={"delegation": "site/vm@broker"}).json()
+    assert (taken["delegation"].partition("#")[0], taken["at"][-1]) == ("site/vm@broker", "Z")
+    assert operator.post("/sites/delegations", json={"broker": "broker", "type": "vm"}).status_code == 200
+    whole = {"type": "vm", "units": 6, "length": "1h"}
+    wait_until("all units", lambda: user.post("/leases/dry-run", json=whole).json()["status"] != "granted")
+    lease = until(operator, leased(units=1)["id"], "active")
+    unit = lease["members"][0]["unit"]
+    assert operator.post(f"/sites/units/{unit}/probe").json()["state"] == "up"
+    refused = operator.post(f"/sites/units/{unit}/operate", json={"operation": "restart"})
+    assert (refused.status_code, "restart" in refused.json()["detail"]) == (409, True), refused.text
+    assert user.post(f"/sites/units/{unit}/fail", json={}).status_code == 403
+    failed = operator.post(f"/sites/units/{unit}/fail", json={"reason": "its fan"}).json()
+    assert "its fan" in failed["reason"]
+    assert operator.post(f"/sites/units/{unit}/enable", json={}).status_code == 200
+    for path, body in (
+        ("/sites/delegations", {"broker": "none", "type": "vm"}), ("/brokers/delegations", {"broker": "none"}),
+        ("/brokers/delegations/reclaim", {"delegation": "none"}), ("/brokers/sources/release", {"source": "none"}),
+        ("/peers/broker/succeed?actor=site", {"succession": "none"}), ("/evidence/word", {"file": "none"}),
+    ):  # fmt: skip
+        answer = operator.post(path, json=body)
+        assert (answer.status_code in (404, 409, 422), "none" in answer.json()["detail"]) == (True, True), answer.text
+    refused = operator.post(
+        "/peers/site/command?actor=broker", json={"command": "unit.enable", "arguments": {"unit": "x"}}
+    )
+    assert refused.status_code in (403, 409), refused.text
+    peers = {"peers": [{"name": "new", "role": "guest", "key": "00"}]}
+    assert operator.post("/peers/import?actor=site", json=peers).status_code in (409, 422)
 
 
 def test_an_operator_changes_the_inventory(operator: httpx.Client) -> None:

@@ -18,10 +18,13 @@ from gateway_world import INVENTORY, GatewayUnderTest, until
 from leasekit.config.load import load
 from leasekit.core.time import HOUR, MINUTE
 from leasekit.gateway.callers import SESSIONS_MAX, Caller, Tokens
+from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.events import ENDED
+from leasekit.gateway.incoming import caller_of
 from leasekit.gateway.problems import ProblemError
 from leasekit.gateway.rates import KEPT_MAX, Rates, network
 from leasekit.gateway.users import LocalUsers, UserError, UserRecord
+from leasekit.stores.memory import MemoryStore
 
 PASSWORD = "correct horse battery"
 OTHER = "staple, and so on"
@@ -281,6 +284,17 @@ def test_an_address_behind_a_proxy(tmp_path: Path) -> None:
             other = login(client, "user-7", OTHER, "192.0.2.1, 198.51.100.1")
     assert {one.status_code for one in answers} == {401, 429}
     assert other.status_code == 401
+
+
+async def test_who_shows_nothing_good_calls_so_often_from_an_address() -> None:
+    """Whoever it says it is; who shows a token that is good is not held up by that."""
+    door = GatewayDoor("web", {}, False, MemoryStore(), Rates(9), Rates(9), Rates(3), clock=lambda: MINUTE)
+    _, good, _ = door.tokens.create("ci", Caller("ada", "token", {}, frozenset()), 0, None)
+    for number, source in enumerate(["192.0.2.1"] * 3 + ["192.0.2.2", "192.0.2.1"]):
+        with pytest.raises(ProblemError) as refused:
+            await caller_of(door, {"authorization": f"Bearer lk_{number}"} if number else {}, source)
+        assert refused.value.status == (429 if number == 4 else 401)
+    assert (await caller_of(door, {"authorization": f"Bearer {good}"}, "192.0.2.1")).name == "ada"
 
 
 def test_so_many_a_minute() -> None:

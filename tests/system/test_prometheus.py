@@ -180,9 +180,12 @@ def test_the_rules_hold(tmp_path: Path) -> None:
     """promtool finds nothing wrong with configuration and rules, and the rules' tests pass."""
     promtool("check", "config", str(RULES / "prometheus.yml"))
     promtool("test", "rules", str(RULES / "alerts_test.yml"))
+    words = (ROOT / "docs" / "observability.md").read_text()
     for name in set(re.findall(r"leasekit_\w+", (RULES / "alerts.yml").read_text())):
-        told = name.removesuffix("_bucket")
-        assert told in (ROOT / "docs" / "observability.md").read_text(), name
+        assert name.removesuffix("_bucket") in words, name
+    for file in (ROOT / "leasekit").rglob("*.py"):
+        for name in re.findall(r'(?:counter|gauge|histogram)\(\s*"(leasekit_\w+)"', file.read_text()):
+            assert name in words, name
 
 
 def test_an_address_that_is_taken_is_told(tmp_path: Path) -> None:

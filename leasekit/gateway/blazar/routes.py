@@ -17,7 +17,7 @@ from leasekit.core.errors import LeasekitError
 from leasekit.gateway.blazar import hosts, leases
 from leasekit.gateway.blazar.wire import LeaseBody, LeaseChange, bad, read
 from leasekit.gateway.door import GatewayDoor
-from leasekit.gateway.incoming import JSON, SAFE, caller_of, read_body
+from leasekit.gateway.incoming import JSON, SAFE, caller_of, read_body, source_of
 from leasekit.gateway.problems import ProblemError, of_error
 from leasekit.gateway.routing import Call
 
@@ -95,7 +95,7 @@ async def _answer(door: GatewayDoor, status: HTTPStatus, run: Answer, request: R
         headers["authorization"] = f"Bearer {headers[TOKEN]}"
     try:
         _check_version(headers.get(VERSION, ""))
-        call = Call(door, await caller_of(door, headers), headers)
+        call = Call(door, await caller_of(door, headers, source_of(request)), headers)
         found = await run(call, request)
     except ClientDisconnect:
         return Response(status_code=499)

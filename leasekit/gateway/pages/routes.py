@@ -19,7 +19,7 @@ from leasekit.core.time import SECOND
 from leasekit.gateway.accounts import SESSION, begin_session, close_session, open_session
 from leasekit.gateway.callers import NOBODY
 from leasekit.gateway.cookies import is_foreign, session_of, set_session, word_of
-from leasekit.gateway.incoming import caller_of, read_body
+from leasekit.gateway.incoming import caller_of, read_body, source_of
 from leasekit.gateway.pages.frames import SAFE, PageFrames, WebPage
 from leasekit.gateway.pages.openid import COOKIE, BegunLogin, way_to, who_came_back
 from leasekit.gateway.problems import ProblemError
@@ -87,7 +87,7 @@ class _Pages:
 
         async def show(request: Request) -> Response:
             try:
-                caller = await caller_of(self.door, request.headers, changes=False)
+                caller = await caller_of(self.door, request.headers, source_of(request), changes=False)
             except ProblemError as problem:
                 if problem.status != HTTPStatus.UNAUTHORIZED:
                     return self._login_form(request, problem.detail, problem.status)
@@ -162,7 +162,7 @@ class _Pages:
         answer = RedirectResponse(f"{self.base}/login", 303, headers=SAFE)
         if session and form.get("word") == word_of(session):
             try:
-                caller = await caller_of(self.door, request.headers, changes=False)
+                caller = await caller_of(self.door, request.headers, source_of(request), changes=False)
                 await close_session(Call(self.door, caller, request.headers))
             except LeasekitError:
                 pass  # it is over already
