@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import msgspec
 import trio
-from hypercorn.config import Config
+from hypercorn.config import Config, Sockets
 from hypercorn.middleware import ProxyFixMiddleware
 from hypercorn.trio import serve as serve_http
 from msgspec import Struct
@@ -28,6 +28,7 @@ from leasekit.gateway.app import at_known_hosts, make_app
 from leasekit.gateway.approvals import carry_on
 from leasekit.gateway.callers import OPERATOR, Caller
 from leasekit.gateway.door import GUEST, GatewayDoor
+from leasekit.gateway.events import STALLED
 from leasekit.gateway.notifier import Notifier
 from leasekit.gateway.rates import Rates
 from leasekit.gateway.routing import ROUTES, Call
@@ -50,6 +51,20 @@ SOURCE: Final = 5
 """How many times as often as by one name logins are tried from one address."""
 
 logger = logging.getLogger(__name__)
+
+
+class BoundedConfig(Config):
+    """Hypercorn's settings. Who takes nothing of what is sent for too long loses the connection: Hypercorn sends
+    without a limit, and does not end before that is taken.
+    """
+
+    def create_sockets(self) -> Sockets:
+        """Sockets whose connections the system ends by itself."""
+        made = super().create_sockets()
+        for sock in made.insecure_sockets:
+            if sock.family != socket.AF_UNIX:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * STALLED))
+        return made
 
 
 class AskedByControl(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -146,7 +161,7 @@ class GatewayServer:
         return changes
 
     async def _serve_http(self, door: GatewayDoor, stopping: trio.Event, task_status: trio.TaskStatus[str]) -> None:
-        config = Config()
+        config = BoundedConfig()
         config.bind = list(self.spec.listen)
         config.graceful_timeout, config.keep_alive_timeout = GRACE, KEEP_ALIVE
         config.keep_alive_max_requests = 2**31

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
@@ -35,6 +36,7 @@ from leasekit.gateway.events import (
     EventHub,
     WholeStream,
 )
+from leasekit.gateway.serve import BoundedConfig
 
 
 def test_who_looks_at_the_calendar_hears_that_others_changed_it(user: httpx.Client, stranger: httpx.Client) -> None:
@@ -299,3 +301,31 @@ async def test_a_connection_whose_stream_has_ended_is_closed(tmp_path: Path) -> 
                 read = b"".join([chunk async for chunk in client])
         assert read.endswith(b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
         nursery.cancel_scope.cancel()
+
+
+async def test_who_takes_nothing_does_not_keep_a_gateway_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system hangs up on them: Hypercorn waits until what it sends is taken."""
+
+    async def much() -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(100_000)
+
+    monkeypatch.setattr("leasekit.gateway.serve.STALLED", 0.3)
+    config, stopping, app = BoundedConfig(), trio.Event(), Starlette(routes=[Route("/", lambda _: WholeStream(much()))])
+    config.bind, config.graceful_timeout, config.errorlog = ["127.0.0.1:0"], 0.05, None
+    ended = trio.Event()
+
+    async def run(task_status: trio.TaskStatus[list[str]]) -> None:
+        await serve(app, config, shutdown_trigger=stopping.wait, task_status=task_status)
+        ended.set()
+
+    async with trio.open_nursery() as nursery:
+        bound = await nursery.start(run)
+        with socket.create_connection(("127.0.0.1", int(bound[0].rpartition(":")[2]))) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+            await trio.lowlevel.wait_readable(client)
+            stopping.set()
+            with trio.move_on_after(20):
+                await ended.wait()
+            is_over = ended.is_set()
+    assert is_over
