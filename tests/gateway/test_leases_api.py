@@ -180,8 +180,8 @@ def test_a_key_makes_a_change_once(user: httpx.Client, leased: Leased) -> None:
 
 
 def test_an_answer_that_is_known_is_not_sent_again(user: httpx.Client, leased: Leased) -> None:
-    """A tag names what was answered."""
-    lease = until(user, leased()["id"], "active")
+    """A tag names what was answered: of a lease to come, whose units do not join meanwhile."""
+    lease = until(user, leased(start="2031-01-01T08:00:00Z")["id"], "ticketed")
     first = user.get(f"/leases/{lease['id']}")
     again = user.get(f"/leases/{lease['id']}", headers={"if-none-match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
