@@ -137,6 +137,8 @@ class Kernel:
 
     keeps_records: bool = True
     """Whether records become rows. An experiment that makes no actor anew, and reads no row, saves making them."""
+    keeps_counters: bool = True
+    """Whether the clock and the counters become rows as well, which only an actor that is made anew reads."""
     keeps_log: bool = True
     """Whether the transition log is written, beyond complaints. An experiment saves what nobody observes."""
 
@@ -365,7 +367,7 @@ class Kernel:
             self._settle()
         if not (self.changes or self.messages or self.replies or self.actions or self.peer_changes):
             return None
-        if self.changes and self.keeps_records:
+        if self.changes and self.keeps_counters:
             self._save_counters()
         ready = Ready(self.changes, self.messages, self.replies, self.actions, self.peer_changes)
         self.changes, self.messages, self.replies, self.actions, self.peer_changes = [], [], [], [], []

@@ -75,7 +75,7 @@ class Emulated:
             "start": emulation.start,
         }
         if emulation.is_still:
-            return World(**settings)
+            return World(**settings, copies=self.deployment.signatures or settings["every_tick"])
         world = FailingWorld(**settings)
         self.mishaps = Mishaps(self.deployment, world, self.recorder, self._remake)
         if not emulation.is_lossless or emulation.networks:
@@ -110,7 +110,7 @@ def _lightened(built: BuiltActor) -> Store:
     does neither, and its store keeps nothing. What a broker's rows would say nobody observes: none are made.
     """
     kernel = built.actor.kernel
-    kernel.resends, kernel.keeps_records = False, built.spec.role != "broker"
+    kernel.resends, kernel.keeps_counters, kernel.keeps_records = False, False, built.spec.role != "broker"
     return Forgetful()
 
 
@@ -161,6 +161,6 @@ def action_model(built: BuiltActor) -> Callable[[Action], Outcome]:
         if of_type is None:
             return Outcome(0, True, {}, "")
         ok, properties, reason = of_type.outcome(op, unit, number)
-        return Outcome(of_type.latency(op, unit, number), ok, dict(properties), reason)
+        return Outcome(of_type.latency(op, unit, number), ok, properties, reason)
 
     return model

@@ -33,10 +33,10 @@ messages, actions, transitions and flips from the beginning.
   how often by a timer of its own (:attr:`.world.World.timers`); ``flips``: :attr:`.recorder.Recorder.flips`.
 - ``measured``: ``wall_s`` and ``cpu_s`` are the real time and the processor time of the run. ``alpha_ms`` is the
   processor time by the ticks in its horizon, whether they were executed or skipped (``ticks_executed`` says which). It
-  holds all actors, their mappers, stores in memory, messages through the wire encoding, signatures if they are on,
-  recording and writing the log; not reading traces, building and drawing. ``minimum_term_s``: what one term costs in
-  processor time, where the guests have one term: Shirako's minimum term. ``rss_peak_mb`` is the most that the process
-  has held so far, earlier runs included.
+  holds all actors, their mappers, stores in memory, messages (through the wire encoding where every tick is executed,
+  signatures are on, or something fails on purpose), signatures if they are on, recording and writing the log; not
+  reading traces, building and drawing. ``minimum_term_s``: what one term costs in processor time, where the guests have
+  one term: Shirako's minimum term. ``rss_peak_mb`` is the most that the process has held so far, earlier runs included.
 """
 
 from __future__ import annotations

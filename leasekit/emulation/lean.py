@@ -51,7 +51,8 @@ class LeanWorld(World):
         """Put an actor into the world. Nothing keeps its records and its log; ``records`` are made, and the ``log`` is,
         for who observes.
         """
-        actor.kernel.keeps_records, actor.kernel.keeps_log, actor.kernel.resends = records, log, False
+        kernel = actor.kernel
+        kernel.keeps_records, kernel.keeps_counters, kernel.keeps_log, kernel.resends = records, False, log, False
         self.add(actor, Forgetful(), model)
 
     def _run_events(self, until: Instant) -> None:

@@ -219,14 +219,14 @@ class Recorder:
         host = SiteUnit.from_row(row).host if row is not None and "." in unit else ""  # machines are named HOST.NUMBER
         busy = row is not None and row[3] not in (au.FREE, au.OUT)
         after = (row[2], host or unit, row[1]) if row is not None and busy else None
-        if after is not None and after != before:
-            self._held[site, unit] = after
-            self._use(now, site, after, 1)
-        elif after is None and before is not None:
-            del self._held[site, unit]
-        if before is not None and before != after:
-            self._use(now, site, before, -1)
         if before != after:
+            if after is None:
+                del self._held[site, unit]
+            else:
+                self._held[site, unit] = after
+                self._use(now, site, unit, after, 1)
+            if before is not None:
+                self._use(now, site, unit, before, -1)
             self.calendar.used(now, site, unit, after)
         if host:
             return
@@ -244,7 +244,7 @@ class Recorder:
             series.add(now, -1)
             self.calendar.out(now, site, unit, None)
             return
-        reason = SiteUnit.from_row(row).reason
+        reason = read(row[5])
         in_window = reason is not None and reason.code in (Code.MAINTENANCE, Code.DRAINED)
         series = self._out[site, unit] = outages.in_window if in_window else outages.broken
         series.add(now, 1)
@@ -254,13 +254,17 @@ class Recorder:
         if not in_window and self.on_failure is not None:
             self.on_failure(now, site, unit)
 
-    def _use(self, now: Instant, site: str, held: tuple[str, str, str], change: int) -> None:
-        """One thing more, or less, is at a place, which is in use as long as anything is."""
+    def _use(self, now: Instant, site: str, unit: str, held: tuple[str, str, str], change: int) -> None:
+        """One thing more, or less, is at a place, which is in use as long as anything is: a unit that is a place by
+        itself has one at a time.
+        """
         type_, place, _ = held
-        before = self._users[site, place]
-        self._users[site, place] += change
-        if (before > 0) != (before + change > 0):
-            self.in_use_by_type[site].setdefault(type_, Series()).add(now, change)
+        if place != unit:
+            before = self._users[site, place]
+            self._users[site, place] += change
+            if (before > 0) == (before + change > 0):
+                return
+        self.in_use_by_type[site].setdefault(type_, Series()).add(now, change)
 
     def _topology(self, guest: str, topology: str, state: str) -> None:
         before, counts = self._planned.get((guest, topology)), self.topologies[guest]

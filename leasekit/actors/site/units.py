@@ -528,7 +528,7 @@ class Units:
         if event:
             unit.state = unit.machine.next((before, NONE), event)[0]
             if self._kernel.keeps_log:
-                reason = Reason(Code.UNIT, unit.id).because(why)
+                reason = Reason(Code.UNIT, unit.id) if why is None else Reason(Code.UNIT, unit.id).because(why)
                 self._kernel.note(unit.lease or unit.id, f"unit {event}", before, unit.state, reason)
             if event == "setup" or (event == "teardown" and before == au.OUT):
                 self.holding[unit.lease] += 1

@@ -34,8 +34,11 @@ class _Spells:
 
     def add(self, class_: int, of: int, which: int, start: Instant, end: Instant) -> None:
         """One that is over."""
-        for column, value in zip(self._columns(), (class_, of, which, start, end), strict=True):
-            column.append(value)
+        self.classes.append(class_)
+        self.of.append(of)
+        self.which.append(which)
+        self.starts.append(start)
+        self.ends.append(end)
 
     def _columns(self) -> tuple[array[int], ...]:
         return self.classes, self.of, self.which, self.starts, self.ends
