@@ -111,7 +111,9 @@ class _Following:
         return decided
 
 
-class _MapperChild:
+class MapperChild:
+    """Does a job, and says on ``out`` what it finds. It has the process in which it runs for itself: a mapper may end it."""
+
     def __init__(self, job: ChildJob, out: TextIO) -> None:
         self._job, self._subject = job, job.subject
         self._out = out
@@ -119,6 +121,7 @@ class _MapperChild:
         self._turns = 0
 
     def run(self) -> None:
+        """Play what the job says. Raises ``LeasekitError`` if the mapper can't be made."""
         job, subject = self._job, self._subject
         if job.replay is not None:
             self._replay(job.replay)
@@ -237,7 +240,7 @@ def main() -> int:
     replay = None if data["replay"] is None else played_from_json(data["replay"])
     job = ChildJob(subject=Subject(**data["subject"]), digests_only=data["digests_only"], replay=replay)
     try:
-        _MapperChild(job, out).run()
+        MapperChild(job, out).run()
     except LeasekitError as error:
         print(json.dumps({"error": str(error)}), file=out, flush=True)
     except Exception:  # noqa: BLE001 - what a mapper does is caught where it is called: this is a bug of the kit
