@@ -90,7 +90,7 @@ def measured(bookings: int) -> list[Result]:
 
 @contextmanager
 def _chromium(playwright: Playwright) -> Iterator[Browser]:
-    browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+    browser = playwright.chromium.launch(executable_path="/usr/bin/chromium-headless-shell", args=["--no-sandbox"])
     try:
         yield browser
     finally:
