@@ -131,6 +131,8 @@ def test_an_image_that_is_not_there_harms_nobody_but_its_lease(tmp_path: Path, d
         good = world.request("good", 6, {"image": "debian"})
         world.wait(good, "active")
         assert world.units() == [("active", 0)] * 6
+        world.close(good)
+        wait_until("not all down", lambda: world.units() != [("free", 0)] * 6)
 
 
 def test_a_directory_that_is_down_stops_setups_until_it_is_up(tmp_path: Path) -> None:
