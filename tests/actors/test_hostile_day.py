@@ -132,7 +132,7 @@ def size_of(actor: object) -> int:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_day_of_hostile_messages(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whenever hostile peers have been quiet for some hours, an actor has no more rows than the first time, and takes
     no more memory; an honest guest has its leases all day.

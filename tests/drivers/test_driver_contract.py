@@ -87,8 +87,9 @@ async def test_setup_cancelled_at_each_step_leaves_nothing(harness, make_unit):
     assert lines
 
 
-async def test_twenty_units_at_once(harness, make_unit):
-    """Twenty units are set up and torn down at the same time, each with a name of its own."""
+@pytest.mark.parametrize("units", [6, pytest.param(20, marks=pytest.mark.soak)])
+async def test_many_units_at_once(harness, make_unit, units):
+    """Units are set up and torn down at the same time, each with a name of its own."""
     found = {}
 
     async def one(unit: str) -> None:
@@ -98,10 +99,10 @@ async def test_twenty_units_at_once(harness, make_unit):
 
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
-            for number in range(20):
+            for number in range(units):
                 nursery.start_soon(one, f"unit-{number}")
-    assert len(found) == 20
-    assert len({tuple(sorted(properties.items())) for properties in found.values()}) == 20
+    assert len(found) == units
+    assert len({tuple(sorted(properties.items())) for properties in found.values()}) == units
     assert harness.leftovers() == []
 
 

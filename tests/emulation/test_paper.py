@@ -274,19 +274,27 @@ def test_priority_decides_who_is_served(compete: Callable[[str], Experiment], te
     assert stated["batch"]["unserved_wanted"] > swapped["batch"]["unserved_wanted"]
 
 
+SCALES = [
+    *((f"N = {nodes}", nodes, 1, nodes in (240, 360)) for nodes in (120, 240, 360, 480)),
+    *((f"l = {leases}, t = 3600s", 240, leases, leases == 240) for leases in (24, 240)),
+]
+"""What a run of scaling.toml is called, its nodes, its leases, and whether it is left to `make soak`: runs between two
+others, and the longest.
+"""
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["every tick", "idle ticks skipped"])
 @pytest.mark.parametrize(
-    ("name", "nodes", "leases", "every"),
-    [(f"{ticks}, N = {nodes}", nodes, 1, ticks == "every tick")
-     for ticks in ("every tick", "idle ticks skipped") for nodes in (120, 240, 360, 480)]
-    + [(f"{ticks}, l = {leases}, t = 3600s", 240, leases, ticks == "every tick")
-       for ticks in ("every tick", "idle ticks skipped") for leases in (24, 240)],
-)  # fmt: skip
-def test_scaling(tmp_path: Path, name: str, nodes: int, leases: int, every: bool) -> None:
+    ("scale", "nodes", "leases"),
+    [pytest.param(*scale, marks=pytest.mark.soak if later else ()) for *scale, later in SCALES],
+)
+def test_scaling(tmp_path: Path, scale: str, nodes: int, leases: int, every: bool) -> None:
     """Section 5.3: in each of ten terms every node is given anew, in as many leases as were asked for, and none is
     extended; all nodes are out all the time; alpha, the minimum term and flips a second are there.
     """
     deployment = load(DEPLOY / "scaling.toml")
     assert deployment.emulation is not None
+    name = f"{'every tick' if every else 'idle ticks skipped'}, {scale}"
     (spec,) = (spec for spec in deployment.emulation.runs if spec.name == name)
     run = run_one(deployment, spec, tmp_path).summary
     with (tmp_path / "transitions.csv").open(encoding="utf-8", newline="") as text:
@@ -323,6 +331,12 @@ MACHINES = {
 }
 """Mean and standard deviation of setup, and teardown, as fidelity.toml has them, in ms."""
 LENGTHS = ["10m", "15m", "30m", "1h", "2h", "4h", "8h", "1d"]
+EDGE = ("physical", "10m")
+"""The run whose overhead can take the whole of a term."""
+SHORT = LENGTHS[:3]
+"""Terms of which two days have most leases: but for the edge, they are run by `make soak`."""
+RUNS = [(machine, length) for machine in MACHINES for length in LENGTHS]
+OF_LENGTHS = pytest.mark.parametrize("lengths", [LENGTHS[3:], pytest.param(LENGTHS, marks=pytest.mark.soak)], ids=len)
 
 
 def slowest(count: int) -> tuple[float, float]:
@@ -336,15 +350,26 @@ def slowest(count: int) -> tuple[float, float]:
 
 
 @pytest.fixture(scope="module")
-def fidelity() -> Mapping[str, float]:
-    """The fidelity of each run of fidelity.toml."""
-    summary = run_file(DEPLOY / "fidelity.toml")
-    return {run["run"]: run["guests"]["guest"]["fidelity"] for run in summary["runs"]}
+def fidelity() -> Callable[[str, str], float]:
+    """The fidelity of a run of fidelity.toml."""
+    deployment = load(DEPLOY / "fidelity.toml")
+    assert deployment.emulation is not None
+    specs = {spec.name: spec for spec in deployment.emulation.runs}
+    assert set(specs) == {f"{machine}, {length}" for machine, length in RUNS}
+
+    @cache
+    def run(machine: str, length: str) -> float:
+        summary = run_one(deployment, specs[f"{machine}, {length}"], None).summary
+        return float(summary["guests"]["guest"]["fidelity"])
+
+    return run
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("machine", MACHINES)
-def test_fidelity_is_what_latencies_leave(fidelity: Mapping[str, float], machine: str, length: str) -> None:
+@pytest.mark.parametrize(
+    ("machine", "length"),
+    [pytest.param(*run, marks=pytest.mark.soak if run[1] in SHORT and run != EDGE else ()) for run in RUNS],
+)
+def test_fidelity_is_what_latencies_leave(fidelity: Callable[[str, str], float], machine: str, length: str) -> None:
     """A term loses what its predecessor's teardown takes of it, the setup of its slowest unit, a join, and the time
     that the guest leaves before the end.
 
@@ -363,20 +388,22 @@ def test_fidelity_is_what_latencies_leave(fidelity: Mapping[str, float], machine
     of_one = math.hypot(spread * deviation, JOIN_DEVIATION / math.sqrt(UNITS))
     tolerance = (5 * of_one / math.sqrt(leases) + SECOND + 200) / term
     expected = max(0.0, 1 - round(overhead) / term)
-    assert fidelity[f"{machine}, {length}"] == pytest.approx(expected, abs=tolerance, rel=0)
+    assert fidelity(machine, length) == pytest.approx(expected, abs=tolerance, rel=0)
 
 
-def test_fidelity_rises_with_the_term(fidelity: Mapping[str, float]) -> None:
+@OF_LENGTHS
+def test_fidelity_rises_with_the_term(fidelity: Callable[[str, str], float], lengths: list[str]) -> None:
     """Figure 5: longer terms pay for setup, and slower machines need longer ones."""
     for machine in MACHINES:
-        for shorter, longer in pairwise(LENGTHS):
-            assert fidelity[f"{machine}, {shorter}"] < fidelity[f"{machine}, {longer}"]
-    for length in LENGTHS:
-        assert fidelity[f"physical, {length}"] < fidelity[f"VM, {length}"] < fidelity[f"cloned VM, {length}"]
+        for shorter, longer in pairwise(lengths):
+            assert fidelity(machine, shorter) < fidelity(machine, longer)
+    for length in lengths:
+        assert fidelity("physical", length) < fidelity("VM", length) < fidelity("cloned VM", length)
 
 
-def test_page_of_fidelity(fidelity: Mapping[str, float]) -> None:
+@OF_LENGTHS
+def test_page_of_fidelity(fidelity: Callable[[str, str], float], lengths: list[str]) -> None:
     """docs/experiments.md has the figures of these runs."""
-    for length in LENGTHS:
-        shares = " | ".join(f"{fidelity[f'{machine}, {length}']:.1%}" for machine in MACHINES)
+    for length in lengths:
+        shares = " | ".join(f"{fidelity(machine, length):.1%}" for machine in MACHINES)
         assert f"| {length} | {shares} |" in PAGE

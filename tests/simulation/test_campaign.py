@@ -16,7 +16,7 @@ from leasekit_simulation.faults.run import Failure, Result, explain
 from leasekit_simulation.faults.scenario import draw
 
 FIRST = int(os.environ.get("LEASEKIT_FIRST_SEED", "710000"))
-SEEDS = int(os.environ.get("LEASEKIT_SEEDS", "12"))
+SEEDS = int(os.environ.get("LEASEKIT_SEEDS", "8"))
 SHARES = 4
 """So many tests they are spread over."""
 

@@ -33,7 +33,10 @@ from leasekit_simulation.explore.pieces import read_parcel
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "states.md"
 TWICE = "plain"
 """The flow that is gone through with two faults here; ``python -m leasekit_simulation.explore`` does it with all."""
-LONG = ("undo", "further", "extend_and_modify", "redeem_predecessor", "join_predecessor", "grow", "modify")
+LONG = (
+    "extend", "shrink", "undo", "further", "extend_and_modify", "redeem_predecessor", "join_predecessor", "grow",
+    "modify",
+)  # fmt: skip
 """Flows with many states: `make test` goes through them without a fault, `make soak` with one."""
 ONCE = [(name, 0 if name in LONG else 1) for name in FLOWS if name != TWICE]
 

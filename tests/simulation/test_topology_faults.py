@@ -30,10 +30,11 @@ def worlds(count: int, seed: int = 0) -> Iterator[Scenario]:
             yield scenario
 
 
-def test_topologies_are_met() -> None:
+@pytest.mark.parametrize("count", [3, pytest.param(6, marks=pytest.mark.soak)])
+def test_topologies_are_met(count: int) -> None:
     """Plans are held, committed and given up, also over several brokers, and nothing is wrong."""
     met: set[str] = set()
-    for scenario in worlds(6):
+    for scenario in worlds(count):
         result = simulate(scenario)
         assert result.failure is None, result.failure
         met |= set(result.met)

@@ -93,7 +93,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield world
 
 
-@pytest.mark.parametrize("hours", [2, -2])
+@pytest.mark.parametrize("hours", [2, pytest.param(-2, marks=pytest.mark.soak)])
 def test_a_clock_that_is_off_for_a_while(machine: Machine, hours: int) -> None:
     """Nothing ends by it, every command says so, leases can be had, a restart changes nothing."""
     machine.set(hours)

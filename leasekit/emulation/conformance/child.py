@@ -112,7 +112,7 @@ class _Following:
 
 
 class MapperChild:
-    """Does a job, and says on ``out`` what it finds. It has the process in which it runs for itself: a mapper may end it."""
+    """Does a job, and says on ``out`` what it finds. The mapper of the job may end the process."""
 
     def __init__(self, job: ChildJob, out: TextIO) -> None:
         self._job, self._subject = job, job.subject

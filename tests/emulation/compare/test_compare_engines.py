@@ -81,6 +81,7 @@ def scheduler() -> Iterator[str]:
         yield cluster.scheduler_address
 
 
+@pytest.mark.soak
 def test_a_dask_cluster_comes_to_the_same(scheduler: str) -> None:
     """A sweep over two workers comes to what it comes to here, and what one mapper does wrong is its own."""
     targets = _targets("fcfs", "fcfs:backfill=false", "backfill", "fcfs:balance=best_fit")
