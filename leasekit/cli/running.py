@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from leasekit.actors.settings import GuestSettings
+from leasekit.cli import launcher
 from leasekit.cli.options import DAEMON, Count, argument, command, option
 from leasekit.cli.output import note
 from leasekit.cli.places import GUEST, DeployPlace
@@ -57,8 +60,10 @@ def run(
     The command finds the lease's id in LEASEKIT_LEASE, the names of its units in LEASEKIT_UNITS, with commas between
     them, their hosts in LEASEKIT_HOSTS, and in LEASEKIT_UNITS_FILE a JSON file with all that is known of each. The
     lease ends when the command ends or is killed; and, where a gateway runs beside the guest, when its machine dies.
+    When `leasekit run` itself is killed the command gets SIGTERM; what that has started is the command's to end.
 
-    Exits as the command does; with 1 if there is no lease.
+    Exits as the command does: with 128 and the number of the signal that ended it, 127 if there is no such command, 126
+    if it can't be run; with 1 if there is no lease.
 
     Example:
       leasekit run vm 4 --for 30m -- make test
@@ -72,8 +77,12 @@ def run(
         arguments = wanted.arguments(None, GuestSettings().request_timeout)
     except WantedError as error:
         raise click.UsageError(f"--{error.field}: {dated(error.text)}") from None
+    if shutil.which(words[0]) is None:  # nothing is leased for it
+        is_there = os.sep in words[0] and Path(words[0]).exists()
+        note(f"leasekit: {words[0]}: " + ("is no program that can be run" if is_there else "no such command"))
+        return launcher.NOT_RUN if is_there else launcher.NOT_FOUND
     socket = place.socket(GUEST)
-    with followed(socket, wait=True) as (client, following):
+    with _signals(_end), followed(socket, wait=True) as (client, following):
         assert following is not None, "it was to wait"
         lease = client.request("command", "lease.request", arguments)["id"]
         try:
@@ -112,19 +121,32 @@ def _run(words: Sequence[str], lease: Mapping[str, Any]) -> int:
             "LEASEKIT_HOSTS": ",".join(unit.get("host", "") for unit in units),
             "LEASEKIT_UNITS_FILE": str(file),
         }
-        try:
-            process = subprocess.Popen(words, env=environment)
-        except OSError as error:
-            raise LeasekitError(f"{words[0]}: can't be run: {error.strerror}") from None
-        with _forwarding(process):
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", launcher.__file__, str(os.getpid()), *words], env=environment
+        )
+        with _signals(lambda number, _: None if _is_typed(number) else process.send_signal(number)):
             status = process.wait()
     return EXIT_SIGNAL - status if status < 0 else status
 
 
+def _is_typed(number: int) -> bool:
+    """Whether Ctrl-C was typed at a terminal, which then tells the command as well."""
+    try:
+        with Path("/dev/tty").open("rb", buffering=0) as terminal:
+            return number == signal.SIGINT and os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:  # there is none
+        return False
+
+
+def _end(number: int, _: object) -> None:
+    raise SystemExit(EXIT_SIGNAL + number)  # once the lease is closed
+
+
 @contextmanager
-def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Signals to this process go to the command, whose end is waited for."""
-    before = {number: signal.signal(number, lambda number, _: process.send_signal(number)) for number in FORWARDED}
+def _signals(handle: Callable[[int, object], None]) -> Iterator[None]:
+    """What becomes of signals that are to end this process, but for those that it was started to ignore."""
+    heard = [number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in heard}
     try:
         yield
     finally:
@@ -134,15 +156,19 @@ def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 @contextmanager
 def _kept_alive(socket: ControlAddress, lease: str, silence: Duration) -> Iterator[None]:
-    """Say, over and over, that this process is there; what can't be said is said again."""
-    from leasekit.runtime.client import ControlClient
+    """Say, over and over, that this process is there; what can't be said is said again, until that is refused."""
+    from leasekit.runtime.client import ControlClient, ControlError, RequestError
 
     ended = threading.Event()
 
     def say() -> None:
         while not ended.wait(silence / WORDS / SECOND):
-            with suppress(LeasekitError), ControlClient(socket) as client:
-                client.command("lease.keepalive", lease=lease)
+            try:
+                with suppress(ControlError), ControlClient(socket) as client:
+                    client.command("lease.keepalive", lease=lease)
+            except RequestError as error:
+                note(f"{error}: its command goes on without it")
+                return
 
     thread = threading.Thread(target=say, daemon=True)
     thread.start()
