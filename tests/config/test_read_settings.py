@@ -40,9 +40,8 @@ USED_AT_ONCE: Final = {
 READ_BY_NAME: Final = {
     "ScriptSettings": {"setup", "teardown", "modify", "join", "leave", "probe"},
     "Script": {"off", "soft_off"},
-    "XenImage": {"command_line", "marker", "user"},
 }
-"""What ``getattr`` reads, by the name of the action that is carried out, or of the image's key that guests have."""
+"""What ``getattr`` reads, by the name of the action that is carried out."""
 OF_OTHERS: Final = (
     "cryptography", "gymnasium", "h11", "httpx", "hypothesis", "jinja2", "joserfc", "ldap3", "matplotlib", "numpy",
     "pytest", "rich",

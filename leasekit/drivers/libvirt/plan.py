@@ -95,7 +95,7 @@ def plan_of(
         type=unit.type,
         number=unit.number,
         image_name=image_name,
-        image=settings.guest(image_name),
+        image=settings.images[image_name],
         size=size,
         most=most(size),
         hostname=host_name(name, settings.domain),

@@ -245,7 +245,7 @@ class MachineSettings:
     """
 
     hosts: Mapping[str, Any]
-    images: Mapping[str, Any]
+    images: Mapping[str, Image]
     image: str = ""
     network: NetworkSettings | None = None
     size: Size = Size()
@@ -275,11 +275,6 @@ class MachineSettings:
     def default_image(self) -> str:
         """The image of a unit whose lease names none."""
         return self.image or next(iter(self.images))
-
-    def guest(self, image: str) -> Image:
-        """What a guest of an image is told."""
-        found: Image = self.images[image]
-        return found
 
 
 @attrs.frozen(kw_only=True)

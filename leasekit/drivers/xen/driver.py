@@ -266,7 +266,7 @@ class XenDriver(DomainDriver[XenPlace]):
     def _as_made(self, plan: UnitPlan, record: XenRecord) -> UnitPlan:
         """The plan with the image that the unit was made from, whatever its lease says by now."""
         image = self._settings.images.get(record.image)
-        return plan if image is None else attrs.evolve(plan, image_name=record.image, image=image.guest())
+        return plan if image is None else attrs.evolve(plan, image_name=record.image, image=image)
 
     # Making and removing
 

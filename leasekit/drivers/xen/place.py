@@ -85,6 +85,15 @@ class XenPlace:
         """What a unit's domain and folder are called."""
         return f"{self._settings.prefix}{unit}"
 
+    async def _on(self, what: str, script: str, unit: str, *words: str, given: bytes = b"", long: bool = False) -> str:
+        """What a script says that is run for a unit: its first words are the host's folder and the unit's name, which
+        ``what`` has in the place of ``{}``. Raises ``DriverError``.
+        """
+        name = self.name_of(unit)
+        return await self.control.call(
+            what.format(name), script, self.host.folder, name, *words, given=given, long=long
+        )
+
     # What there is
 
     async def find(self, unit: str) -> ListedState:
@@ -92,9 +101,7 @@ class XenPlace:
         :class:`~leasekit.drivers.xen.listing.DamagedRecordError` for a record that can't be read.
         """
         name = self.name_of(unit)
-        said = await self.control.call(
-            f"can't look for domain {name}", scripts.READ, self.host.folder, name, self.host.xl
-        )
+        said = await self._on("can't look for domain {}", scripts.READ, unit, self.host.xl)
         record, _, rest = said.partition("\n")
         saved, _, table = rest.partition("\n")
         where = f"host {self.name}: {self.host.folder}/units/{name}"
@@ -138,48 +145,37 @@ class XenPlace:
 
     async def make(self, plan: UnitPlan, record: XenRecord, key: HostKey | None) -> None:
         """The folder of a unit with all its files. Raises ``DriverError``."""
-        name = self.name_of(plan.unit)
         if plan.size.cap or plan.size.shares:
             await self._scheduling(plan.size)
-        await self.control.call(f"can't make the folder of {name}", scripts.MAKE, self.host.folder, name)
+        await self._on("can't make the folder of {}", scripts.MAKE, plan.unit)
         await self.write_record(record)
         await self._write(plan.unit, CONFIG, self._config(plan, await self._files(plan, key)))
 
     async def start(self, unit: str) -> None:
         """Starts a unit's domain. Raises ``DriverError``."""
-        name = self.name_of(unit)
         # `xl` starts nothing while it restores another domain's memory, and waits.
-        words = (self.host.folder, name, self.host.xl)
-        await self.control.call(f"can't start domain {name}", scripts.CREATE, *words, long=True)
+        await self._on("can't start domain {}", scripts.CREATE, unit, self.host.xl, long=True)
 
     async def save(self, unit: str) -> None:
         """Puts a domain's memory on disk and ends it. Raises ``DriverError``."""
-        name = self.name_of(unit)
-        words = (self.host.folder, name, name, self.host.xl)
-        await self.control.call(f"can't save domain {name}", scripts.SAVE, *words, long=True)
+        await self._on("can't save domain {}", scripts.SAVE, unit, self.name_of(unit), self.host.xl, long=True)
 
     async def restore(self, unit: str) -> None:
         """Has a domain go on from where it was saved. Raises ``DriverError``."""
-        name = self.name_of(unit)
-        words = (self.host.folder, name, self.host.xl)
-        await self.control.call(f"can't restore domain {name}", scripts.RESTORE, *words, long=True)
+        await self._on("can't restore domain {}", scripts.RESTORE, unit, self.host.xl, long=True)
 
     async def migrate(self, unit: str, host: str, login: str) -> None:
         """Has a running domain go on at another host, which ``login`` leads to from here. Raises ``DriverError``."""
-        name = self.name_of(unit)
-        what = f"can't move domain {name} to host {host}"
-        words = (self.host.folder, name, name, self.host.xl, login)
-        await self.control.call(what, scripts.MIGRATE, *words, long=True)
+        words = (self.name_of(unit), self.host.xl, login)
+        await self._on(f"can't move domain {{}} to host {host}", scripts.MIGRATE, unit, *words, long=True)
 
     async def stop(self, unit: str) -> None:
         """Ends a domain at once, if it is there, and keeps nothing that could start it. Raises ``DriverError``."""
-        name = self.name_of(unit)
-        await self.control.call(f"can't end domain {name}", scripts.REMOVE, self.host.folder, name, self.host.xl, name)
+        await self._on("can't end domain {}", scripts.REMOVE, unit, self.host.xl, self.name_of(unit))
 
     async def forget(self, unit: str) -> None:
         """Throws away what was saved of a unit: its next start is a fresh one. Raises ``DriverError``."""
-        name = self.name_of(unit)
-        await self.control.call(f"can't forget what was saved of {name}", scripts.FORGET, self.host.folder, name)
+        await self._on("can't forget what was saved of {}", scripts.FORGET, unit)
 
     async def forget_logs(self, unit: str) -> None:
         """Removes what was logged here of a unit, which this host has no more. Raises ``DriverError``."""
@@ -189,10 +185,8 @@ class XenPlace:
     async def remove(self, unit: str) -> None:
         """Ends a domain and removes all files of the unit's, overwritten first. Raises ``DriverError``."""
         await self.stop(unit)
-        name = self.name_of(unit)
-        wipe = "yes" if self._settings.wipe else "no"
-        words = (self.host.folder, name, wipe, self.host.console, name)
-        await self.control.call(f"can't remove the files of {name}", scripts.WIPE, *words, long=True)
+        words = ("yes" if self._settings.wipe else "no", self.host.console, self.name_of(unit))
+        await self._on("can't remove the files of {}", scripts.WIPE, unit, *words, long=True)
 
     async def write_config(self, plan: UnitPlan) -> None:
         """Writes what the unit's next start begins from: its files are those that are there. Raises ``DriverError``."""
@@ -236,9 +230,7 @@ class XenPlace:
         return f"{self.host.folder}/units/{self.name_of(unit)}/{file}"
 
     async def _write(self, unit: str, file: str, content: bytes) -> None:
-        name = self.name_of(unit)
-        words = (self.host.folder, name, file, str(len(content)))
-        await self.control.call(f"can't write {file} of {name}", scripts.WRITE, *words, given=content)
+        await self._on(f"can't write {file} of {{}}", scripts.WRITE, unit, file, str(len(content)), given=content)
 
     def _config(self, plan: UnitPlan, files: Files) -> bytes:
         network = self._settings.network
@@ -263,15 +255,14 @@ class XenPlace:
         image, network = self._settings.images[plan.image_name], self._settings.network
         for artifact in image.artifacts().values():
             await self._images.bring(plan.image_name, artifact)
-        name = self.name_of(plan.unit)
         if image.disk is not None:
             script = scripts.OVERLAY_DISK if image.clone == "overlay" else scripts.COPY_DISK
-            words = (self.host.folder, name, image.disk.sha256, image.format, str(image.disk_mb * MEBI))
-            await self.control.call(f"can't make the disk of {name}", script, *words, long=True)
+            words = (image.disk.sha256, image.format, str(image.disk_mb * MEBI))
+            await self._on("can't make the disk of {}", script, plan.unit, *words, long=True)
         if image.seed == "initramfs" and image.initrd is not None and key is not None:
-            seed, base = initramfs_seed(plan, key, network), image.initrd.sha256
-            given = (self.host.folder, name, "initrd", str(len(seed)), base)
-            await self.control.call(f"can't write the initrd of {name}", scripts.WRITE_INITRD, *given, given=seed)
+            seed = initramfs_seed(plan, key, network)
+            given = ("initrd", str(len(seed)), image.initrd.sha256)
+            await self._on("can't write the initrd of {}", scripts.WRITE_INITRD, plan.unit, *given, given=seed)
         if image.seed == "nocloud" and key is not None:
             await self._write(plan.unit, "seed", await make_iso(nocloud_files(plan, key, network)))
         return self._paths(plan)

@@ -10,11 +10,10 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from leasekit.core.settings import DurationSetting
+from leasekit.core.settings import DurationSetting, resolved
 from leasekit.core.time import MINUTE, SECOND
-from leasekit.drivers.libvirt.settings import Image, ImageArtifact, MachineSettings, SeedKind
+from leasekit.drivers.libvirt.settings import Image, ImageArtifact, MachineSettings
 
-Readiness: TypeAlias = Literal["console", "ssh", "running"]
 DomainType: TypeAlias = Literal["pv", "pvh", "hvm"]
 
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?")
@@ -66,7 +65,7 @@ class XenHost:
 
 
 @attrs.frozen(kw_only=True)
-class XenImage:
+class XenImage(Image):
     """What a guest boots: a root ``disk``, or a ``kernel`` with or without disk; without a kernel a guest of ``type``
     ``pv`` or ``pvh`` is started by pygrub.
 
@@ -75,33 +74,21 @@ class XenImage:
     """
 
     type: DomainType = "pv"
-    disk: ImageArtifact | None = None
     format: Literal["qcow2", "raw"] = "raw"
     clone: Literal["copy", "overlay"] = "copy"
-    disk_mb: int = attrs.field(default=0, validator=attrs.validators.ge(0))
-    kernel: ImageArtifact | None = None
-    initrd: ImageArtifact | None = None
-    command_line: str = ""
-    seed: SeedKind = "nocloud"
-    ready: Readiness = "ssh"
-    marker: str = "leasekit ready"
-    user: str = "root"
+    ready: Literal["console", "ssh", "running"] = "ssh"
+    agent: bool = resolved(False)
 
     def __attrs_post_init__(self) -> None:
         for name, artifact in self.artifacts().items():
             if artifact.volume:
                 raise ValueError(f"{name}: found volume {artifact.volume[:60]!r}, expected a file or a url")
-        self.guest()
+        super().__attrs_post_init__()
 
     def artifacts(self) -> dict[str, ImageArtifact]:
         """The files of which the image is made, by their keys."""
         found = {"disk": self.disk, "kernel": self.kernel, "initrd": self.initrd}
         return {name: artifact for name, artifact in found.items() if artifact is not None}
-
-    def guest(self) -> Image:
-        """What the guest is told, as for other hypervisors. Raises ``ValueError`` for what can't be."""
-        shared = attrs.fields_dict(XenImage).keys() & attrs.fields_dict(Image).keys()
-        return Image(**{name: getattr(self, name) for name in shared})
 
 
 @attrs.frozen(kw_only=True)
@@ -133,7 +120,3 @@ class XenSettings(MachineSettings):
             raise ValueError(
                 "network: found block and book, expected none: addresses are by number (first) or by table (addresses)"
             )
-
-    def guest(self, image: str) -> Image:
-        """What a guest of an image is told."""
-        return self.images[image].guest()
