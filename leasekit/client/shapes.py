@@ -339,7 +339,7 @@ class WaitList(Struct, kw_only=True):
 
 class DryRunResult(Struct, kw_only=True):
     """What a broker would answer: ``granted``, ``waits`` or ``refused``; ``earliest`` is when it would fit, where that
-    is known.
+    is known, ``approval`` why the policy of the project wants it approved first, if it does.
     """
 
     status: str
@@ -352,6 +352,7 @@ class DryRunResult(Struct, kw_only=True):
     reason: str = ""
     code: str = ""
     values: dict[str, Any] = {}
+    approval: str = ""
 
 
 class Transition(Struct, kw_only=True):

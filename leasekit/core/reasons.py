@@ -58,6 +58,7 @@ class Code(StrEnum):
     GIVEN_BACK_BEFORE = "given_back_before", "its holder had given the claim back"
     CLAIM_IN_USE = "claim_in_use", "lease {who} is using the claim: close the lease instead"
     EXTEND_TAKEN_BACK = "extend_taken_back", "its guest takes the extend back"
+    GOES_ON = "goes_on"
     RELEASED = "released", "{who} released it"
     SUSPENDED_BY = "suspended_by", "{who} suspends it"
     ENDED_BY = "ended_by", "{who} ends it early"

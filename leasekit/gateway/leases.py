@@ -326,15 +326,15 @@ def _lease(project: str, shown: Mapping[str, Any]) -> Lease:
 
 
 async def _tried(call: Call, actor: ActorConnection, command: str, arguments: Mapping[str, Any]) -> DryRunResult:
-    await admit(call, actor, command, arguments)
-    return _verdict(await call.door.unless_away(partial(actor.command, command, arguments)))
+    approval = await admit(call, actor, command, arguments)
+    return _verdict(await call.door.unless_away(partial(actor.command, command, arguments)), approval)
 
 
-def _verdict(answer: Mapping[str, Any]) -> DryRunResult:
+def _verdict(answer: Mapping[str, Any], approval: str) -> DryRunResult:
     term = answer["term"] if answer["status"] == "granted" else None
     return DryRunResult(
         status=answer["status"], broker=answer["broker"], site=answer["site"], units=answer["units"],
         start=moment(term[0]) if term else None, end=moment(term[1]) if term else None,
         earliest=None if answer.get("earliest") is None else moment(answer["earliest"]),
-        **told_reason(answer["reason"], answer["because"]),
+        **told_reason(answer["reason"], answer["because"]), approval=approval,
     )  # fmt: skip

@@ -131,27 +131,31 @@ def check_policy(policy: LeasePolicy) -> None:
 
 async def admit(
     call: Call, actor: ActorConnection, command: str, arguments: Mapping[str, Any], *, approved: bool = False
-) -> None:
-    """Raises :class:`ProblemError` for a command of a guest that the policy of its project does not allow, or that has
-    to be ``approved`` first.
+) -> str:
+    """Why what a dry run asks has to be approved first, in words; empty where it has not. Raises
+    :class:`ProblemError` for a command of a guest that the policy of its project does not allow, or that has to be
+    ``approved`` first.
     """
     policy = call.door.policies.get(actor.name)
     if policy is None or OPERATOR in call.caller.offices:
-        return
+        return ""
     now = (await actor.query("clock"))["now"]
     wish = await wished(actor, command, arguments, now)
     if wish is None:
-        return
+        return ""
     for found in limits(policy, wish, now):
         raise refused(f"{found} in project {actor.name}")
-    if not (approved or command in DRY_RUNS or call.caller.may(actor.name, MANAGER)):
-        for found in to_be_approved(policy, wish):
-            all_ = " for all days at once" if wish.series else ""
-            ways = "with POST /approvals (--ask-approval)"
-            how = "a manager asks for it" if command == TOPOLOGY else f"ask for it{all_} {ways}"
-            raise ProblemError(HTTPStatus.FORBIDDEN, f"{found} in project {actor.name}: {how}", code="approval_needed")
-    if policy.ask and command not in DRY_RUNS:
+    found = "" if approved or call.caller.may(actor.name, MANAGER) else "; ".join(to_be_approved(policy, wish))
+    if command in DRY_RUNS:
+        return found
+    if found:
+        all_ = " for all days at once" if wish.series else ""
+        ways = "with POST /approvals (--ask-approval)"
+        how = "a manager asks for it" if command == TOPOLOGY else f"ask for it{all_} {ways}"
+        raise ProblemError(HTTPStatus.FORBIDDEN, f"{found} in project {actor.name}: {how}", code="approval_needed")
+    if policy.ask:
         await ask_service(policy, call.caller, actor.name, wish)
+    return ""
 
 
 async def wished(actor: ActorConnection, command: str, arguments: Mapping[str, Any], now: Instant) -> Wish | None:

@@ -128,6 +128,7 @@ def test_what_is_large_is_asked_for_approved_and_leased(
         who = person("ada")
         page = who.open("/request?type=vm&units=2&name=large")
         expect(page.locator(".answer")).to_have_attribute("data-kind", "granted")
+        expect(page.locator(".answer")).to_contain_text("more than 1 are approved first")
         page.get_by_role("button", name="Request", exact=True).click()
         dialog = page.get_by_role("dialog")
         expect(dialog).to_contain_text("more than 1 are approved first")

@@ -66,8 +66,14 @@ def test_a_lease_is_extended_changed_and_closed(
     expect(facts).to_contain_text(re.compile(r"\(UTC\), 3h ends in (3h|2h 59m)"))  # all that it was extended by
     expect(facts).to_contain_text("Extended")
     expect(page.locator("#page .chip").first).to_have_text("active")
-    page.get_by_role("button", name="Undo extension…").press("Enter")
-    page.get_by_role("button", name="Take it back").press("Enter")
+    page.get_by_role("button", name="Change…").click()
+    end, dialog = page.locator("dialog input[name=end]"), page.get_by_role("dialog")
+    end.fill((datetime.fromisoformat(end.input_value()) - timedelta(minutes=90)).isoformat(timespec="minutes"))
+    expect(dialog.locator(".answer")).to_contain_text("so its end can't be modified")
+    expect(dialog).not_to_contain_text("leasekit")  # what would do is a button here, and no command of a shell
+    who.check()
+    dialog.get_by_role("button", name="Undo extension…").press("Enter")
+    dialog.get_by_role("button", name="Take it back").press("Enter")
     expect(facts).to_contain_text("(UTC), 1h ends in")
     expect(page.get_by_role("button", name="Undo extension…")).to_have_count(0)
 

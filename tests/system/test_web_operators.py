@@ -122,7 +122,7 @@ def test_dialogs_begin_where_one_types(person: Callable[..., Person], ada: httpx
     ada.post(f"/leases/{lease}/close", json={})
 
 
-def test_usage_and_audit(person: Callable[..., Person], ada: httpx.Client) -> None:
+def test_usage_and_audit(person: Callable[..., Person], ada: httpx.Client, olga: httpx.Client) -> None:
     """A user sees the project's own, and takes the numbers away as CSV; an operator sees who commanded what."""
     lease = ada.post("/leases", json={"type": "vm", "length": "2h"}).json()["id"]
     until(ada, lease, "active")
@@ -160,6 +160,8 @@ def test_usage_and_audit(person: Callable[..., Person], ada: httpx.Client) -> No
     page = who.open("/audit")
     expect(page.get_by_role("region", name="Commands")).to_contain_text("ada")
     who.check()
+    for what in ("disable", "enable"):
+        assert olga.post(f"/sites/units/board-1/{what}", json={}).is_success
     other = person("olga")
     page = other.open("/audit?of=site")
     expect(page.locator("#page")).to_contain_text("olga")

@@ -345,8 +345,9 @@ class LeaseChanges:
         if end != lease.end and lease.following:
             raise CommandError(
                 f"end: lease {lease.id} goes on from {mark(lease.end)} to {mark(lease.following[-1].term.end)}, "
-                f"so its end can't "
-                f"be modified; `leasekit lease extend {lease.name or lease.id} --undo` takes an extension back first"
+                f"so its end can't be modified; "
+                f"`leasekit lease extend {lease.name or lease.id} --undo` takes an extension back first",
+                Code.GOES_ON,
             )
         if end != lease.end:
             self._tickets.check_returned(lease)

@@ -230,7 +230,7 @@ class Calendar {
     this.dragged ??= new Trying(h("div", {}), () => {});
     this.dragged.shown = (found) => {
       const granted = found.status === "granted";
-      const said = granted ? "granted" : found.status === "waits" ? "would wait" : found instanceof Problem || found.status === "refused" ? "not free" : "";
+      const said = granted ? (found.approval ? "granted once approved" : "granted") : found.status === "waits" ? "would wait" : found instanceof Problem || found.status === "refused" ? "not free" : "";
       if (this.dragging === words) this.chart.say(`${words} · ${said}`, granted ? "granted" : "refused");
     };
     this.dragging = words;

@@ -60,6 +60,7 @@ export class Trying {
       }
       if (signal.aborted) return;
       verdict(this.place, found, this.named);
+      if (found.approval) this.place.append(h("p", {}, chip("to be approved", "waits"), ` ${found.approval}.`));
       this.shown(found);
     }, wait);
   }
@@ -147,7 +148,8 @@ function members(lease, changed) {
 
 /** A form by which a lease is changed: its units and end, before it begins its start and filter too. */
 export function changeForm(lease, done, wished = {}) {
-  const place = answers(), trying = new Trying(place), begun = Date.parse(lease.start) <= Date.now() || lease.state === "active";
+  const undo = (found) => { if (found.code === "goes_on" && lease.undo) place.append(button("Undo extension…", () => form.replaceWith(undoForm(lease, done)))); };
+  const place = answers(), trying = new Trying(place, undo), begun = Date.parse(lease.start) <= Date.now() || lease.state === "active";
   const units = h("input", { type: "number", min: 1, value: lease.units, name: "units", required: true });
   const start = h("input", { type: "datetime-local", step: 60, value: time.toInput(wished.start ?? Date.parse(lease.start)), name: "start", disabled: begun });
   const end = h("input", { type: "datetime-local", step: 60, value: time.toInput(wished.end ?? lastEnd(lease)), name: "end", required: true });
