@@ -8,6 +8,7 @@
 :class:`Client` blocks, :class:`AsyncClient` runs on asyncio and trio.
 """
 
+import leasekit.client._httpx  # noqa: F401 - before what imports httpx
 from leasekit.client.asking import ApiError, LeaseFailed
 from leasekit.client.client import AsyncClient, Client
 from leasekit.client.shapes import DryRunResult, Lease, LeaseRequest, LeaseUnit, ProblemDetails, Transition

@@ -15,7 +15,6 @@ import smtplib
 import ssl
 from collections.abc import Mapping, Sequence
 from email.message import EmailMessage
-from email.policy import SMTP
 from email.utils import format_datetime, make_msgid
 from pathlib import Path
 from typing import Any, Final
@@ -141,6 +140,8 @@ def check_mail(address: str, table: MailTable | None) -> None:
 
 def message(table: MailTable, to: str, delivery: DeliveryRecord) -> EmailMessage:
     """A delivery as a message, in plain text and in HTML. Nothing of a lease can be more than a value in it."""
+    from email.policy import SMTP  # takes long to import, and most gateways send no mail
+
     notice, made = delivery.notice, EmailMessage(policy=SMTP)
     made["From"], made["To"], made["Subject"] = table.sender, to, notice.words[:200]
     made["Date"] = format_datetime(moment(notice.at))

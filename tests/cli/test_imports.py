@@ -74,3 +74,14 @@ def test_only_what_is_needed_of_a_file_is_read(cli: Cli, tmp_path: Path) -> None
     )
     assert done.returncode == 1
     assert "actor.guest.colour: found an unknown key" in done.stderr
+
+
+LATER = {"rich", "pygments", "jinja2", "email.policy"}
+"""What no daemon imports before it is needed: for terminals, pages and mail."""
+
+
+def test_daemons_import_nothing_that_only_some_need() -> None:
+    """Nor httpx its own command line, which is for terminals."""
+    code = "import sys, leasekit.runtime.daemon, leasekit.gateway.serve, httpx; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert LATER.isdisjoint(done.stdout.split())

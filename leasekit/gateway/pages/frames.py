@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import mimetypes
 from http import HTTPStatus
 from importlib.resources import files
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 ROOM: Final = files("leasekit.gateway.pages")
 SAFE: Final = {
@@ -66,11 +69,13 @@ class PageFrames:
 
     base: str
     api: str
-    _templates: Environment = attrs.field(init=False)
 
-    def __attrs_post_init__(self) -> None:
+    @functools.cached_property
+    def _templates(self) -> Environment:
+        from jinja2 import Environment, FunctionLoader, StrictUndefined  # not before somebody has a browser
+
         read = FunctionLoader(lambda name: (ROOM / "templates" / name).read_text())
-        self._templates = Environment(
+        return Environment(
             loader=read, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
 
