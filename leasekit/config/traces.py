@@ -21,7 +21,7 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Literal, NamedTuple, TextIO
+from typing import Literal, NamedTuple, TextIO, get_args
 
 import attrs
 
@@ -160,8 +160,8 @@ def is_number(text: str) -> bool:
 
 TimeUnit = Literal["auto", "s", "ms", "iso"]
 Gaps = Literal["hold", "zero"]
-TIME_UNITS: tuple[TimeUnit, ...] = ("auto", "s", "ms", "iso")
-GAPS: tuple[Gaps, ...] = ("hold", "zero")
+TIME_UNITS: tuple[TimeUnit, ...] = get_args(TimeUnit)
+GAPS: tuple[Gaps, ...] = get_args(Gaps)
 
 
 class _Columns(NamedTuple):
@@ -299,7 +299,7 @@ def _csv_value(path: Path, line: int, cell: str) -> float:
 
 
 JobLoad = Literal["wanted_procs", "running_procs"]
-JOB_LOADS: tuple[JobLoad, ...] = ("wanted_procs", "running_procs")
+JOB_LOADS: tuple[JobLoad, ...] = get_args(JobLoad)
 
 SWF_FIELDS = (
     "job number",
@@ -324,13 +324,13 @@ SWF_FIELDS = (
 """The 18 fields of a job, in order."""
 
 
-_SWF_TIMES = frozenset({2, 3, 5, 8, 17})
 _SWF_DECIMALS = frozenset({1, 2, 3, 5, 6, 8, 9, 17})
 
 
 @attrs.frozen
 class SwfJob:
-    """One job of a log in the Standard Workload Format 2.2. Times are ms; none means that the log doesn't know.
+    """What is used of a job of a log in the Standard Workload Format 2.2. Times are ms; none means that the log doesn't
+    know.
 
     ``submit`` is Unix time (the log's UnixStartTime is added), or counts from 0 in a log that states none.
     """
@@ -340,19 +340,9 @@ class SwfJob:
     wait: Duration | None
     run: Duration | None
     procs: int | None
-    cpu: Duration | None
-    memory_kb: int | None
     procs_requested: int | None
     time_requested: Duration | None
-    memory_requested_kb: int | None
-    status: int | None
     user: int | None
-    group: int | None
-    executable: int | None
-    queue: int | None
-    partition: int | None
-    previous_job: int | None
-    think: Duration | None
 
     @property
     def start(self) -> Instant:
@@ -408,10 +398,11 @@ def _swf_job(path: Path, line: int, fields: Sequence[str], origin: Instant) -> S
         raise wrong(path, line, fields[index], f"as {SWF_FIELDS[index]} (field {index + 1}) a number, or -1 if unknown")
     if numbers[0] < 0 or numbers[1] < 0:
         raise wrong(path, line, " ".join(fields[:2]), "a job number and a submit time of at least 0")
-    known = [None if number == -1 else round(number) for number in numbers]
-    times = [None if number == -1 else round(number * SECOND) for number in numbers]
-    values = [times[index] if index in _SWF_TIMES else known[index] for index in range(2, len(SWF_FIELDS))]
-    return SwfJob(round(numbers[0]), origin + round(numbers[1] * SECOND), *values)
+    procs, requested, user = (None if numbers[at] == -1 else round(numbers[at]) for at in (4, 7, 11))
+    wait, run, estimate = (None if numbers[at] == -1 else round(numbers[at] * SECOND) for at in (2, 3, 8))
+    return SwfJob(
+        round(numbers[0]), origin + round(numbers[1] * SECOND), wait, run, procs, requested, estimate, user
+    )  # fmt: skip
 
 
 def _swf_number(path: Path, line: int, index: int, field: str) -> float:

@@ -198,7 +198,7 @@ def test_swf_jobs_are_read_in_ms(swf_file: Written) -> None:
     assert (one.id, one.submit, one.wait, one.run, one.procs) == (1, 1_000_000_000, 100_000, 600_000, 2)
     assert (one.start, one.width, one.usable, one.procs_requested) == (1_000_100_000, 2, True, None)
     assert (two.submit, two.wait, two.start, two.procs, two.width) == (1_000_450_000, None, 1_000_450_000, None, 4)
-    assert (one.status, one.user, one.group, one.partition, one.queue) == (1, 4, 1, 1, None)
+    assert (one.user, one.time_requested, two.procs_requested) == (4, None, 4)
 
 
 def test_swf_decimals_are_kept_to_the_ms(swf_file: Written) -> None:
