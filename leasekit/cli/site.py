@@ -33,7 +33,7 @@ from leasekit.cli.places import SITE, DeployPlace
 from leasekit.cli.ticket import key_column
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.authority import UNIT_TABLE
-from leasekit.core.properties import THOUSAND
+from leasekit.core.properties import CPU, THOUSAND, written_amount
 from leasekit.core.time import INSTANT_MAX, Instant
 
 if TYPE_CHECKING:
@@ -209,8 +209,18 @@ STATES = tuple(dict.fromkeys(state for state, _ in UNIT_TABLE))
 """The states that a unit can be in."""
 
 
+def _cpu(unit: dict[str, Any]) -> str:
+    """How much CPU a machine gets of what was asked for it, in cores, and how much it uses."""
+    if not unit["asked"]:
+        return ""
+    gets, asked, uses = (written_amount(CPU, unit[key]) for key in ("cap", "asked", "used"))
+    capped = f"{gets} of " if 0 <= unit["cap"] < unit["asked"] else ""
+    return f"{capped}{asked}" + (f" (uses {uses})" if unit["used"] >= 0 else "")
+
+
 UNITS: Final = listing(
     "unit", "type", "state", ("lease", lambda unit: unit["lease"] or unit["promised"]),
+    ("host", lambda unit: " -> ".join(filter(None, (unit["leaves"], unit["host"])))), ("cpu", lambda unit: _cpu(unit)),
     ("failures", lambda unit: unit["failures"] or ""), ("reason", lambda unit: unit["trouble"] or unit["reason"]),
     ("properties", properties_of), empty="no such units", right=("failures",),
 )  # fmt: skip

@@ -825,7 +825,10 @@ class MovedUnit(Answer, frozen=True):
 
 
 class UnitDetails(Answer, frozen=True):
-    """A unit of a site. A daemon adds ``trouble``: what fails there, and is tried again."""
+    """A unit of a site. A daemon adds ``trouble``: what fails there, and is tried again. Of a machine the ``host`` that
+    it is on, and the one that it ``leaves``; in millicores of CPU what it was ``asked`` to have, what it gets at most
+    (``cap``, -1: as much as there is), and what probes see it use (``used``, -1: nobody has said).
+    """
 
     unit: str
     type: str
@@ -834,6 +837,10 @@ class UnitDetails(Answer, frozen=True):
     promised: str
     failures: int
     host: str
+    leaves: str
+    asked: int
+    cap: int
+    used: int
     reason: str
     because: Reason | None
     power: str

@@ -258,6 +258,9 @@ def test_cpu_goes_to_those_that_use_it(tmp_path: Path) -> None:
     assert sorted(yields(world)[host]) == [500, 500, 1500, 1500], "the floor is what is guaranteed"
     measured(world, dict.fromkeys(names, 2000))
     assert all(990 <= cap <= 1000 for cap in yields(world)[host]), "changes of a hundredth are not made"
+    (told,) = [unit for unit in world.query("site", "units") if unit["unit"] == names[0]]
+    assert (told["host"], told["leaves"], told["asked"]) == (host, "", 2000)
+    assert 990 <= told["cap"] <= 1000 and told["used"] > told["cap"], "it counts as one that would use more"
     unit = world.site().units[names[0]]
     late = {"unit": unit.id, "lease": unit.lease, "setup": unit.setup + 1, "cpu": 1}
     assert "was set up anew" in world.command("site", "unit.measured", **late).error

@@ -68,3 +68,5 @@ def test_a_machine_is_moved_by_command(cli: Cli) -> None:
     assert f"moves to {other}" in cli(f"site move {machine} --host {other}")[1]
     wait_until("the move", lambda: "" if machines(cli) == {machine: other} else machines(cli))
     assert "has no room for it, or is not of its class" in cli(f"site move {machine} --host {other}", 1)[1]
+    (shown,) = [line.split() for line in cli("site units --in active")[0].splitlines()[1:]]
+    assert (shown[0], shown[4], shown[5]) == (machine, other, "1")

@@ -20,7 +20,19 @@ from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases import service_manager as guest
 from leasekit.core.leases.machine import NONE, JointIn, Machine, PendingIn, StateIn
 from leasekit.core.leases.power import ON
-from leasekit.core.properties import EMPTY, NO_UNITS, WHOLE, Counts, Properties, Sizes, Vector, counts, weigh
+from leasekit.core.properties import (
+    CPU,
+    EMPTY,
+    NO_UNITS,
+    WHOLE,
+    Counts,
+    Properties,
+    Sizes,
+    Vector,
+    amount,
+    counts,
+    weigh,
+)
 from leasekit.core.protocol.codec import UnknownKind, decode_message
 from leasekit.core.protocol.messages import EXTEND, UNDO, LeaseUpdate, Message, TicketUpdate
 from leasekit.core.reasons import Code, Reason, read, to_text
@@ -733,6 +745,11 @@ class SiteUnit(KeptRecord):
     is_in_use = StateIn(*site.IN_USE)
     is_settling = StateIn(*site.SETTLING)
     is_usable = StateIn(*site.USABLE)
+
+    @property
+    def asked(self) -> int:
+        """How much CPU was asked for a machine, in millicores."""
+        return amount(self.needs, CPU)
 
     @property
     def is_clean(self) -> bool:
