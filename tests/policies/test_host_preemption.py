@@ -26,6 +26,7 @@ from leasekit.core.properties import Vector
 from leasekit.core.reasons import of_mapper, words
 from leasekit.core.time import HOUR, MINUTE, Instant, Term
 from leasekit.policies.authority.preemption import HostPreemptionMapper, HostPreemptionSettings, RetryMapper
+from leasekit.policies.authority.weighing import HostWeigherSettings
 from leasekit.policies.preempting.hosts import HostedLease
 
 CLASS, TYPE = b"class", "node"
@@ -48,6 +49,8 @@ class Farm:
     whole: bool = True
     """Whether hosts are shown whole that have changed, not what has become of machines on them."""
     changed: list[tuple[str, str]] = attrs.field(factory=list)
+    later: tuple[Demand, ...] = ()
+    """What is booked to begin later."""
 
     def free(self, host: str, without: Collection[str] = ()) -> Vector:
         """What is free on a host beside some leases."""
@@ -105,7 +108,7 @@ class Farm:
         cycle = AuthorityCycle(
             self.now, (demand,), lambda *_: iter(()), lambda name: (_ for _ in ()).throw(KeyError(name)),
             hosts=lambda _: [self.view(host) for host in self.hosts], room=self.room, changes=self.changes,
-            tenant=self.tenants.get,
+            tenant=self.tenants.get, booked=lambda _: self.later,
         )  # fmt: skip
         (found,) = mapper.assign(cycle)
         assert isinstance(found, Place | Refuse)
@@ -207,6 +210,30 @@ def test_a_cost_that_is_none_is_told(found: float | None, words: str) -> None:
     farm.put("a", host, CAPACITY, farm.tenants["a"])
     refused = farm.ask(mapper, "b", SIZES[0])
     assert isinstance(refused, Refuse) and "cost Odd of" in refused.reason and words in refused.reason
+
+
+@pytest.mark.parametrize("kind", [HostPreemptionMapper, RetryMapper])
+def test_the_host_that_is_free_for_longest_is_the_best_of_equals(kind: type[HostPreemptionMapper]) -> None:
+    """Its next reservation is the last, whether somebody leaves or not; others come to be, from turn to turn."""
+    farm = Farm({"h0": [], "h1": [], "h2": []}, {}, {})
+    farm.tenants["new"] = TenantView("new", "ann", farm.now, False, 1, 0, 0, False)
+    mapper = kind(kind.Settings(weighers=(HostWeigherSettings(name="free_time"),)))
+    assert mapper.watches and not kind().watches
+
+    def reserved(**hours: int) -> Place | Refuse:
+        farm.later = tuple(
+            Demand(host, "bob", "new", TYPE, 1, (), (), Term(at * HOUR, 99 * HOUR), {}, places=(host,))
+            for host, at in hours.items()
+        )
+        return farm.ask(mapper, "new", SIZES[0])
+
+    assert reserved(h0=5, h1=9, h2=7) == Place("new", ("h1",))
+    assert reserved(h0=5, h1=6) == Place("new", ("h2",))
+    for host in farm.hosts:
+        name = f"all of {host}"
+        farm.put(name, host, CAPACITY, TenantView(name, "bob", farm.now, True, 0, 0, 0, False))
+    assert reserved(h0=5, h1=6, h2=9) == Place("new", ("h2",), victims=("all of h2",))
+    assert reserved(h0=50, h1=6, h2=9) == Place("new", ("h0",), victims=("all of h0",))
 
 
 def test_a_refusal_says_what_hosts_have_too_little_of() -> None:

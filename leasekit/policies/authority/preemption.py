@@ -35,7 +35,13 @@ from leasekit.core.reasons import Coded
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, Instant, Term
 from leasekit.policies.authority.first_fit import FirstFitTurn
-from leasekit.policies.authority.weighing import FREE, HostWeigherSettings, WeighingSettings, request_of
+from leasekit.policies.authority.weighing import (
+    FREE,
+    HostWeigherSettings,
+    WeighingSettings,
+    request_of,
+    reservations,
+)
 from leasekit.policies.preempting.costs import COSTS, CostError, VictimCost
 from leasekit.policies.preempting.hosts import HostedLease, HostRequest, LoadedHost, fits, may_leave, missing
 from leasekit.policies.preempting.index import Accept, HostIndex
@@ -81,6 +87,7 @@ class HostPreemptionMapper:
         self.settings = settings or self.Settings()
         self.rules = self.settings.rules(cost or COSTS[self.settings.cost](self.settings.period))
         self.budget = self.settings.budget
+        self.watches = self.settings.watches
         self._farms: dict[str, _Farm] = {}
 
     def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
@@ -101,7 +108,7 @@ class HostPreemptionMapper:
         """The hosts of a type, as a cycle shows them."""
         farm = self._farms.get(type_)
         if farm is None:
-            farm = self._farms[type_] = _Farm(type_, self.rules)
+            farm = self._farms[type_] = _Farm(type_, self.rules, watches=self.watches)
         farm.follow(cycle)
         return farm
 
@@ -143,20 +150,23 @@ class _Known:
         self.stirring: set[str] = set()
         """Leases that come, or leave: until they have nobody else there is asked to leave."""
 
-    def loaded(self) -> LoadedHost:
-        """The host with its leases."""
+    def loaded(self, reserved: Instant | None) -> LoadedHost:
+        """The host with its leases, and when it is ``reserved`` next."""
         leases: Iterable[HostedLease] = self.leases.values()
         if self.stirring:
             leases = [one._replace(preemptible=False) for one in leases]
         attributes = self.attributes
-        return LoadedHost(id=self.view.id, capacity=self.capacity, leases=tuple(leases), attributes=attributes)
+        return LoadedHost(
+            id=self.view.id, capacity=self.capacity, leases=tuple(leases), attributes=attributes, reserved_from=reserved
+        )
 
 
 class _Farm:
     """The hosts of a type, by class, as they are now."""
 
-    def __init__(self, type_: str, rules: PlacingRules) -> None:
-        self._type, self._rules = type_, rules
+    def __init__(self, type_: str, rules: PlacingRules, *, watches: bool) -> None:
+        self._type, self._rules, self._watches = type_, rules, watches
+        self._reserved: dict[str, Instant] = {}
         self._cycle: AuthorityCycle | None = None
         self._mark = 0
         self._stale: set[str] = set()
@@ -198,9 +208,12 @@ class _Farm:
                 self._take([MachineChange(view.id, machine.id, machine) for machine in view.machines], cycle)
                 self._stale.add(view.id)
         self._take(news.machines, cycle)
+        if self._watches:
+            before, self._reserved = self._reserved, reservations(cycle, self._type)
+            self._stale.update(name for name, _ in before.items() ^ self._reserved.items())
         for name in sorted(self._stale):
             if name in self.known:
-                self.put(self.known[name].loaded())
+                self.put(self.known[name].loaded(self._reserved.get(name)))
         self._stale.clear()
         self._mark = news.mark
 

@@ -61,6 +61,11 @@ class WeighingSettings:
             weighers=[(WEIGHERS[one.name], one.multiplier) for one in self.weighers],
         )
 
+    @property
+    def watches(self) -> bool:
+        """Whether what is booked for later counts."""
+        return any(one.name == "free_time" for one in self.weighers)
+
 
 class WeighingMapper:
     """The authority's mapper of filters and weighers. Of types that are not divided it is
@@ -73,7 +78,7 @@ class WeighingMapper:
     def __init__(self, settings: WeighingSettings | None = None) -> None:
         self.settings = settings or WeighingSettings()
         self._rules = self.settings.rules()
-        self.watches = any(one.name == "free_time" for one in self.settings.weighers)
+        self.watches = self.settings.watches
 
     def assign(self, cycle: AuthorityCycle) -> list[AuthorityDecision]:
         """Decide every demand of the cycle, in its order."""
@@ -127,17 +132,18 @@ class _WeighingTurn(FirstFitTurn):
         """The hosts of a type that are not leased whole, or out of service."""
         if type_ not in self._hosts:
             views = self._views[type_] = {one.id: one for one in self._cycle.hosts(type_) if one.state == FREE}
-            reserved = self._reserved(type_) if self._watches else {}
+            reserved = reservations(self._cycle, type_) if self._watches else {}
             self._hosts[type_] = {name: _loaded(view, reserved.get(name)) for name, view in views.items()}
         return self._hosts[type_]
 
-    def _reserved(self, type_: str) -> dict[str, Instant]:
-        """When what is planned on each host begins next."""
-        found: dict[str, Instant] = {}
-        for later in self._cycle.booked(type_):
-            for host in later.places if later.op != "held" else ():
-                found[host] = min(later.term.start, found.get(host, later.term.start))
-        return found
+
+def reservations(cycle: AuthorityCycle, type_: str) -> dict[str, Instant]:
+    """When what is planned on each host begins next, for mappers that watch."""
+    found: dict[str, Instant] = {}
+    for later in cycle.booked(type_):
+        for host in later.places if later.op != "held" else ():
+            found[host] = min(later.term.start, found.get(host, later.term.start))
+    return found
 
 
 def _loaded(view: HostView, reserved: Instant | None) -> LoadedHost:
