@@ -73,6 +73,7 @@ class FailingWorld(World):
             if node.scheduled != at:
                 return False
             node.scheduled = None
+            self.timers += 1
             return True
         payload[1]()
         return bool(node.inbox)

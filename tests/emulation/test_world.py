@@ -18,6 +18,7 @@ from leasekit.core.schema import LOG, Change, Row, StoreError
 from leasekit.core.steps import Action, ActionDone, Command, Input, Outgoing, Ready, Received, Reply, Tick, Turn
 from leasekit.core.steps import TurnDone as Done
 from leasekit.core.time import SECOND, Instant, Term
+from leasekit.emulation.failing import FailingWorld
 from leasekit.emulation.world import BATCH_MESSAGES, Outcome, World
 from leasekit.policies.broker.fcfs import Fcfs
 from leasekit.stores.memory import MemoryStore
@@ -242,6 +243,18 @@ def test_a_tick_takes_time(tick: int) -> None:
     """A period of no length is refused."""
     with pytest.raises(ValueError, match=f"tick: found {tick}, expected a period of at least 1 ms"):
         World(tick=tick)
+
+
+@pytest.mark.parametrize("kind", [World, FailingWorld])
+def test_timers_are_counted(kind: type[World]) -> None:
+    """Each instant at which an actor wakes by itself counts once, at the start of the world too, in one that may fail
+    as in one that can't; what it is sent counts as messages.
+    """
+    made = kind(tick=TICK)
+    made.add(Scripted("a", [], [10, 20, 20, 40], lambda me, seen: me.send("b", note("n"))), MemoryStore())
+    made.add(Scripted("b", [], [20]), MemoryStore())
+    made.run_until(30)
+    assert (made.timers, made.messages) == (2 + 2 + 1, 3)
 
 
 # -- messages ------------------------------------------------------------------------------------------------------
