@@ -59,11 +59,11 @@ QUICK_SEEDS := 26
 
 quick: setup  ## most of what finds bugs, in under a minute: linter, tests of the inner rooms, 27 simulated seeds
 	@$(BIN)/ruff check --quiet .
-	@$(PYTEST) -n 2 -m 'not soak and not long' $(QUICK)
+	@LEASEKIT_EXAMPLES=100 $(PYTEST) -n 2 -m 'not soak and not long' $(QUICK)
 	@$(BIN)/leasekit simulate --seeds 0..$(QUICK_SEEDS) --jobs 2
 
 quick-finds: setup  ## how many of the planted bugs `make quick` finds: takes a quarter of an hour
-	@$(BIN)/python tests/quick_finds.py --seeds $(QUICK_SEEDS) $(QUICK)
+	@LEASEKIT_EXAMPLES=100 $(BIN)/python tests/quick_finds.py --seeds $(QUICK_SEEDS) $(QUICK)
 
 test-command: setup
 	@echo $(PYTEST)
@@ -88,6 +88,7 @@ size: setup  ## lines of code by room, how large each class of the actors is, an
 
 soak: setup  ## what takes hours: 20,000 seeds, 1,000 kills of real daemons, all joint states, fuzzing, a day of floods
 	$(BIN)/python -m pytest -q -m soak
+	LEASEKIT_EXAMPLES=$${LEASEKIT_EXAMPLES:-1000} $(BIN)/python -m pytest -q -m hypothesis
 	$(BIN)/leasekit simulate --seeds 0..$${LEASEKIT_SEEDS:-19999} --jobs 2
 	$(BIN)/python tests/branches.py --seeds 0..$${LEASEKIT_BRANCH_SEEDS:-999}
 	LEASEKIT_SHELL_WORLDS=$${LEASEKIT_SHELL_WORLDS:-1000} $(BIN)/python -m pytest -q tests/simulation/test_shell_worlds.py

@@ -1,5 +1,6 @@
-"""What holds for all tests: Hypothesis repeats itself, what takes longest goes first, and Python keeps what it has
-compiled, since tests start it some hundred times.
+"""What holds for all tests: Hypothesis repeats itself, with 50 examples where a test says no number (``make quick`` has
+100, ``make soak`` 1,000); what takes longest goes first, and Python keeps what it has compiled, since tests start it
+some hundred times.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "leasekit", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    "leasekit",
+    max_examples=int(os.environ.get("LEASEKIT_EXAMPLES", "50")),
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
 )
 settings.load_profile("leasekit")
 

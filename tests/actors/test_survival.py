@@ -110,7 +110,7 @@ inputs = st.lists(
 
 
 @pytest.mark.long
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(victim=st.sampled_from(sorted(ROLES)), script=inputs)
 def test_survives_any_messages(victim: str, script: list[tuple[str, Message, int]]) -> None:
     """Messages of any kind from any peer, time passing in between: nothing is raised, every record is in a state of its

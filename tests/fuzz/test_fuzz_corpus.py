@@ -10,7 +10,7 @@ import pytest
 from fuzz_draw import mutate_msgpack
 from fuzz_seeds import seeds
 from fuzz_targets import LENGTH_MAX, TARGETS
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from leasekit.core.protocol.channel import FRAME_MAX
@@ -51,7 +51,6 @@ def test_the_corpus(target: str) -> None:
 
 
 @EVERY
-@settings(max_examples=100, deadline=None)
 @given(data=st.binary(max_size=300), tail=st.binary(max_size=300))
 def test_any_bytes(target: str, data: bytes, tail: bytes) -> None:
     """Whatever the bytes, and whatever follows the beginning of a good input, the target holds."""
@@ -61,7 +60,6 @@ def test_any_bytes(target: str, data: bytes, tail: bytes) -> None:
 
 
 @EVERY
-@settings(max_examples=200, deadline=None)
 @given(number=st.integers(0, 2**32), rounds=st.integers(1, 6))
 def test_changes_of_good_inputs(target: str, number: int, rounds: int) -> None:
     """Good inputs and those of the corpus, changed in what their msgpack says, are handled."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from leasekit.emulation.placement import YieldCase
@@ -189,7 +189,6 @@ def test_paper_and_compact_form_agree() -> None:
 NEEDS = st.lists(st.tuples(st.integers(1, 100), st.integers(1, 60)), min_size=1, max_size=9)
 
 
-@settings(max_examples=150, deadline=None)
 @given(needs=NEEDS, count=st.integers(1, 4))
 def test_no_heuristic_is_above_the_optimum(needs: list[tuple[int, int]], count: int) -> None:
     """Whole numbers, as fractions of a hundred: the optimum bounds all, and backtracking finds what there is."""
@@ -204,7 +203,6 @@ def test_no_heuristic_is_above_the_optimum(needs: list[tuple[int, int]], count: 
         assert (solve(of, "sgb").status == "failed") == (best.status == "infeasible")
 
 
-@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 10**6), size=st.integers(1, 40), wide=st.booleans())
 def test_the_fast_packing_is_the_general_one(seed: int, size: int, wide: bool) -> None:
     """MCB8 with bisection puts everything where MCB8 without it does, also in chunks of a few."""
@@ -224,7 +222,6 @@ def test_the_fast_packing_is_the_general_one(seed: int, size: int, wide: bool) -
         packing.CHUNK = chunk  # type: ignore[misc]
 
 
-@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 10**6), size=st.integers(1, 20), share=st.sampled_from([0.0, 0.1, 0.5, 0.9]))
 def test_floors_and_cores_that_do_not_count_slow_nothing_down(seed: int, size: int, share: float) -> None:
     """With floors the fast packing is the general one, too; all hosts by name, and cores that are fast enough, are no

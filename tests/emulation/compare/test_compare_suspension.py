@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from leasekit.core.mappers import BrokerCycle, Grant, Preempt
@@ -223,7 +223,6 @@ def check_stretches(works: list[Work], outcome: DriveOutcome, units: int) -> Non
         assert sum(many for start, end, many in spans if start <= at < end) <= units
 
 
-@settings(max_examples=150)
 @given(WORKS, st.sampled_from(["easy", "conservative", "strict"]), st.sampled_from(["serial", "all"]))
 def test_backfill_with_suspension_keeps_the_rules(
     drawn: list[tuple[int, int, int, int, int]], mode: Any, which: Any
