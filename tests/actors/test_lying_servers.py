@@ -138,6 +138,19 @@ def test_no_more_units_than_the_ticket_gives(site: Lying) -> None:
     assert len(site.lease("batch", lease)["units"]) == 2
 
 
+def test_a_lease_that_ends_takes_no_units(site: Lying) -> None:
+    """While a lease closes, units that its site gives it in addition are none of its, whatever contract they come with;
+    those that the site has taken away are gone.
+    """
+    lease, update = active(site)
+    site.receive("batch", "site", update)
+    assert not site.command("batch", "lease.close", lease=lease).error
+    more = (*update.units[1:], UnitState("vm-9", "active", {}, None))
+    site.receive("batch", "site", replace(update, update=2, units=more))
+    found = site.lease("batch", lease)
+    assert (found["pending"], [unit["unit"] for unit in found["units"]]) == ("closing", [update.units[1].unit])
+
+
 def test_why_a_lease_ended_stays(site: Lying) -> None:
     """What a site says of a lease that is over changes nothing of it."""
     lease, update = active(site)

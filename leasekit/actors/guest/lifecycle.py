@@ -61,7 +61,9 @@ class Membership:
                     self._act(lease, unit, "join" if unit.is_joining else "leave", unit.action)
 
     def take(self, lease: GuestLease, units: Iterable[UnitState]) -> None:
-        """Make the lease's units those that the site says it has: new ones wait to join, lost ones are gone."""
+        """Make the lease's units those that the site says it has: new ones wait to join, lost ones are gone. A lease
+        that ends takes none any more: nobody holds what it is given then against its tickets, which go back.
+        """
         given = {unit.unit: unit for unit in units if unit.state == "active"}
         for name in [name for name in lease.units if name not in given]:
             gone = lease.units.pop(name)
@@ -69,6 +71,8 @@ class Membership:
             self._erase(gone)
         for name, state in given.items():
             unit = lease.units.get(name)
+            if lease.is_closing and (unit is None or unit.has_left):
+                continue
             if unit is None:
                 unit = lease.units[name] = GuestUnit(
                     f"{lease.id}/{name}", lease.id, name, lease.type, unit_class=state.unit_class
