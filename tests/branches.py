@@ -32,6 +32,8 @@ UNIT_TESTS: Final = ("tests/core", "tests/actors", "tests/policies")
 NOBODY: Final = "(no test)"
 PROPERTY: Final = "(a property test)"
 """hypothesis calls these itself, so that coverage does not see which test it is."""
+IMPORT: Final = "(an import)"
+"""These are taken when their module is made, before any test."""
 
 
 class Branch(NamedTuple):
@@ -82,19 +84,19 @@ def taken_by_tests() -> dict[Arc, str]:
         with sqlite3.connect(path) as store:
             rows = store.execute(
                 "select file.path, context.context, fromno, tono from arc join file on file.id = file_id "
-                "join context on context.id = context_id where context.context != '' order by context.context"
+                "join context on context.id = context_id order by context.context"
             ).fetchall()
     first: dict[Arc, str] = {}
-    properties: dict[Arc, str] = {}
+    others: dict[Arc, str] = {}
     for path_, context, start, end in rows:
         file = str(Path(path_).relative_to(ROOT))
         begins = _statements(file)
         arc = file, begins.get(start, start), begins.get(end, end)
-        if not context.startswith("hypothesis."):
-            first.setdefault(arc, context)
+        if not context or context.startswith("hypothesis."):
+            others[arc] = PROPERTY if context else IMPORT
         else:
-            properties.setdefault(arc, PROPERTY)
-    return properties | first
+            first.setdefault(arc, context)
+    return others | first
 
 
 def _coverage(path: Path, **more: str) -> coverage.Coverage:
@@ -146,7 +148,7 @@ def _functions(file: str) -> Mapping[int, str]:
 
 def _definitions(parent: ast.AST, where: str) -> Iterator[tuple[str, ast.stmt]]:
     for node in ast.iter_child_nodes(parent):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             name = f"{where}{node.name}"
             yield name, node
             yield from _definitions(node, f"{name}.")

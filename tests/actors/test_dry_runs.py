@@ -9,11 +9,11 @@ from actor_bench import Bench, Fault, Mappers, Plan
 from bad_mappers import BAD_MAPPERS
 from msgspec.structs import replace
 
-from leasekit.actors.base import run_turn
+from leasekit.actors.base import MalformedError, check_decision, run_turn
 from leasekit.actors.broker.requests import PEER_DRY_RUNS_MAX
 from leasekit.actors.guest.requests import DRY_RUN_TIMEOUT
 from leasekit.core.claims.signed import key_tag
-from leasekit.core.mappers import BrokerCycle, Grant
+from leasekit.core.mappers import BrokerCycle, Grant, Preempt, RequestTopology
 from leasekit.core.protocol.messages import DryRun, DryRunAnswer, ErrorReply, RequestTicket
 from leasekit.core.reasons import Code, Coded, Reason, words
 from leasekit.core.steps import Command, Received, Reply, Tick, TurnDone
@@ -322,6 +322,17 @@ def test_run_turn_reports_what_the_maker_raises() -> None:
     assert told["status"] == "refused" and "has failed on it" in told["reason"]
     error = run_turn(1, lambda: 1 // 0).error
     assert error.startswith("ZeroDivisionError: integer division or modulo by zero (test_dry_runs.py, line ")
+    assert run_turn(1, lambda: 7).error == "returned 7, expected its decisions, as a list or by yield"
+
+
+def test_decisions_of_other_types_than_they_say() -> None:
+    """What is no truth value, and what is no request for a topology, is named."""
+    for decision, text in (
+        (Preempt("l", 1, "why", "yes"), "suspend: found 'yes', expected true or false"),
+        (RequestTopology(7), "request: found 7, expected a TopologyRequest"),
+    ):
+        with pytest.raises(MalformedError, match=text):
+            check_decision(decision)
 
 
 # -- extends and modifies ----------------------------------------------------------------------------------------------

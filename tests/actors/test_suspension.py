@@ -210,6 +210,21 @@ def test_throwing_away_is_tried_again(world: SavingWorld) -> None:
     assert world.kept() == []
 
 
+def test_a_restart_while_it_is_thrown_away(world: SavingWorld) -> None:
+    """The site has it thrown away again: nobody would ask for that any more."""
+    work(world, 1)
+    reserve(world)
+    world.run_until(START + MINUTE)
+    world.command("batch", "lease.close", lease=world.named("batch", "work")["id"])
+    world.fates.append(lambda action: Outcome(DAY, True, {}, "") if action.op == DROP else None)
+    world.run_until(START + 7 * DAY)
+    assert [action.op for action in world.told].count(DROP) == 1 and len(world.kept()) == 1
+    world.fates.clear()
+    world.restart("site")
+    world.pass_time(2 * MINUTE)
+    assert world.kept() == []
+
+
 def test_its_guest_closes_it(world: SavingWorld) -> None:
     """A lease that its guest closes before it is suspended is over: nothing is saved, and nobody asks for the rest."""
     first = work(world)

@@ -444,7 +444,7 @@ def test_hello_ignores_what_follows() -> None:
 
 
 @pytest.mark.parametrize(
-    "frames", [frame(0, "leasekit"), frame(1, b"s"), frame(7), frame("x"), b"\x00\x00\x00\x01\xc1"]
+    "frames", [frame(0, "leasekit"), frame(1, b"s"), frame(3, 1, 5), frame(7), frame("x"), b"\x00\x00\x00\x01\xc1"]
 )
 def test_wrong_frames_on_an_open_connection(frames: bytes) -> None:
     """A proven peer that sends what is not due is hung up on, and told why."""

@@ -17,6 +17,7 @@ from leasekit.core.claims.claim import (
     BODY_MAX,
     DEGREE_MAX,
     DEPTH_MAX,
+    JOINED_MAX,
     TAG,
     TYPE_MAX,
     UNITS_MAX,
@@ -27,6 +28,7 @@ from leasekit.core.claims.claim import (
     delegate,
     delegate_root,
     issue,
+    split_tickets,
 )
 from leasekit.core.claims.signed import ED25519, LARGE, UNSIGNED, Keypair, UnsignedIdentity, fingerprint
 from leasekit.core.errors import TicketError
@@ -285,6 +287,15 @@ def test_what_is_no_ticket(data: Any) -> None:
     """Anything but an array of pairs of body and signature is malformed."""
     with pytest.raises(TicketError) as caught:
         decode_ticket(msgpack.packb(data))
+    assert caught.value.code == "malformed"
+
+
+@pytest.mark.parametrize("data", [{}, 5, ["a"], [b"a", 5], [b"a"] * (JOINED_MAX + 1)])
+def test_what_are_no_tickets(data: Any) -> None:
+    """Tickets that go on from each other are an array of so many, each still encoded."""
+    assert split_tickets(msgpack.packb([b"a", b"b"])) == (b"a", b"b")
+    with pytest.raises(TicketError) as caught:
+        split_tickets(msgpack.packb(data))
     assert caught.value.code == "malformed"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
+from functools import reduce
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -28,11 +29,13 @@ from leasekit.core.protocol.messages import (
     LeaseUpdate,
     Message,
     OfferAnswer,
+    Quoted,
+    QuotedOffer,
     Redeem,
     RequestTicket,
     UnitState,
 )
-from leasekit.core.reasons import TEXT_MAX, Reason, clip, said
+from leasekit.core.reasons import CAUSES_MAX, DEPTH_MAX, TEXT_MAX, Code, Reason, clip, said
 from leasekit.core.time import INSTANT_MAX, Term
 
 REQUEST = RequestTicket("L1", 7, "new", "web", "vm", 4, Term(10, 20), "", {"elastic": "true"}, b"")
@@ -41,6 +44,10 @@ UPDATE = LeaseUpdate(
 )
 
 REDEEM = Redeem("L", 1, "new", "s", b"", {}, {}, (), b"")
+OFFER = QuotedOffer("s", "site", "vm", 2, Term(10, 20), {}, (10, 2))
+QUOTED = Quoted("q", 1, (OFFER,))
+BEHIND = reduce(lambda behind, _: Reason(Code.LEASE_LOST, causes=(behind,)), range(DEPTH_MAX), said("so"))
+MANY = Reason(Code.LEASE_LOST, causes=(Reason(Code.LEASE_LOST, causes=(said("so"),) * CAUSES_MAX),) * CAUSES_MAX)
 
 
 def _plain(value: Any) -> Any:
@@ -229,6 +236,11 @@ def test_a_field_outside_its_limits_is_named(changes: dict[str, Any], text: str)
         (REDEEM, {"ticket": b"t" * 16_385}, "ticket: found 16385 bytes, allowed is bytes of length <= 16384"),
         (REDEEM, {"victims": ["u", ""]}, "victims[1]: found ''"),
         (REDEEM, {"victims": "u"}, "victims: found 'u', allowed is an array"),
+        (UPDATE, {"reason": BEHIND}, f"reason: found {DEPTH_MAX + 1} reasons behind each other"),
+        (UPDATE, {"reason": MANY}, f"reason: found {1 + CAUSES_MAX + CAUSES_MAX**2} reasons in one"),
+        (QUOTED, {"offers": [(*astuple(OFFER)[:-1], (1, 2, 3))]}, "steps: found an array of 3, allowed are pairs"),
+        (QUOTED, {"offers": [(*astuple(OFFER)[:-1], (5, 2, 5, 3))]}, "steps: found 5 after 5, instants must grow"),
+        (QUOTED, {"offers": [(*astuple(OFFER)[:-1], (5, 2 ** 31))]}, "steps: found 2147483648 units"),
     ],
 )  # fmt: skip
 def test_what_is_inside_a_list_is_named(message: Message, changes: dict[str, Any], text: str) -> None:

@@ -28,6 +28,7 @@ HOST = {"memory_mb": "10240", "cores": "10", "os": "debian", "gpu": "true", "vir
         "cores in 8..$cores",
         "cores not in 11..20",
         "os in {debian, ubuntu}",
+        '["=", "$gpu", true]',
         "os in [debian] and rack in (A-7, A-8)",
         "os not in {centos}",
         'os == "debian"',

@@ -66,6 +66,9 @@ class Settings:
     tags: frozenset[str] = frozenset()
     weights: Mapping[str, float] = attrs.Factory(dict)
     latency: Fixed | Normal = Fixed(latency=0)
+    latencies: Sequence[Fixed | Normal] = ()
+    several: int | tuple[int, ...] = 0
+    counts: Sequence[Annotated[int, "a note"]] = ()
     inner: Inner | None = None
     inners: list[Inner] = attrs.Factory(list)
     command: tuple[str, ...] = attrs.field(default=(), converter=_split)
@@ -118,6 +121,12 @@ def test_every_kind_of_value_is_taken():
         command=("run", "me"), noted=7, anything=[1, {"two": 3}],
     )  # fmt: skip
     assert type(made.share) is float
+
+
+def test_what_is_made_already_is_taken():
+    """Beside what TOML gives, a path or a member of an enumeration stands for itself."""
+    made = structure(Settings, {"name": "x", "file": Path("a"), "colour": Colour.BLUE}, "s", base=Path("/etc"))
+    assert (made.file, made.colour) == (Path("a"), Colour.BLUE)
 
 
 def test_defaults_fill_what_is_left_out():
@@ -177,6 +186,14 @@ def test_relative_paths_start_at_the_base():
             "site.latency: found 'soon', expected a duration such as 90s or 1h30m, or a whole number of milliseconds, "
             "or a table with kind = 'fixed' or 'normal'",
         ),
+        (
+            "latencies",
+            7,
+            "site.latencies: found 7, expected a list of a duration such as 90s or 1h30m, or a whole number of "
+            "milliseconds, or a table with kind = 'fixed' or 'normal'",
+        ),
+        ("several", [1, "x"], "site.several[1]: found 'x', expected a whole number"),
+        ("counts", "x", "site.counts: found 'x', expected a list of whole numbers"),
         ("inner", {"port": 81}, "site.inner.port: found 81, expected in [80, 443]"),
         ("inner", 4, "site.inner: found 4, expected a table"),
         ("inners", [{"port": 80}, {}], "site.inners[1].port: found nothing, expected a whole number"),

@@ -212,6 +212,7 @@ def test_equality_is_of_pairs_and_end() -> None:
     assert Signal([(0, 1.0)], end=5) == Signal([(0, 1.0)], end=5)
     assert Signal([(0, 1.0)], end=5) != Signal([(0, 1.0)], end=6)
     assert Signal([(0, 1.0)]) != Signal([(0, 2.0)])
+    assert Signal([(0, 1.0)]) != [(0, 1.0)]
     with pytest.raises(TypeError):
         hash(Signal([]))
 

@@ -521,6 +521,19 @@ def test_keys_of_one_end_need_not_compare() -> None:
     assert len(timetable) == 0
 
 
+def test_a_reservation_that_is_changed_again_and_again() -> None:
+    """What is past is forgotten when its time comes, however often that has changed before."""
+    timetable = Timetable(4)
+    timetable.forget_before(1)
+    timetable.reserve("a", 2, Term(1, 10))
+    for end in range(11, 211):
+        timetable.change("a", term=Term(1, end))
+    timetable.forget_before(209)
+    assert "a" in timetable
+    timetable.forget_before(210)
+    assert "a" not in timetable
+
+
 def test_overlay_plans_without_touching_its_base() -> None:
     """A view may release, move and add reservations; the base keeps its own, and later changes show through."""
     base = Timetable(4)
@@ -534,8 +547,9 @@ def test_overlay_plans_without_touching_its_base() -> None:
     assert plan.free_at(55) == 2 and "c" in plan
     with pytest.raises(TypeError, match="overlay"):
         plan.forget_before(5)
-    with pytest.raises(KeyError):
-        plan.release("a")
+    for gone in ("a", "z"):
+        with pytest.raises(KeyError):
+            plan.release(gone)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,12 @@ def test_all_faults_are_said_at_once() -> None:
         ({"sites": []}, "sites: found 0"),
         ({"links": []}, "expected a connected request"),
         ({"options": {"sort": "best"}}, "options.sort"),
+        ({"options": {"frames": {"unit": 0}}}, "options.frames.unit: found 0"),
+        ({"start": -1}, "est: found -1"),
+        ({"avoid": ["X"] * 65}, "avoid: found 65 names, at most 64"),
+        ({"sites": [{"id": "a", "type": "vm", "units": 1, "exclude": ["X"] * 65}]}, "sites[0].exclude: found 65"),
+        ({"links": [{"id": f"k{n}", "from": "a", "to": "b", "bw": 1} for n in range(33)]}, "links: found 33"),
+        ({"links": [7]}, "links[0]: found 7"),
     ],
 )
 def test_each_bad_input_has_its_message(more: dict[str, Any], words: str) -> None:
@@ -106,9 +112,10 @@ def test_links_describe_themselves() -> None:
     link = read_link({"link.a": "A", "link.b": "B", "link.granule_mbps": "0.1"})
     assert link is not None and link.units(0.3) == 3 and link.granule == Fraction(1, 10)
     assert read_link({"os": "linux"}) is None
-    for wrong in ({"link.a": "A"}, {"link.a": "A", "link.b": "A"}, {"link.a": "A", "link.b": "B", "link.value": "x"}):
+    other = {"link.a": "A", "link.b": "B"}
+    for wrong in ({"link.b": ""}, {"link.b": "A"}, {"link.value": "x"}, {"link.granule_mbps": "0"}):
         with pytest.raises(ValueError, match=r"link\."):
-            read_link(wrong)
+            read_link({**other, **wrong})
     offers = [("A", None), ("net", link), ("net", read_link({"link.a": "A", "link.b": "X"}))]
     assert known_names(offers) == (["A"], ["B", "X"])
 
@@ -127,6 +134,7 @@ GOOD = [
     ("place", "change", "words"),
     [
         (0, {"units": 1}, "a gets 1"),
+        (0, {"member": "b"}, "a has 0 parts"),
         (0, {"site": "B"}, "at one site"),
         (1, {"member": "z"}, "not requested"),
         (1, {"part": "a"}, "one name"),
@@ -143,6 +151,21 @@ def test_wrong_plans_are_found(place: int, change: dict[str, Any], words: str) -
     assert plan_faults(request, GOOD) == []
     wrong = [part._replace(**change) if number == place else part for number, part in enumerate(GOOD)]
     assert any(words in fault for fault in plan_faults(request, wrong)), plan_faults(request, wrong)
+
+
+def test_where_a_site_may_be() -> None:
+    """A requested site is at the one that it is pinned to, at none that is excluded, and where its filter holds."""
+    for more in ({"pin": "B"}, {"exclude": ["A"]}, {"filter": "os == linux"}):
+        sites = [{"id": "a", "type": "vm", "units": 2, **more}, {"id": "b", "type": "vm", "units": 1}]
+        assert any("a must not be at A" in fault for fault in plan_faults(read_topology(content(sites=sites)), GOOD))
+
+
+def test_nothing_leads_from_a_site_to_itself() -> None:
+    """Where two requested sites may be at one, their link needs no path, and has none."""
+    request = read_topology(content(options={"distinct_sites": False}))
+    one = [GOOD[0], GOOD[1]._replace(site="A")]
+    assert plan_faults(request, one) == []
+    assert plan_faults(request, [*one, GOOD[2]]) == ["link0 has a path within A"]
 
 
 def test_bounds_of_a_path() -> None:

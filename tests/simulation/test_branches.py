@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from branches import NOBODY, PROPERTY, listed
+from branches import IMPORT, NOBODY, PROPERTY, listed
 
 TESTS = Path(__file__).resolve().parents[1]
-UNTESTED_MAX = 183
+UNTESTED_MAX = 112
 """How many branches neither a seed nor a unit test takes: others than unit tests may, so that each is looked at."""
 
 
@@ -19,7 +19,7 @@ def test_named_tests_exist() -> None:
         for line in (text.strip() for text in path.read_text("utf-8").splitlines())
         if line.startswith(("def test_", "async def test_"))
     }
-    named = set(listed().values()) - {NOBODY, PROPERTY}
+    named = set(listed().values()) - {NOBODY, PROPERTY, IMPORT}
     assert named, "the list is there"
     assert not {test for test in named if ".".join(test.split(".")[-2:]) not in known}
 
