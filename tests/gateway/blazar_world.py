@@ -61,7 +61,7 @@ class BlazarUnderTest:
     def client(self, **more: Any) -> httpx.Client:
         """A client of the API itself."""
         # There is no TLS, and to read the certificates of authorities takes a hundred times as long as all the rest.
-        return httpx.Client(base_url=self.url, timeout=30, verify=False, **more)
+        return httpx.Client(**{"base_url": self.url, "timeout": 30, "verify": False, **more})
 
     def lease(self, client: httpx.Client, *reservations: dict[str, Any], **more: Any) -> httpx.Response:
         """A lease that is asked for: from now on, for an hour, if nothing is said."""

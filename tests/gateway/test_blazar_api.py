@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -320,3 +321,20 @@ def test_a_lease_moves_whose_hosts_are_chosen_later(tmp_path: Path) -> None:
             refused = client.put(f"/leases/{made['id']}", json={"end_date": at(100)})
             assert refused.json()["error_message"].startswith("Not enough hosts available"), refused.text
             assert client.get(f"/leases/{made['id']}").json()["lease"]["end_date"] == moved.json()["lease"]["end_date"]
+
+
+def test_a_broker_that_is_away_is_named_at_once(tmp_path: Path) -> None:
+    """A create, or a change, that needs its answer is refused; what was to be created is being deleted."""
+    port = free_port()
+    file = deployed(tmp_path, port)
+    world, gone = BlazarUnderTest(port), running(file, os.environ, only=["broker"])
+    with running(file, os.environ, only=["site", "guest", "web"]), gone as broker, world.client(timeout=20) as client:
+        lease = until(client, world.lease(client, whole()).json()["lease"]["id"], "ACTIVE")
+        broker.send_signal(signal.SIGTERM)
+        broker.wait()
+        created = world.lease(client, whole(), name="other")
+        changed = client.put(f"/leases/{lease['id']}", json={"end_date": at(120)})
+        for answer in (created, changed):
+            assert (answer.status_code, "broker is away" in answer.text) == (503, True), answer.text
+        left = {one["name"]: one["status"] for one in client.get("/leases").json()["leases"]}
+        assert left == {"test": "ACTIVE", "other": "DELETING"}

@@ -7,6 +7,7 @@ import re
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -153,7 +154,8 @@ async def create_lease(call: Call, project: str, body: LeaseBody) -> dict[str, A
     await guest.command("slice.create", {"name": id_, "notes": _noted(note)}, **call.signed)
     try:
         made = [(await guest.command("lease.request", one, **call.signed))["id"] for one in requests]
-        members = [await _settled(guest, one, lambda shown: shown["state"] != NASCENT) for one in made]
+        answered = [partial(_settled, guest, one, lambda shown: shown["state"] != NASCENT) for one in made]
+        members = [await call.door.unless_away(one) for one in answered]
     except LeasekitError:
         await _give_up(call, guest, id_, note)
         raise
@@ -273,7 +275,7 @@ async def _changed(call: Call, guest: ActorConnection, command: str, asked: Mapp
     if asked.keys() == {"lease", "end"} and _end(shown) == asked["end"]:
         return
     await admit(call, guest, command, asked)
-    trial = await guest.command(command.replace(".", ".dry_run_"), asked)
+    trial = await call.door.unless_away(partial(guest.command, command.replace(".", ".dry_run_"), asked))
     if trial["status"] != "granted":
         raise refusal(trial["reason"])
     await guest.command(command, asked, **call.signed)
