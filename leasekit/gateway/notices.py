@@ -257,7 +257,8 @@ def notices_of(project: str, row: Mapping[str, Any], lease: Mapping[str, Any]) -
 def _of_lease(lease: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: lease[name] for name in ("name", "type", "units", "start", "end") if name in lease}
     if isinstance(found.get("units"), list):  # of one that is shown with all that is known of it
-        found["units"] = (lease["granted"] or lease["approved"] or lease["requested"])["units"]
+        terms = (lease["granted"], lease["approved"], lease["requested"])  # of one that is over nothing is granted
+        found["units"] = next((term["units"] for term in terms if term and term["units"]), 0)
     return found
 
 

@@ -215,6 +215,7 @@ def test_a_receiver_hears_of_a_lease(world: World, ursula: httpx.Client, olga: h
     evicted = json.loads(world.receiver.event("evicted", lease)[1])["data"]
     assert (evicted["code"], evicted["reason"][-15:]) == ("evicted", "space is needed")
     ended = json.loads(world.receiver.event("ended", lease)[1])
+    assert ended["data"]["units"] == 2
     assert (ended["data"]["code"], ended["data"]["reason"][-15:]) == ("evicted", "space is needed")
     later = ursula.post("/leases", json={**WISH, "start": _in(ursula, HOUR)}).json()["id"]
     assert "starts in 59m" in json.loads(world.receiver.event("starts_soon", later)[1])["data"]["text"]
