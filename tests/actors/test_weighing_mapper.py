@@ -53,6 +53,20 @@ def test_near_and_apart(tmp_path: Path) -> None:
     assert not set(hosts(world, ask(world, 2, apart=first))) & set(hosts(world, first))
 
 
+def test_hosts_that_have_different_resources(tmp_path: Path) -> None:
+    """What needs a GPU is where one is, what needs none is placed as well."""
+    text = FARM.replace('name = "yield", SETTINGS', 'name = "filter_and_weigh"')
+    group = text[text.index("[[actor.site.inventory]]") : text.index("[[actor.site.delegation]]")]
+    other = group.replace("units = 3", 'units = 1\nprefix = "gpu-"').replace("cpu = 4,", "cpu = 8, gpu = 1,")
+    world = DeployedWorld(text.replace(group, other + group), tmp_path)
+    plain = ask(world, 3)
+    assert len(hosts(world, plain)) == 3
+    needs = {**NEEDS, "needs.gpu": "1"}
+    lease = world.request("web", 1, world.now, world.now + HOUR, type="node", properties=needs)
+    world.pass_time(MINUTE)
+    assert hosts(world, lease) == ["gpu-0"]
+
+
 def test_filters_of_hosts(tmp_path: Path) -> None:
     """Hosts that the lease's filter takes are weighed. Where none is taken machines are where their places are, on one
     host. A chain without that filter weighs all.

@@ -8,7 +8,7 @@ It decides by :func:`leasekit.policies.preempting.selection.filter_and_weigh`, t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Final
 
 import attrs
@@ -94,6 +94,8 @@ class _WeighingTurn(FirstFitTurn):
         self._rules, self._watches = rules, watches
         self._hosts: dict[str, Mapping[str, LoadedHost]] = {}
         self._views: dict[str, dict[str, HostView]] = {}
+        self._names: dict[str, list[str]] = {}
+        """The resources that hosts of a type have: not all have each."""
 
     def place(self, demand: Demand) -> Place | Refuse:
         """A machine of a demand after the other on the heaviest host; where there is none, on that of its place."""
@@ -116,12 +118,12 @@ class _WeighingTurn(FirstFitTurn):
                     if class_ in self._views[demand.type][name].classes
                     and (planned[name] or self._cycle.room(name, size, term) > self._beside[name])
                 ]
-                needs = _amounts(size, next(iter(self._views[demand.type].values())))
+                needs = _amounts(size, self._names[demand.type])
                 found = filter_and_weigh(able, request_of(demand, needs), self._rules)
                 if found is None:
                     return
                 host = found.host
-                machine = HostedLease(demand.lease, _amounts(size, self._views[demand.type][host.id]), self._cycle.now)
+                machine = HostedLease(demand.lease, needs, self._cycle.now)
                 loaded[host.id] = host.exchanged((), machine)
                 self._beside[host.id] += not planned[host.id]
                 planned[host.id] -= bool(planned[host.id])
@@ -133,7 +135,8 @@ class _WeighingTurn(FirstFitTurn):
         if type_ not in self._hosts:
             views = self._views[type_] = {one.id: one for one in self._cycle.hosts(type_) if one.state == FREE}
             reserved = reservations(self._cycle, type_) if self._watches else {}
-            self._hosts[type_] = {name: _loaded(view, reserved.get(name)) for name, view in views.items()}
+            names = self._names[type_] = sorted({name for one in views.values() for name, _ in one.capacity})
+            self._hosts[type_] = {name: _loaded(view, names, reserved.get(name)) for name, view in views.items()}
         return self._hosts[type_]
 
 
@@ -146,18 +149,18 @@ def reservations(cycle: AuthorityCycle, type_: str) -> dict[str, Instant]:
     return found
 
 
-def _loaded(view: HostView, reserved: Instant | None) -> LoadedHost:
-    machines = (HostedLease(one.lease, _amounts(one.size, view), 0) for one in view.machines)
+def _loaded(view: HostView, names: Sequence[str], reserved: Instant | None) -> LoadedHost:
+    machines = (HostedLease(one.lease, _amounts(one.size, names), 0) for one in view.machines)
     attributes: Properties = {**view.properties, "unit": view.id, "type": view.type}
-    capacity = tuple(much for _, much in view.capacity)
+    capacity = _amounts(view.capacity, names)
     return LoadedHost(
         id=view.id, capacity=capacity, leases=tuple(machines), attributes=attributes, reserved_from=reserved
     )
 
 
-def _amounts(size: Vector, view: HostView) -> tuple[int, ...]:
-    """What a machine takes of a host, in the order of what that has."""
-    return tuple(amount(size, name) for name, _ in view.capacity)
+def _amounts(of: Vector, names: Sequence[str]) -> tuple[int, ...]:
+    """Amounts in the order of these resources."""
+    return tuple(amount(of, name) for name in names)
 
 
 def request_of(
