@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from broker_cycles import FAR, Books, decayed, grants, request
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, Grant, GrantGroup, PendingRequest, Reject, Wake
@@ -394,6 +394,18 @@ def days(draw: st.DrawFn) -> list[PendingRequest]:
     return wishes
 
 
+def at_its_last() -> list[PendingRequest]:
+    """All is out up to 10; behind a large request waits one that must start then."""
+    now = [request("all of a", 5, 0, 10, latest_start=0), request("all of b", 3, 0, 20, latest_start=0)]
+    return [
+        *now,
+        request("large", 5, 1, 11, arrived=1, latest_start=500),
+        request("last", 1, 2, 4, arrived=2, latest_start=10),
+    ]
+
+
+@example(at_its_last(), "easy")
+@example(at_its_last(), "priority")
 @given(days(), st.sampled_from(sorted(MAPPERS)))
 def test_what_is_kept_from_turn_to_turn_decides_nothing(wishes: list[PendingRequest], name: str) -> None:
     """A mapper that is made anew for each turn, as after a restart, grants the same at the same instants."""

@@ -30,7 +30,7 @@ from leasekit.core.claims.claim import UNITS_MAX
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer, PendingRequest, Reject, Wake
 from leasekit.core.reasons import Coded, mark
 from leasekit.core.settings import DurationSetting
-from leasekit.core.time import HOUR, MINUTE, Duration, Instant, Term
+from leasekit.core.time import HOUR, INSTANT_MAX, MINUTE, Duration, Instant, Term
 from leasekit.policies.broker import reasons
 from leasekit.policies.broker.capacity import CapacityView, Place, pick
 from leasekit.policies.broker.line import Key, Lane, Line, LineBucket, LineEntry
@@ -105,6 +105,8 @@ class Waiting:
         self._lines: dict[str, Line] = {}
         self._entries: dict[str, LineEntry] = {}
         self._standing = 0
+        self._waits_until = INSTANT_MAX
+        """The first of the latest starts of those in line: a request waits no more when it is there."""
         self._turns = 0
         self._serial = 0
 
@@ -133,17 +135,19 @@ class Waiting:
         requests, known = cycle.requests, self._entries
         new: list[PendingRequest] = []
         count = len(requests)
-        if not self._standing and self._turns % READ_ANEW:
+        anew = self._standing or self._waits_until <= turn.now or not self._turns % READ_ANEW
+        if not anew:
             for index in range(count - 1, -1, -1):
                 request = requests[index]
                 if request.lease in known:
                     break
                 new.append(request)
             new.reverse()
-        if len(known) + len(new) != count or self._standing or not self._turns % READ_ANEW:
+        if anew or len(known) + len(new) != count:
             # Some left the line without this mapper's doing, or stand beside it: the tail alone doesn't tell.
             known.clear()
             self._lines.clear()
+            self._waits_until = INSTANT_MAX
             new = list(requests)
         others: list[PendingRequest] = []
         fresh: list[LineEntry] = []
@@ -177,6 +181,7 @@ class Waiting:
         key = (*self.order.key(request), self._serial)
         entry = line.add(request, self.order.lane(request), key, shape, shape[-1].prepare)
         self._entries[request.lease] = entry
+        self._waits_until = min(self._waits_until, entry.latest)
         fresh.append(entry)
 
     # -- what doesn't wait in line -----------------------------------------------------------------------------
