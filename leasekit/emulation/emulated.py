@@ -60,6 +60,7 @@ class Emulated:
         """What goes wrong, where the file says that anything does."""
         self.world = self._make_world(self.recorder.observe if observe is None else self._observe)
         for built in self.actors.values():
+            built.actor.kernel.resends = not emulation.is_lossless  # nothing need be said again where nothing is lost
             store = _lightened(built) if self.mishaps is None else MemoryStore(keep_log=False)
             self.world.add(self._on_its_clock(built), store, action_model(built))
         if self.mishaps is not None:
@@ -106,11 +107,11 @@ class Emulated:
 
 
 def _lightened(built: BuiltActor) -> Store:
-    """Where no message is lost and no actor is made anew, nothing need be said again, and no row is read: an actor then
-    does neither, and its store keeps nothing. What a broker's rows would say nobody observes: none are made.
+    """Where no actor is made anew, no row is read: its store keeps nothing. What a broker's rows would say nobody
+    observes: none are made.
     """
     kernel = built.actor.kernel
-    kernel.resends, kernel.keeps_counters, kernel.keeps_records = False, False, built.spec.role != "broker"
+    kernel.keeps_counters, kernel.keeps_records = False, built.spec.role != "broker"
     return Forgetful()
 
 

@@ -84,6 +84,23 @@ def test_nothing_goes_wrong_where_nothing_is_said(tmp_path: Path) -> None:
     assert emulated(tmp_path, "")["mishaps"] == []
 
 
+def test_what_waits_is_not_said_again_where_nothing_is_lost(tmp_path: Path) -> None:
+    """Where units could fail, and do not yet, as many messages, actions and timers are needed as where they can't: a
+    request that waits for days is asked for once.
+    """
+    waits = """
+[actor.late]
+role = "guest"
+[actor.late.mapper]
+name = "static"
+demands = [{ type = "node", count = 3, units = 4, term = "2h", properties = { deferrable = "true" } }]
+"""
+    rare = FAILURE.replace('{ kind = "exponential", mean = "12h" }', '"30d"')
+    safe, unsafe = (emulated(tmp_path, waits + more) for more in ("", rare))
+    assert safe["messages"] > 100
+    assert all(safe[one] == unsafe[one] for one in ("messages", "actions", "timers"))
+
+
 def test_units_fail_and_are_repaired(tmp_path: Path) -> None:
     """Four units, each in service for 12 hours on the mean: about 15 failures in two days, an hour each. Leases get
     others in their place, as at a site whose units fail under it.
