@@ -219,12 +219,14 @@ def test_nothing_and_nobody(person: Callable[..., Person], lab: WebLab) -> None:
 
 def test_pages_of_a_phone(person: Callable[..., Person], lease: Callable[..., str]) -> None:
     """At 360 px nothing is wider than the screen but tables, which scroll by themselves."""
-    id_ = lease(name="phone")
+    id_ = lease(name="phone" * 25)
     who = person("ada", viewport={"width": 360, "height": 740})
     for path in ("/leases", f"/leases/{id_}", f"/leases/{'x' * 200}"):
         page = who.open(path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
         who.check()
+    who.open(f"/leases/{id_}").get_by_role("button", name="Close…").click()
+    assert page.get_by_role("dialog").evaluate("dialog => dialog.scrollWidth <= dialog.clientWidth")
 
 
 def test_what_happens_while_a_page_is_loaded_shows(person: Callable[..., Person], ada: httpx.Client) -> None:
