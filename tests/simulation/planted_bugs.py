@@ -350,8 +350,8 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "a return is counted twice": Bug(
         GrantedClaims, "_ended_at", "self._book.end_early(claim, at)\n        ended =",
-        "self.book.end_early(claim, at)\n"
-        "        self.book.table(claim.source).add_capacity(Term(at, claim.until), claim.units)\n"
+        "self._book.end_early(claim, at)\n"
+        "        self._book.table(claim.source).add_capacity(Term(at, claim.until), claim.units)\n"
         "        ended =",
     ),
     "a broker forgets what came back": Bug(
