@@ -263,9 +263,9 @@ class UnitChanges:
             self._calendars.places.resize(unit.id, self._kernel.now)
         self._calendars.count(change.type)
         self._delegations.note_totals()
-        for tell in self.told:
-            tell(news)
         self._delegations.issued.give(again=True)
+        for tell in self.told:  # after that, as at a restart: who is offered more hears what is out of it
+            tell(news)
         if change.gone:
             self._leases.plan_anew({change.id}, self._calendars.from_now_on)
 
