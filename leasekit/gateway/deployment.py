@@ -279,6 +279,9 @@ _looked_at(SITE, "/sites/inventory", "inventory", list[answers.InventoryEntry], 
 _looked_at(SITE, "/sites/leases", "leases", list[answers.SiteLeaseDetails], "List the leases at a site.")
 _looked_at(SITE, "/sites/status", "status", answers.SiteStatus, "Show how a site is.")
 _looked_at(
+    SITE, "/sites/saved", "saved", list[answers.SavedUnitDetails], "List what a site keeps of suspended leases' units."
+)
+_looked_at(
     SITE, "/maintenance", "maintenance", list[answers.WindowDetails], "List maintenance windows, and whom they hit."
 )
 _looked_at(

@@ -97,6 +97,7 @@ def test_an_operator_gives_and_takes_back(operator: httpx.Client, user: httpx.Cl
     failed = operator.post(f"/sites/units/{unit}/fail", json={"reason": "its fan"}).json()
     assert "its fan" in failed["reason"]
     assert operator.post(f"/sites/units/{unit}/enable", json={}).status_code == 200
+    assert operator.get("/sites/saved").json() == []
     for path, body in (
         ("/sites/delegations", {"broker": "none", "type": "vm"}), ("/brokers/delegations", {"broker": "none"}),
         ("/brokers/delegations/reclaim", {"delegation": "none"}), ("/brokers/sources/release", {"source": "none"}),
