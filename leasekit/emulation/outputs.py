@@ -35,8 +35,10 @@ def writing(out: Path) -> Iterator[None]:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """A file with one JSON object."""
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    """A file with one JSON object: whoever reads it meanwhile finds the one before, or this one."""
+    beside = path.with_name(f".{path.name}")
+    beside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    beside.replace(path)
 
 
 def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
