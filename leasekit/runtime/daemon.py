@@ -18,6 +18,7 @@ exit status  meaning
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import logging
 import os
@@ -74,9 +75,22 @@ GIVE_WAY: Final = 0.0005
 """Seconds that a thread may go on while another waits to run Python; Python's own default is ten times as much."""
 SERVICE_END: Final = 5.0
 """How long a service may take to end, in seconds."""
+TRIMMED_EVERY: Final = 10.0
+"""How often memory is given back to the system, in seconds."""
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 logger = logging.getLogger(__name__)
+
+
+async def give_memory_back() -> None:
+    """Give the system, over and over, what is free amid what is in use: glibc keeps that by itself, so that a daemon
+    would go on to have as much as in the worst moment of a flood. Takes a fraction of a millisecond, or 0.1 ms for each
+    MB that is given back.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    while trim is not None:
+        await trio.sleep(TRIMMED_EVERY)
+        trim(0)
 
 
 class StartError(LeasekitError):
@@ -235,6 +249,7 @@ class Daemon:
             async with trio.open_nursery() as nursery:
                 self._pages = Pages(nursery, sockets)
                 nursery.start_soon(self._obey_signals, nursery)
+                nursery.start_soon(give_memory_back)
                 await self._run_all()
                 nursery.cancel_scope.cancel()
         return self._failures
