@@ -200,6 +200,16 @@ def test_groups_for_which_there_is_no_room_cost_nobody_a_share(tmp_path: Path, w
     assert sorted(yields(world).values()) == [[1000] * 4] * 3
 
 
+@pytest.mark.parametrize(("parallel", "most"), [("true", 1333), ("false", 2000)])
+def test_machines_of_a_parallel_job_get_the_same(tmp_path: Path, parallel: str, most: int) -> None:
+    """Of seven machines on three hosts three share one: the others get no more than these, where they would wait."""
+    world = world_of(tmp_path)
+    ask(world, 7, configuration={"parallel": parallel})
+    world.pass_time(MINUTE)
+    caps = [cap for found in yields(world).values() for cap in found]
+    assert (len(caps), min(caps), max(caps)) == (7, 1333, most)
+
+
 def test_groups_are_kept_while_there_is_room(tmp_path: Path) -> None:
     """Machines of a group share a host, or have hosts of their own, though others come and need CPU."""
     world = world_of(tmp_path)

@@ -53,7 +53,7 @@ from leasekit.policies.preempting.costs import COSTS
 UP: Final = "active"
 FREE: Final = "free"
 REPLACE: Final = "replace"
-WEIGHT, SPREAD, AFFINITY = "weight", "spread", "affinity"
+WEIGHT, SPREAD, AFFINITY, PARALLEL = "weight", "spread", "affinity", "parallel"
 """Configuration properties of a lease: how much more yield its machines are to have than others (1), a group of which a
 host takes one machine at most, and one that shares a host."""
 
@@ -102,6 +102,7 @@ class _Holder(NamedTuple):
     weight: float
     spread: str
     affinity: str
+    job: str
 
 
 class _Newcomer(NamedTuple):
@@ -207,7 +208,9 @@ class _Plan:
             says = demand.properties
             end = max(demand.term.end, found[demand.lease].end if demand.lease in found else 0)
             weight = _weight(says.get(WEIGHT, ""))
-            found[demand.lease] = _Holder(end, weight, says.get(SPREAD, ""), says.get(AFFINITY, ""))
+            is_job = says.get(PARALLEL, "") == "true" and self._settings.needs == "given"
+            job = demand.lease if is_job else ""
+            found[demand.lease] = _Holder(end, weight, says.get(SPREAD, ""), says.get(AFFINITY, ""), job)
         return found
 
     def decisions(self, turn: FirstFitTurn) -> Iterator[AuthorityDecision]:
@@ -323,13 +326,13 @@ class _Plan:
     def _made(
         self, id_: str, lease: str, needs: Vector, size: Vector, hosts: frozenset[str], host: str | None
     ) -> YieldTask:
-        known = self._leases.get(lease, _Holder(0, 1.0, "", ""))
+        known = self._leases.get(lease, _Holder(0, 1.0, "", "", ""))
         cpu, core = amount(needs, CPU), amount(needs, CORE)
         return YieldTask(
             id=id_, cpu=cpu, rigid=tuple(amount(size, name) for name in self._rigid), host=host,
             cores=max(1, -(-cpu // core)) if core else 1, floor=amount(size, CPU), weight=known.weight, hosts=hosts,
             spread=f"{lease} {known.spread}" if known.spread else "",
-            together=f"{lease} {known.affinity}" if known.affinity else "",
+            together=f"{lease} {known.affinity}" if known.affinity else "", job=known.job,
         )  # fmt: skip
 
     # -- what follows --------------------------------------------------------------------------------------------
