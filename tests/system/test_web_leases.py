@@ -91,6 +91,7 @@ def test_a_lease_is_extended_changed_and_closed(
     page.get_by_label("Why").fill("done")
     page.get_by_role("button", name="Close now").click()
     expect(page.locator("#page .chip").first).to_have_text("closed")
+    expect(page.get_by_text("None any more.")).to_be_visible()
     expect(page.get_by_role("button", name="Extend…")).to_have_count(0)
 
 

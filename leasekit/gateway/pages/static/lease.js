@@ -45,7 +45,7 @@ await page(async (place) => {
       h("p", {}, chip(stateOf(lease)), " ", lease.pending && h("span", {}, `${plain(lease.pending)} `), lease.reason && h("span", { class: "why" }, time.dated(lease.reason))),
       bar(start, end),
       h("dl", {},
-        h("dt", {}, "Units"), h("dd", {}, `${lease.units} × ${lease.type}`),
+        h("dt", {}, "Units"), h("dd", {}, lease.units ? `${lease.units} × ${lease.type}` : lease.type),
         h("dt", {}, "Term"), h("dd", {}, `${time.term(start, end)} (${time.zone()}), ${time.span(end - start)} `, h("span", { id: "left", class: "dim" })),
         lease.extended_to && [h("dt", {}, "Extended"), h("dd", {}, `from ${time.moment(Date.parse(lease.end))} on`)],
         h("dt", {}, "Site"), h("dd", {}, lease.site || "not known yet", lease.broker && ` by ${lease.broker}`),
@@ -62,7 +62,7 @@ await page(async (place) => {
         button("Change…", () => dialog.open(changeForm(lease, close), `Change ${title(lease)}`)),
         button("Hand over…", () => dialog.open(handForm(lease, close))),
         button("Close…", () => dialog.open(closeForm([lease], close)), { class: "danger" })));
-    fill(units, h("h2", {}, "Units"), lease.members?.length ? table("Units", ["Unit", "State", "Reach it by", "Said"], lease.members.map(member)) : h("p", { class: "dim" }, "None yet."));
+    fill(units, h("h2", {}, "Units"), lease.members?.length ? table("Units", ["Unit", "State", "Reach it by", "Said"], lease.members.map(member)) : h("p", { class: "dim" }, goesOn(lease) ? "None yet." : "None any more."));
     fill(past, h("h2", {}, "What happened"), timeline());
     count();
   }
