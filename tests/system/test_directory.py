@@ -34,10 +34,15 @@ def packages() -> None:
     require(DIRECTORY)
 
 
-def free_port(kind: int = socket.SOCK_STREAM) -> int:
-    with socket.socket(socket.AF_INET, kind) as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
+def free_port() -> int:
+    """A port that nobody has, neither of TCP nor of UDP: a server of names has both."""
+    with socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+        stream.bind(("127.0.0.1", 0))
+        port: int = stream.getsockname()[1]
+        try:
+            datagrams.bind(("127.0.0.1", port))
+        except OSError:
+            return free_port()
         return port
 
 
@@ -81,7 +86,7 @@ def make(folder: Path, publish: dict[str, Any], **properties: str) -> Driver:
 @pytest.fixture
 def dns(tmp_path: Path) -> Iterator[dict[str, Any]]:
     """Settings of a dnsmasq that the driver starts."""
-    settings = {"folder": "names", "listen": "127.0.0.1", "port": free_port(socket.SOCK_DGRAM), "domain": "vms.example"}
+    settings = {"folder": "names", "listen": "127.0.0.1", "port": free_port(), "domain": "vms.example"}
     yield {"dnsmasq": settings}
     pid_file = tmp_path / "names.pid"
     if pid_file.exists():
@@ -132,7 +137,7 @@ async def test_a_dnsmasq_of_the_sites_own(open_folder):
     """Where the site runs dnsmasq, as a user of its own, the driver writes files and tells it; one that does not run is
     told as such.
     """
-    tmp_path, port = open_folder, free_port(socket.SOCK_DGRAM)
+    tmp_path, port = open_folder, free_port()
     (tmp_path / "names").mkdir()
     command = [
         "dnsmasq",

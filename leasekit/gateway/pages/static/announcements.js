@@ -1,10 +1,10 @@
 // What operators have announced, above every page until it is over, or put away in this browser.
 
-import { Problem, gently, get } from "./api.js";
+import { Problem, gently, get, latest } from "./api.js";
 import { fill, h } from "./dom.js";
 import * as time from "./time.js";
 
-const AWAY = "leasekit-put-away", LATEST = 2 ** 31 - 1;
+const AWAY = "leasekit-put-away", LATEST = 2 ** 31 - 1, AGAIN = 2000;
 const place = document.getElementById("announced");
 let items = [], timer = 0;
 
@@ -28,16 +28,22 @@ function hide(one) {
   document.getElementById("main").focus(); // the button that had it is gone
 }
 
-async function load() {
+const load = latest(async (last) => {
+  let found;
   try {
-    ({ items } = await get("/announcements"));
+    found = await get("/announcements");
   } catch (problem) {
     if (!(problem instanceof Problem)) throw problem;
-    return; // the page itself says that the gateway is away, or the session over
+    if (problem.status !== 401) setTimeout(soon, AGAIN); // the page itself says that the gateway is away, or the session over
+    return;
   }
-  show();
-}
+  if (last()) {
+    ({ items } = found);
+    show();
+  }
+});
+const soon = gently(load);
 
-window.addEventListener("announcements", gently(load));
+window.addEventListener("announcements", soon);
 window.addEventListener("zone", show);
 await load();
