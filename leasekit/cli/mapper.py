@@ -463,13 +463,16 @@ def place(
     """
     from leasekit.policies.authority.placing.file import PlaceDecision, PlaceProblem
 
+    tasks: list[str] = []
+
     def decide(content: Mapping[str, Any]) -> dict[str, Any]:
         decision, begin = PlaceDecision(content), time.monotonic()
+        tasks.extend(task.id or str(number) for number, task in enumerate(decision.file.tasks))
         return decision.answer(lambda: begin + decision.file.time_limit_s - time.monotonic())
 
     if schema:
         return _problem_schema("Tasks to be placed on hosts", PlaceProblem)
-    return _decide(file, decide), _print_placed
+    return _decide(file, decide), partial(_print_placed, tasks)
 
 
 def _problem_schema(title: str, cls: type) -> Shown:
@@ -524,14 +527,14 @@ def _print_placements(answer: Mapping[str, Any]) -> None:
         print_table((title, "victims", "cost"), rows, empty=f"no {title}", right=("cost",))
 
 
-def _print_placed(answer: Mapping[str, Any]) -> None:
+def _print_placed(tasks: Sequence[str], answer: Mapping[str, Any]) -> None:
     keys = ("status", "min_yield", "average_yield", "bound", "reason", "solve_ms")
     fields = [(key, answer[key]) for key in keys if key in answer]
     print_fields((key.replace("_", " "), value) for key, value in fields)
     if answer["mapping"] is not None:
-        shares = enumerate(zip(answer["mapping"], answer["cpu"], strict=True))
-        rows = [(number, host, f"{share:.4f}") for number, (host, share) in shares]
-        print_table(("task", "host", "CPU"), rows, empty="no tasks", right=("task", "CPU"))
+        shares = zip(tasks, answer["mapping"], answer["cpu"], strict=True)
+        rows = [(task, host, f"{share:.4f}") for task, host, share in shares]
+        print_table(("task", "host", "CPU"), rows, empty="no tasks", right=("CPU",))
     if answer["moved"]:
         print_fields([("moved", ", ".join(map(str, answer["moved"])))])
 

@@ -147,9 +147,10 @@ def test_where_another_order_leads_to_places_that_is_the_reason(ask: Any) -> Non
 
 
 def test_a_person_sees_hosts_and_shares(ask: Any) -> None:
-    """Without --json the same is printed as a table, from a file as well."""
-    status, out, _ = ask(problem(task(1.0, host=0), task(1.0, host=0), hosts=2))
+    """Without --json the same is printed as a table, from a file as well; tasks by their ids, or numbers."""
+    status, out, _ = ask(problem(task(1.0, host=0) | {"id": "web"}, task(1.0, host=0), hosts=2))
     assert status == 0 and "min yield" in out and "1.0000" in out and "moved" in out
+    assert [line.split()[0] for line in out.splitlines() if "1.0000" in line] == ["web", "1"]
 
 
 @pytest.mark.parametrize(
