@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -153,7 +152,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, slapd: Slapd) -> Iterator[Liv
     """A daemon with a unit whose setup is a script, and of which dnsmasq and slapd hear."""
     folder = tmp_path_factory.mktemp("words")
     (folder / "out").mkdir()
-    dns = {"folder": "names", "listen": "127.0.0.1", "port": free_port(socket.SOCK_DGRAM), "domain": "vms.example"}
+    dns = {"folder": "names", "listen": "127.0.0.1", "port": free_port(), "domain": "vms.example"}
     site = LiveSite(folder, {"run": {
         "kind": "script", "setup": ["sh", "-c", SETUP], "teardown": ["true"],
         "environment": {"OUT": str(folder / "out")}, "publish": {"dnsmasq": dns, **slapd.settings},
