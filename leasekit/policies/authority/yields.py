@@ -55,7 +55,7 @@ FREE: Final = "free"
 REPLACE: Final = "replace"
 WEIGHT, SPREAD, AFFINITY, PARALLEL = "weight", "spread", "affinity", "parallel"
 """Configuration properties of a lease: how much more yield its machines are to have than others (1), a group of which a
-host takes one machine at most, and one that shares a host."""
+host takes one machine at most, one that shares a host, and whether all its machines get the same yield."""
 
 
 Algorithm = Literal[
