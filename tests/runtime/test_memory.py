@@ -56,11 +56,11 @@ def test_what_a_flood_had_is_given_back() -> None:
 
 async def test_connections_that_are_over_are_given_up(autojump_clock: trio.testing.MockClock) -> None:
     """trio's TLS streams refer to themselves: they go before Python looks through all objects by itself."""
-    near, far = trio.testing.memory_stream_pair()
-    stream = trio.SSLStream(near, ssl.create_default_context(), server_hostname="over")
-    over = weakref.ref(stream)
-    gc.disable()
+    gc.disable()  # from the start: a stream that Python's own collections have passed over is young no more
     try:
+        near, far = trio.testing.memory_stream_pair()
+        stream = trio.SSLStream(near, ssl.create_default_context(), server_hostname="over")
+        over = weakref.ref(stream)
         await trio.aclose_forcefully(stream)
         del stream
         assert over() is not None
