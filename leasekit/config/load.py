@@ -14,6 +14,7 @@ import attrs
 
 from leasekit.actors.settings import AuthoritySettings, BrokerSettings, GuestSettings
 from leasekit.config import tables
+from leasekit.config.belonging import say_where
 from leasekit.config.deployment import ActorSpec, Deployment, MapperSpec, for_daemons, out_of_reach
 from leasekit.config.emulation import EmulationSpec, apply_changes, resolve_emulation
 from leasekit.config.errors import ConfigError, ConfigErrors, Faults, one_of
@@ -39,9 +40,6 @@ from leasekit.core.settings import SettingsError, structure
 from leasekit.core.signals import Signal, SignalSoFar
 from leasekit.core.time import format_duration
 from leasekit.policies.registry import make_mapper, switched_types
-
-MAPPERS: Final[Mapping[str, str]] = {"guest": "manual", "broker": "fcfs", "authority": "first_fit"}
-"""The mapper of an actor whose file names none."""
 
 _TABLES: Final = ("deployment", "actor", "peer", "emulation")
 
@@ -312,14 +310,14 @@ class Resolver:
     def _mapper(self, name: str, table: tables.ActorTable) -> MapperSpec:
         where = f"actor.{name}.mapper"
         settings = {key: value for key, value in table.mapper.items() if key not in ("name", "signal", "jobs")}
-        target = table.mapper.get("name", MAPPERS[table.role])
+        target = table.mapper.get("name", tables.MAPPERS[table.role])
         signal = None
         if "signal" in table.mapper:
             signal = self._signal(name, table.mapper["signal"], f"{where}.signal")
         jobs = self._jobs(name, table.mapper["jobs"], f"{where}.jobs") if "jobs" in table.mapper else None
         if not isinstance(target, str) or not target:
             self.faults.add(f"{where}.name", repr(target), "the name of a mapper in quotes")
-            target = MAPPERS[table.role]
+            target = tables.MAPPERS[table.role]
         else:
             target = self._mapper_path(target)
             # A mapper is a plain object: making one costs nothing, and finds all that is wrong with its settings.
@@ -476,5 +474,6 @@ def resolve_document(
     except SettingsError as error:
         faults.add_settings("", error)
         raise ConfigErrors(faults.errors) from None
+    faults.errors = [say_where(error, changed) for error in faults.errors]
     faults.finish()
     return deployment

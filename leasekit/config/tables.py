@@ -329,6 +329,9 @@ ACTORS: Final[Mapping[str, type[ActorTable]]] = {
     "guest": GuestTable,
 }
 
+MAPPERS: Final[Mapping[str, str]] = {"guest": "manual", "broker": "fcfs", "authority": "first_fit"}
+"""The mapper of an actor whose file names none."""
+
 
 @attrs.frozen(kw_only=True)
 class PeerSpec:

@@ -212,7 +212,7 @@ def test_all_faults_at_once(tmp_path: Path) -> None:
     ("old", "new", "key", "words"),
     [
         ('role = "guest"', "", "actor.guest.role", "found nothing, expected one of: 'guest'"),
-        ('role = "guest"', 'role = "guest"\ninventory = []', "actor.guest.inventory", "an unknown key"),
+        ('role = "guest"', 'role = "guest"\ninventory = []', "actor.guest.inventory", "[actor.NAME] of role authority"),
         ('role = "guest"', 'role = "guest"\nlog = "xml"', "actor.guest.log", "'human', 'json'"),
         ('role = "guest"', 'role = "guest"\nlog_level = "trace"', "actor.guest.log_level", "'debug'"),
         ('role = "guest"', 'role = "guest"\nstore = "postgres:x"', "actor.guest.store", "memory or sqlite:PATH"),
@@ -264,15 +264,40 @@ def test_a_delegation_that_is_renewed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("table", "key", "homes"),
+    [
+        ("actor.broker.shell", 'retry_first = "5s"', "[actor.broker.settings]"),
+        ("actor.guest.settings", 'heartbeat = "5s"', "[actor.guest.transport]"),
+        ("actor.broker.settings", 'balance = "best_fit"', "[actor.broker.mapper]"),
+        ("actor.broker.mapper", "kept_bytes = 7", "[actor.broker.settings]"),
+        ("actor.site.permissions.guest", 'type = "vm"', "[[actor.site.inventory]] or [[actor.site.delegation]]"),
+        ("actor.site.settings", "retries = 1", "[actor.site.driver.DRIVER]"),
+        ("actor.site.settings", 'directory = "x"\n[actor.site.driver.x]\nkind = "process"', "[actor.site.driver.x]"),
+        ("actor.guest.settings", "pending_max = 5", "[actor.NAME.settings] of role broker"),
+        ("actor.site.settings", "create_keys = true", "[deployment]"),
+        ("actor.web", 'role = "gateway"\nserver = "m:25"', "[actor.web.mail]"),
+        ("actor.web", 'role = "gateway"\nkey = "x"', "[actor.NAME] of guests, brokers and authorities"),
+        ("emulation", "create_keys = true", "[deployment]"),
+    ],
+)
+def test_a_key_of_another_table_is_told_as_that(tmp_path: Path, table: str, key: str, homes: str) -> None:
+    """With the tables that have it, and no key of this one that only looks like it."""
+    name = key.replace('role = "gateway"\n', "").partition(" ")[0]
+    found = faults(write(tmp_path, f"{SMALL}\n[{table}]\n{key}\n"))
+    assert found[f"{table}.{name}"].startswith(f"found a key of {homes}, expected one of: ")
+    assert "did you mean" not in found[f"{table}.{name}"]
+
+
+@pytest.mark.parametrize(
     ("more", "key", "words"),
     [
         ('[actor.guest.settings]\nredeem_laed = "5s"', "actor.guest.settings.redeem_laed", "did you mean redeem_lead?"),
         ('[actor.guest.settings]\nredeem_lead = "5q"', "actor.guest.settings.redeem_lead", "such as 90s"),
         ("[actor.guest.settings]\nretry_first = -5", "actor.guest.settings.retry_first", "a duration"),
         ('[actor.guest.settings]\ndefault_broker = "x"', "actor.guest.settings.default_broker", "no broker here"),
-        ("[actor.broker.settings]\npriorities = {}", "actor.broker.settings.priorities", "an unknown key"),
-        ("[actor.site.settings]\ninventory = []", "actor.site.settings.inventory", "an unknown key"),
-        ('[actor.broker.driver.x]\nkind = "null"', "actor.broker.driver", "an unknown key"),
+        ("[actor.broker.settings]\npriorities = {}", "actor.broker.settings.priorities", "a key of [actor.broker], "),
+        ("[actor.site.settings]\ninventory = []", "actor.site.settings.inventory", "a key of [actor.site], "),
+        ('[actor.broker.driver.x]\nkind = "null"', "actor.broker.driver", "[actor.NAME] of role authority or "),
         ('[actor.site.driver.x]\nkind = "nul"', "actor.site.driver.x", "did you mean null?"),
         ("[actor.site.driver.x]\nretries = 1", "actor.site.driver.x.kind", "found nothing, expected text in quotes"),
         ('[actor.site.driver.x]\nkind = "null"\nlatency = { setup = "2q" }', "actor.site.driver.x.latency.setup",

@@ -88,7 +88,7 @@ def test_a_gateway_without_login_is_for_this_machine(tmp_path: Path, listen: str
         ("logins_per_minute = 0", "actor.web.logins_per_minute: found 0, but expected 1 to 1,000"),
         ("listen = []", "actor.web.listen: found nothing, expected http://HOST:PORT"),
         ('base = "leasekit/"', "actor.web.base: found 'leasekit/'"),
-        ('key = "keys/web.key"', "actor.web.key: found an unknown key"),
+        ('key = "keys/web.key"', "actor.web.key: found a key of [actor.NAME] of guests, "),
         ('store = "postgres"', "actor.web.store: found 'postgres', expected memory or sqlite:PATH"),
         ('control = "broker.control.sock"', "actor.web.control: found unix:"),
     ],
