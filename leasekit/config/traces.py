@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from random import Random
 from typing import Literal, NamedTuple, TextIO, get_args
@@ -502,34 +502,51 @@ def synthetic(
 ) -> Signal:
     """Generated demand over [0, horizon): a daily and weekly cycle, noise and bursts, scaled to ``peak``.
 
-    A pure function of its arguments: it draws only from a generator seeded with ``seed``, and only by ``random()``,
-    whose sequence Python promises to keep. Raises :class:`TraceError` on a horizon or interval below 1 ms.
+    A pure function of its arguments: it draws what ``Random(seed).random()`` does, whose sequence Python and numpy
+    promise to keep. Raises :class:`TraceError` on a horizon or interval below 1 ms.
     """
     if horizon < 1 or interval < 1 or not 0 <= peak < math.inf:
         raise TraceError(
             f"synthetic load: found horizon {horizon} ms, interval {interval} ms, peak {peak}; "
             "allowed are at least 1 ms, at least 1 ms, and a number of at least 0"
         )
-    draw = Random(seed).random
-    decay = math.exp(-interval / settings.burst_length)
-    memory = math.exp(-interval / HOUR)
-    noise, burst, levels = 0.0, 0.0, array("d")
-    for at in range(0, horizon, interval):
-        # Every sample draws the same number of times, so that one setting does not shift what another draws.
-        normal = math.sqrt(-2 * math.log(1 - draw())) * math.cos(2 * math.pi * draw())
-        arrives, height = draw(), -math.log(1 - draw())
-        noise = memory * noise + math.sqrt(1 - memory * memory) * settings.noise * normal
-        burst *= decay
-        if arrives < 1 - math.exp(-settings.bursts_per_day * interval / DAY):
-            burst += settings.burst_height * height
-        levels.append(max(0.0, _cycle(at, settings) + noise + burst))
-    raw = Signal(zip(range(0, horizon, interval), levels, strict=True), end=horizon)
+    import numpy  # late: it takes a tenth of a second, and most commands generate no load
+
+    memory, decay = math.exp(-interval / HOUR), math.exp(-interval / settings.burst_length)
+    often = 1 - math.exp(-settings.bursts_per_day * interval / DAY)
+    base = _cycle(horizon, interval, settings)
+    # Every sample draws four times, so that one setting does not shift what another draws. Logarithms and cosines are
+    # those of Python: numpy's may differ in the last digit from machine to machine.
+    *words, place = Random(seed).getstate()[1]
+    generator = numpy.random.RandomState()
+    generator.set_state(("MT19937", numpy.array(words, dtype=numpy.uint32), place, 0, 0.0))
+    sizes, turns, arrivals, heights = generator.random_sample((len(base), 4)).T
+    logs = numpy.fromiter(map(math.log, (1 - sizes).tolist()), float)
+    normals = numpy.sqrt(-2 * logs) * numpy.fromiter(map(math.cos, (2 * math.pi * turns).tolist()), float)
+    shocks = (math.sqrt(1 - memory * memory) * settings.noise * normals).tolist()
+    rises, arrive = numpy.zeros(len(base)), arrivals < often
+    rises[arrive] = [settings.burst_height * -math.log(1 - height) for height in heights[arrive].tolist()]
+    noise = numpy.fromiter(accumulate(shocks, lambda level, more: memory * level + more), float)
+    bursts = numpy.fromiter(accumulate(rises.tolist(), lambda level, more: level * decay + more), float)
+    levels = numpy.maximum(0.0, numpy.array(base) + noise + bursts)
+    raw = Signal.of(_instants(horizon, interval), levels, end=horizon)
     return raw.scaled(peak=peak) if raw.peak() > 0 else raw
 
 
-def _cycle(at: Instant, settings: SyntheticSettings) -> float:
-    day = 1 + settings.daily * math.cos(2 * math.pi * (at - 20 * HOUR) / DAY)
-    return day * (1 - settings.weekly) if at % WEEK >= 5 * DAY else day
+@lru_cache(maxsize=4)
+def _instants(horizon: Duration, interval: Duration) -> array[int]:
+    """When generated demand changes: one array for the signals of all guests, which none of them changes."""
+    return array("q", range(0, horizon, interval))
+
+
+@lru_cache(maxsize=4)
+def _cycle(horizon: Duration, interval: Duration, settings: SyntheticSettings) -> array[float]:
+    """Generated demand without its noise and bursts, which is the same for every seed."""
+    least = 1 - settings.weekly
+    days = (
+        (at, 1 + settings.daily * math.cos(2 * math.pi * (at - 20 * HOUR) / DAY)) for at in range(0, horizon, interval)
+    )
+    return array("d", [day * least if at % WEEK >= 5 * DAY else day for at, day in days])
 
 
 @attrs.frozen(kw_only=True)

@@ -119,12 +119,25 @@ class Signal(SignalSteps):
         for index, (instant, value) in enumerate(pairs):
             if previous is not None and instant <= previous:
                 raise ValueError(f"pair {index}: instant {instant} must be later than the one before it, {previous}")
-            if not math.isfinite(value):
-                raise ValueError(f"pair {index} at {instant}: value {value} must be a finite number")
+            _check_value(index, instant, value)
             self._instants.append(instant)
             self._values.append(value)
             previous = instant
         self._end = self._checked_end(end)
+
+    @classmethod
+    def of(cls, instants: array[Instant], values: Iterable[float], *, end: Instant) -> Signal:
+        """The signal that takes ``values`` at ``instants``: an array that ascends, and that nobody changes any more, as
+        signals share it. Raises ``ValueError`` for values that are not finite, or not as many.
+        """
+        made = cls(())
+        made._instants, made._values = instants, array("d", values)
+        if len(made) != len(made._values):
+            raise ValueError(f"{len(made)} instants and {len(made._values)} values: there must be as many of each")
+        for index in () if all(map(math.isfinite, made._values)) else range(len(made)):
+            _check_value(index, instants[index], made._values[index])
+        made._end = made._checked_end(end)
+        return made
 
     def _checked_end(self, end: Instant | None) -> Instant:
         last = self.last
@@ -154,7 +167,7 @@ class Signal(SignalSteps):
 
     def mapped(self, change: Callable[[float], float]) -> Signal:
         """The signal with every value changed by a function, which must return finite numbers."""
-        return Signal(((instant, change(value)) for instant, value in self), end=self._end)
+        return Signal.of(self._instants, map(change, self._values), end=self._end)
 
     def scaled(self, *, peak: float, window: Term | None = None) -> Signal:
         """The signal times the factor that makes its peak, in the window or anywhere, exactly ``peak``.
@@ -209,6 +222,11 @@ class Signal(SignalSteps):
     def rounded_up(self) -> Signal:
         """The signal in whole units, rounded up (but see :data:`WHOLE_TOLERANCE`)."""
         return self.mapped(whole_units)
+
+
+def _check_value(index: int, instant: Instant, value: float) -> None:
+    if not math.isfinite(value):
+        raise ValueError(f"pair {index} at {instant}: value {value} must be a finite number")
 
 
 class SignalSoFar:

@@ -6,6 +6,7 @@ import gzip
 import itertools
 import math
 import os
+import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta, timezone
@@ -313,6 +314,23 @@ def test_synthetic_is_a_function_of_its_seed() -> None:
     assert one != synthetic(8, 7 * DAY, peak=140)
     assert (len(one), one.first, one.end, one.peak()) == (7 * 288, 0, 7 * DAY, 140.0)
     assert min(value for _, value in one) >= 0
+
+
+def test_synthetic_is_what_its_definition_gives() -> None:
+    """Sample by sample, to the last digit: a daily and weekly cycle, noise that fades within an hour, and bursts."""
+    draw, noise, burst, levels = random.Random(9).random, 0.0, 0.0, []
+    memory, decay = math.exp(-HOUR / HOUR), math.exp(-HOUR / BATCH.burst_length)
+    for at in range(0, 14 * DAY, HOUR):
+        normal = math.sqrt(-2 * math.log(1 - draw())) * math.cos(2 * math.pi * draw())
+        arrives, height = draw(), -math.log(1 - draw())
+        noise = memory * noise + math.sqrt(1 - memory * memory) * BATCH.noise * normal
+        rise = BATCH.burst_height * height if arrives < 1 - math.exp(-BATCH.bursts_per_day * HOUR / DAY) else 0.0
+        burst = burst * decay + rise
+        day = 1 + BATCH.daily * math.cos(2 * math.pi * (at - 20 * HOUR) / DAY)
+        levels.append(max(0.0, (day * (1 - BATCH.weekly) if at % (7 * DAY) >= 5 * DAY else day) + noise + burst))
+    assert [value for _, value in synthetic(9, 14 * DAY, interval=HOUR, peak=8, settings=BATCH)] == [
+        level / max(levels) * 8 for level in levels
+    ]
 
 
 def test_synthetic_has_its_days_and_weeks() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from array import array
 
 import pytest
 from hypothesis import given
@@ -171,6 +172,16 @@ def test_bad_pairs_are_named(pairs: list[tuple[int, float]], message: str) -> No
     """A pair out of order or not finite is an error that says which and what was found."""
     with pytest.raises(ValueError, match=message):
         Signal(pairs)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [([1, math.inf, 2], "pair 1 at 5: value inf"), ([1, 2], "3 instants and 2 values")],
+)
+def test_signals_of_arrays_are_checked(values: list[float], message: str) -> None:
+    """As pairs are."""
+    with pytest.raises(ValueError, match=message):
+        Signal.of(array("q", [0, 5, 9]), values, end=10)
 
 
 def test_end_before_the_last_pair_is_refused() -> None:
