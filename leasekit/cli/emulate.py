@@ -454,11 +454,9 @@ def coallocation(
             out=out,
         )
     summary, times = simulation.summarize(testbed, tallies, setup), simulation.measured(tallies)
-    pictures = [] if out is None else simulation.write(out, summary, times, tallies)
-    if out is not None:
-        note(f"written to {out}; pictures: {', '.join(path.name for path in pictures)}")
+    _say_written(out, simulation.write(out, summary, times, tallies))
     found = {**summary, "measured": times, **({"leases": leases} if actors else {})}
-    told = (_print, *((lambda found: _print_leases(found["leases"]),) if actors else ()))
+    told = (_print_coallocation, *((lambda found: _print_leases(found["leases"]),) if actors else ()))
     return found, told, INTERRUPTED if len(summary["seeds"]) < seeds else 0
 
 
@@ -469,7 +467,7 @@ def _print_leases(leases: Mapping[str, Mapping[str, int]]) -> None:
     print_table(("leases, by actors", *columns), rows, empty="", right=columns)
 
 
-def _print(summary: Mapping[str, Any]) -> None:
+def _print_coallocation(summary: Mapping[str, Any]) -> None:
     loads = [f"{load}%" for load in summary["loads_pct"]]
     rows = []
     for name, found in summary["scenarios"].items():
@@ -487,28 +485,30 @@ def _print(summary: Mapping[str, Any]) -> None:
         for name, found in summary["measured"].items()
     ]
     print_table(("planning (ms)", "mean", "99 %", "max"), planning, empty="", right=("mean", "99 %", "max"))
-    print_comparison(summary)
+    from leasekit.emulation.coallocation.against_paper import SEEDS_MIN
 
-
-def print_comparison(summary: Mapping[str, Any]) -> None:
-    """What the paper says beside what was found, or why that can't be held against it."""
     if summary["not_the_papers"]:
         note(f"not held against the paper, whose settings are others: {', '.join(summary['not_the_papers'])}")
         return
-    seeds = len(summary["seeds"])
-    alone = "one seed alone"
-    compared = [
-        (
-            row["what"], f"{row['low']:g} to {row['high']:g}", shown_figure(row["found"]),
-            "" if row["least"] is None else " to ".join(shown_figure(row[end]) for end in ("least", "most")),
-            row["verdict"],
-        )
-        for row in summary["comparison"]
-    ]  # fmt: skip
-    columns = (f"against the paper, {seeds} seed{'s' if seeds > 1 else ''}", "expected", "found", alone, "")
-    print_table(columns, compared, empty="", right=("expected", "found", alone))
-    if any(row["verdict"] == "noise" for row in summary["comparison"]):
-        note("noise: with fewer than 3 seeds a difference says nothing; the docs' figures are of 10 and 40")
+    _print_claims(summary)
+    if len(summary["seeds"]) < SEEDS_MIN:
+        note(f"noise: with fewer than {SEEDS_MIN} seeds a difference says nothing; the docs' figures are of 10 and 40")
+
+
+def _say_written(out: Path | None, pictures: Sequence[Path]) -> None:
+    if out is not None:
+        note(f"written to {out}; pictures: {', '.join(path.name for path in pictures)}")
+
+
+def _print_claims(summary: Mapping[str, Any]) -> None:
+    """What the paper says beside what was found, and the verdict, as ``experiment all`` has them. What is only shown
+    stands in the tables above.
+    """
+    from leasekit.emulation.papers.claims import SHOWN
+    from leasekit.emulation.papers.page import COLUMNS, rows
+
+    if claims := [claim for claim in summary["claims"] if claim["verdict"] != SHOWN]:
+        print_table(COLUMNS, rows({"claims": claims}), empty="", right=("ours",))
 
 
 @command(experiment)
@@ -551,9 +551,7 @@ def energy(
     with progress_bars("simulating") as progress:
         found = simulation.run_all(workloads, setup, jobs=jobs or cpus(), progress=progress)
     summary, times = simulation.summarize(workloads, found, setup), simulation.measured(found)
-    pictures = [] if out is None else simulation.write(out, summary, times, found)
-    if out is not None:
-        note(f"written to {out}; pictures: {', '.join(path.name for path in pictures)}")
+    _say_written(out, simulation.write(out, summary, times, found))
     return {**summary, "measured": times}, _print_energy
 
 
@@ -568,10 +566,7 @@ def _print_energy(summary: Mapping[str, Any]) -> None:
         for one in summary["strategies"]
     ]  # fmt: skip
     print_table((f"{summary['log']}, {summary['days']} days", *numbers), rows, empty="no runs", right=numbers)
-    compared = [
-        (row["what"], row["expected"], row["found"], "ok" if row["ok"] else "differs") for row in summary["claims"]
-    ]
-    print_table(("what the paper says", "expected", "found", ""), compared, empty="", right=("expected", "found"))
+    _print_claims(summary)
 
 
 @command(experiment, name="yield")
@@ -604,9 +599,7 @@ def yield_(
     with progress_bars("placing") as progress:
         found = simulation.run_all(simulation.cases(name, instances, seed), jobs=jobs or cpus(), progress=progress)
     summary, times = simulation.summarize(name, instances, seed, found), simulation.measured(found)
-    if out is not None:
-        pictures = simulation.write(out, summary, times, found)
-        note(f"written to {out}; pictures: {', '.join(path.name for path in pictures)}")
+    _say_written(out, simulation.write(out, summary, times, found))
     return {**summary, "measured": times}, _print_yields
 
 
@@ -632,17 +625,7 @@ def _print_yields(summary: Mapping[str, Any]) -> None:
         for one in summary["algorithms"]
     ]  # fmt: skip
     print_table(("algorithm", *columns), rows, empty="", right=columns)
-    compared = [
-        (
-            row["what"],
-            f"{row['low']:g} to {row['high']:g}",
-            shown_figure(row["found"]),
-            "ok" if row["ok"] else "differs",
-        )
-        for row in summary["comparison"]
-    ]
-    if compared:
-        print_table(("%", "expected", "found", ""), compared, empty="", right=("expected", "found"))
+    _print_claims(summary)
 
 
 DEGRADATIONS: Final = listing(

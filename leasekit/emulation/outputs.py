@@ -49,6 +49,21 @@ def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[object
         lines.writerows(rows)
 
 
+def write_results(
+    out: Path | None, summary: Mapping[str, Any], times: Mapping[str, Any], others: Callable[[Path], Iterable[Path]]
+) -> list[Path]:
+    """Write summary.json, measured.json and the ``others``, of which the pictures are returned; nothing without a
+    folder. Raises ``LeasekitError`` where the folder can't be written.
+    """
+    if out is None:
+        return []
+    make_folder(out)
+    with writing(out):
+        write_json(out / "summary.json", summary)
+        write_json(out / "measured.json", times)
+        return list(others(out))
+
+
 W = TypeVar("W")
 R = TypeVar("R")
 

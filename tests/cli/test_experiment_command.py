@@ -11,6 +11,7 @@ from datafiles import data_file
 from leasekit.cli import emulate
 from leasekit.cli.main import run
 from leasekit.emulation.coallocation.experiment import FILE, SCENARIOS
+from leasekit.emulation.papers.claims import PaperClaim, judge
 
 
 def test_one_scenario_is_run_summed_up_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,26 +23,28 @@ def test_one_scenario_is_run_summed_up_and_written(tmp_path: Path, capsys: pytes
     summary = json.loads(captured.out)
     assert list(summary["scenarios"]) == ["normal"] and summary["seeds"] == [1, 2]
     assert "written to" in captured.err and (tmp_path / "o" / "success.svg").is_file()
-    assert summary["comparison"] == []
+    assert summary["claims"] == []
     assert run(["experiment", "coallocation", "--data", data, *small]) == 0
     captured = capsys.readouterr()
-    assert "against the paper" not in captured.out
+    assert "verdict" not in captured.out
     assert "not held against the paper, whose settings are others: load 0.05 (not 1.0)" in captured.err
 
 
 @pytest.mark.parametrize(("seeds", "noisy"), [(1, True), (2, True), (3, False)])
-def test_the_comparison_tells_seeds_and_their_spread(
+def test_what_the_paper_says_stands_beside_what_was_found(
     seeds: int, noisy: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Expected, found, and the least and most of one seed; with fewer than three it is all noise."""
-    row = {"what": "success at 80 %", "low": 0.6, "high": 0.7, "found": 0.5, "least": 0.4, "most": 0.61}
-    verdict = "noise" if noisy else "differs"
-    summary = {"seeds": list(range(1, seeds + 1)), "not_the_papers": [], "comparison": [row | {"verdict": verdict}]}
-    emulate.print_comparison(summary)
+    """With the verdict of ``experiment all``; what has no criterion is left out, and few seeds are said to be noise."""
+    claim = PaperClaim("slide 21", "success at 80 %", "over 0.61", 0.6, 0.7)
+    claims = [judge(claim, [0.5, 0.5, 0.51][:seeds]), judge(PaperClaim("slide 21", "load"), [1.0])]
+    emulate._print_coallocation({
+        "seeds": list(range(1, seeds + 1)), "not_the_papers": [], "claims": claims, "loads_pct": [], "scenarios": {},
+        "measured": {},
+    })  # fmt: skip
     captured = capsys.readouterr()
-    head, line = captured.out.splitlines()
-    assert f"against the paper, {seeds} seed" in head and "one seed alone" in head
-    assert line.rstrip().endswith(f"0.4 to 0.61  {verdict}")
+    head, line = captured.out.splitlines()[-2:]
+    assert head.split() == ["where", "figure", "theirs", "expected", "ours", "verdict"]
+    assert line.split()[-1] == "differs" and "0.6 to 0.7" in line
     assert ("fewer than 3 seeds" in captured.err) is noisy
 
 

@@ -281,8 +281,10 @@ def test_the_experiment_compares_all_strategies(
         assert (row["off_core_h"] == 0) == (row["forecast"] == "")
     assert summary["peak"] == {"on demand": 13, "reservations": 5}
     assert summary["moved_to_submission"] == 6
-    claims = {row["what"]: row for row in summary["claims"]}
-    assert claims["cores needed on demand, of those with reservations"]["found"] == round(15 / 6, 3)
+    claims = {row["figure"].partition(": ")[2]: row for row in summary["claims"]}
+    cores = claims["cores needed on demand, of those with reservations"]
+    assert (cores["found"], cores["verdict"], cores["expected"]) == (round(15 / 6, 3), "holds", "above 1")
+    assert {figure.partition(": ")[2] for figure in experiment.figures("log", found)} >= claims.keys()
     pictures = experiment.write(tmp_path / "out", summary, experiment.measured(found), found)
     assert all(path.stat().st_size > 1000 for path in pictures)
     assert {path.suffix for path in pictures} == {".png", ".svg"}

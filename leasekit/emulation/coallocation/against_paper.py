@@ -1,42 +1,27 @@
-"""The figures that the co-allocation paper or its reconstruction gives, held against what was found.
-
-A figure is the mean over seeds. How far the seeds lie apart is told with it: with a few of them a mean that differs
-says nothing, since success from seed to seed varies by 0.1 at high load.
-"""
+"""The figures that the co-allocation paper or its reconstruction gives, and where each is in what was found."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from leasekit.emulation.papers.claims import PaperClaim
 
 SEEDS_MIN: Final = 3
-"""With fewer seeds a difference is noise."""
+"""With fewer seeds a difference is noise: success from seed to seed varies by 0.1 at high load."""
 
 Summaries = Mapping[str, Mapping[str, Any]]
 """What was found, by scenario."""
-Figure = Callable[[Summaries], float | None]
+Figure = Callable[..., float | None]
+"""A figure in what was found of some scenarios, given in order."""
 
 
-class _Expected(NamedTuple):
-    """A figure of the paper, or of the reconstruction, and where it is found in a summary."""
-
-    what: str
-    scenario: str
-    low: float
-    high: float
-    of_scenario: Callable[[Mapping[str, Any]], float | None]
-
-    def figure(self, summaries: Summaries) -> float | None:
-        """The figure in what was found."""
-        return self.of_scenario(summaries[self.scenario])
-
-
-def _success(load: int, user: str = "both") -> Callable[[Mapping[str, Any]], float | None]:
+def _success(load: int, user: str = "both") -> Figure:
     return lambda summary: summary["success"][user][load // 10 - 1]
 
 
-def _least(intervals: int) -> Callable[[Mapping[str, Any]], float | None]:
+def _least(intervals: int) -> Figure:
     """The least success of the first intervals, of those that had requests."""
 
     def least(summary: Mapping[str, Any]) -> float | None:
@@ -46,7 +31,7 @@ def _least(intervals: int) -> Callable[[Mapping[str, Any]], float | None]:
     return least
 
 
-def _lead(preferred: str, other: str, load: int) -> Callable[[Mapping[str, Any]], float | None]:
+def _lead(preferred: str, other: str, load: int) -> Figure:
     """How much more utilised the sites are whose names begin or end with one than those with the other."""
 
     def mean(summary: Mapping[str, Any], mark: str) -> float:
@@ -56,62 +41,41 @@ def _lead(preferred: str, other: str, load: int) -> Callable[[Mapping[str, Any]]
     return lambda summary: mean(summary, preferred) - mean(summary, other)
 
 
-EXPECTED: Final = (
-    _Expected("success up to 40 %: least interval", "normal", 0.975, 1.0, _least(4)),
-    _Expected("success at 50 %", "normal", 0.90, 0.97, _success(50)),
-    _Expected("success at 80 %", "normal", 0.61, 0.68, _success(80)),
-    _Expected("service levels at 100 %, user A", "service_levels", 0.55, 0.65, _success(100, "A")),
-    _Expected("service levels at 100 %, user B", "service_levels", 0.35, 0.45, _success(100, "B")),
-    _Expected("load balancing: success at 80 %", "load_balancing", 0.75, 0.81, _success(80)),
-    _Expected("domain N before S: utilisation at 30 %", "preference_domain", 0.05, 1.0, _lead("N", "S", 30)),
-    _Expected("domain S before U: utilisation at 60 %", "preference_domain", 0.05, 1.0, _lead("S", "U", 60)),
-    _Expected("sites of 32 before those of 16: utilisation at 30 %", "preference_size", 0.05, 1.0, _lead("2", "1", 30)),
-    _Expected("sites of 16 before those of 8: utilisation at 60 %", "preference_size", 0.05, 1.0, _lead("1", "0", 60)),
-)
+def _flattened(balanced: Mapping[str, Any], normal: Mapping[str, Any]) -> float | None:
+    flat, uneven = (summary["spread_of_utilisation"][4] for summary in (balanced, normal))
+    return flat / uneven if uneven else None
 
 
 FLATTENED: Final = "load balancing: spread of utilisation at 50 %, of normal's"
 
-
-def compare(scenarios: Summaries, by_seed: Sequence[Summaries]) -> list[dict[str, Any]]:
-    """Each figure of the scenarios that were run: what is expected, what was found over all seeds, the least and the
-    most that one seed alone came to, and the verdict: ``ok``, ``differs``, or ``noise`` with too few seeds.
-    """
-    rows = [
-        _compared(one.what, one.low, one.high, one.figure, scenarios, by_seed)
-        for one in EXPECTED
-        if one.scenario in scenarios
-    ]
-    if {"normal", "load_balancing"} <= scenarios.keys():
-        rows.append(_compared(FLATTENED, 0.0, 0.75, _flattened, scenarios, by_seed))
-    return rows
-
-
-def _flattened(summaries: Summaries) -> float | None:
-    flat, uneven = (summaries[name]["spread_of_utilisation"][4] for name in ("load_balancing", "normal"))
-    return flat / uneven if uneven else None
-
-
-def _compared(
-    what: str, low: float, high: float, figure: Figure, scenarios: Summaries, by_seed: Sequence[Summaries]
-) -> dict[str, Any]:
-    found = figure(scenarios)
-    alone = [value for value in map(figure, by_seed) if value is not None]
-    # Figures are quoted to two digits.
-    ok = found is not None and low <= round(found, 2) <= high
-    return {
-        "what": what,
-        "low": low,
-        "high": high,
-        "found": _rounded(found),
-        "seeds": len(alone),
-        "by_seed": [round(value, 4) for value in alone],
-        "least": _rounded(min(alone, default=None)),
-        "most": _rounded(max(alone, default=None)),
-        "ok": ok,
-        "verdict": "noise" if len(alone) < SEEDS_MIN else "ok" if ok else "differs",
-    }
+EXPECTED: Final[Sequence[tuple[PaperClaim, Sequence[str], Figure]]] = (
+    (PaperClaim("slide 21", "success up to 40 %: least interval", "", 0.975, 1.0), ["normal"], _least(4)),
+    (PaperClaim("slide 21", "success at 50 %", "about 0.90", 0.90, 0.97), ["normal"], _success(50)),
+    (PaperClaim("slide 21", "success at 80 %", "over 0.61", 0.61, 0.68), ["normal"], _success(80)),
+    (PaperClaim("slide 21", "service levels at 100 %, user A", "0.60", 0.55, 0.65), ["service_levels"],
+        _success(100, "A")),
+    (PaperClaim("slide 21", "service levels at 100 %, user B", "0.37", 0.35, 0.45), ["service_levels"],
+        _success(100, "B")),
+    (PaperClaim("slide 22", "load balancing: success at 80 %", "", 0.75, 0.81), ["load_balancing"], _success(80)),
+    *(
+        (PaperClaim("slide 22", what, "", 0.05, 1.0), [f"preference_{kind}"], _lead(first, second, load))
+        for what, kind, first, second, load in (
+            ("domain N before S: utilisation at 30 %", "domain", "N", "S", 30),
+            ("domain S before U: utilisation at 60 %", "domain", "S", "U", 60),
+            ("sites of 32 before those of 16: utilisation at 30 %", "size", "2", "1", 30),
+            ("sites of 16 before those of 8: utilisation at 60 %", "size", "1", "0", 60),
+        )
+    ),
+    (PaperClaim("slide 22", FLATTENED, "flatter", 0.0, 0.75), ["load_balancing", "normal"], _flattened),
+)  # fmt: skip
+"""Each claim, and the scenarios of which its figure is. (A drawing on slide 22 has no numbers.)"""
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+def figures_of(by_seed: Sequence[Summaries]) -> dict[str, list[float]]:
+    """Those of each seed, of the scenarios that were run."""
+    found = {}
+    for claim, scenarios, figure in EXPECTED:
+        of_seeds = [figure(*(one[name] for name in scenarios)) for one in by_seed if one.keys() >= set(scenarios)]
+        if values := [round(value, 4) for value in of_seeds if value is not None]:
+            found[claim.figure] = values
+    return found

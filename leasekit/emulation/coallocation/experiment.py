@@ -16,7 +16,7 @@ A); ``preference_domain`` and ``preference_size`` (options B1 and B2).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from statistics import fmean, pstdev
@@ -31,8 +31,9 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import DAY, MINUTE, SECOND, Instant
 from leasekit.emulation import plots
-from leasekit.emulation.coallocation.against_paper import compare
-from leasekit.emulation.outputs import make_folder, write_json, write_rows, writing
+from leasekit.emulation.coallocation.against_paper import EXPECTED, figures_of
+from leasekit.emulation.outputs import write_results, write_rows
+from leasekit.emulation.papers.claims import judged
 from leasekit.policies.broker.coallocation.model import Mode, ModelLink, Resources, Solver, Sort, Vertex
 
 FILE: Final = "coallocation/testbed.json"
@@ -187,7 +188,7 @@ def summarize(testbed: Testbed, tallies: Sequence[CoallocationTally], setup: Coa
     }
     others = other_settings(setup)
     found["not_the_papers"] = others
-    found["comparison"] = [] if others else compare(found["scenarios"], _by_seed(tallies))
+    found["claims"] = [] if others else judged((claim for claim, *_ in EXPECTED), figures(tallies))
     return found
 
 
@@ -197,12 +198,12 @@ def other_settings(setup: CoallocationSetup) -> list[str]:
     return [f"{name} {value} (not {paper})" for name, value, paper in pairs if value != paper and name != "solver"]
 
 
-def _by_seed(tallies: Sequence[CoallocationTally]) -> list[Mapping[str, Mapping[str, Any]]]:
-    """The same figures for each seed alone, by scenario."""
-    found: dict[int, dict[str, Mapping[str, Any]]] = {}
+def figures(tallies: Sequence[CoallocationTally]) -> dict[str, list[float]]:
+    """The figures of which the paper has some, of each seed."""
+    by_seed: dict[int, dict[str, Mapping[str, Any]]] = {}
     for tally in tallies:
-        found.setdefault(tally.seed, {})[tally.scenario] = _summary([tally])
-    return list(found.values())
+        by_seed.setdefault(tally.seed, {})[tally.scenario] = _summary([tally])
+    return figures_of(list(by_seed.values()))
 
 
 def _summary(tallies: Sequence[CoallocationTally]) -> dict[str, Any]:
@@ -257,34 +258,30 @@ def measured(tallies: Sequence[CoallocationTally]) -> dict[str, Any]:
 
 
 def write(
-    out: Path, summary: Mapping[str, Any], times: Mapping[str, Any], tallies: Sequence[CoallocationTally]
+    out: Path | None, summary: Mapping[str, Any], times: Mapping[str, Any], tallies: Sequence[CoallocationTally]
 ) -> list[Path]:
-    """Write summary.json, measured.json, success.csv, utilisation.csv and the pictures; returns the pictures."""
-    make_folder(out)
-    with writing(out):
-        for name, content in (("summary.json", summary), ("measured.json", times)):
-            write_json(out / name, content)
-        loads = summary["loads_pct"]
-        write_rows(
-            out / "success.csv",
-            ("scenario", "seed", "load_pct", "user", "requests", "granted"),
-            (
-                (t.scenario, t.seed, loads[k], user, t.asked[k, user], t.granted[k, user])
-                for t in tallies
-                for k in range(INTERVALS)
-                for user in USERS
-            ),
+    """Write summary.json, measured.json, success.csv, utilisation.csv and the pictures, which are returned: see
+    :func:`.outputs.write_results`.
+    """
+    loads = summary["loads_pct"]
+
+    def others(out: Path) -> Iterator[Path]:
+        granted = (
+            (t.scenario, t.seed, loads[k], user, t.asked[k, user], t.granted[k, user])
+            for t in tallies
+            for k in range(INTERVALS)
+            for user in USERS
         )
-        write_rows(
-            out / "utilisation.csv",
-            ("scenario", "seed", "load_pct", "site", "utilisation"),
-            (
-                (t.scenario, t.seed, loads[k], site, f"{share:.6f}")
-                for t in tallies
-                for (k, site), share in t.utilisation.items()
-            ),
+        write_rows(out / "success.csv", ("scenario", "seed", "load_pct", "user", "requests", "granted"), granted)
+        shares = (
+            (t.scenario, t.seed, loads[k], site, f"{share:.6f}")
+            for t in tallies
+            for (k, site), share in t.utilisation.items()
         )
-        return [*_draw_success(out, summary), *_draw_utilisation(out, summary), *_draw_times(out, summary, times)]
+        write_rows(out / "utilisation.csv", ("scenario", "seed", "load_pct", "site", "utilisation"), shares)
+        yield from (*_draw_success(out, summary), *_draw_utilisation(out, summary), *_draw_times(out, summary, times))
+
+    return write_results(out, summary, times, others)
 
 
 def _draw_success(out: Path, summary: Mapping[str, Any]) -> tuple[Path, Path]:

@@ -36,7 +36,8 @@ from leasekit.emulation.energy.requests import (
     window_of,
 )
 from leasekit.emulation.metrics import Series
-from leasekit.emulation.outputs import make_folder, spread_over, write_json, write_rows, writing
+from leasekit.emulation.outputs import spread_over, write_results, write_rows
+from leasekit.emulation.papers.claims import PaperClaim, judged
 from leasekit.policies.authority.energy import EnergySettings
 from leasekit.policies.authority.energy_plan import EnergyPowerSettings
 
@@ -198,7 +199,7 @@ def summarize(workloads: Workloads, found: Sequence[EnergyFound], setup: EnergyS
         "days": round(window.length / DAY, 1),
         "peak": {"on demand": peak(workloads.on_demand), "reservations": peak(requests)},
         "strategies": [one.figures for one in found],
-        "claims": claims(found),
+        "claims": judged(claims(workloads.log), figures(workloads.log, found)),
     }
 
 
@@ -210,51 +211,50 @@ def measured(found: Sequence[EnergyFound]) -> dict[str, float]:
 CORES: Final = "cores needed on demand, of those with reservations"
 IDLE: Final = "idle core-hours with reservations, of those on demand"
 DELAY: Final = "{}: weighted delay with reservations, of that on demand"
+OFF: Final = "off, of idle: {}"
 FORECASTS: Final = ("last value", "EWMA", "EWMA, suspend")
-CLAIMED: Final[Mapping[str, bool]] = {CORES: True, IDLE: False, **{DELAY.format(name): False for name in FORECASTS}}
-"""What the paper says in words: that a ratio is above 1, or below."""
 
 
-def claims(found: Sequence[EnergyFound]) -> list[dict[str, Any]]:
-    """What the paper says in words, and what was found. It has no figures of results to hold these against."""
+def claims(log: str) -> list[PaperClaim]:
+    """What the paper says in words: that a ratio is above 1, or below. It has no figures of results; ours are shown."""
+    more, *less = (f"{log}: {what}" for what in (CORES, IDLE, *map(DELAY.format, FORECASTS)))
+    return [
+        PaperClaim("section 5", more, "above 1", low=1),
+        *(PaperClaim("section 5", what, "below 1", high=1) for what in less),
+        *(PaperClaim("section 5", f"{log}: {OFF.format(one.name)}") for one in STRATEGIES if one.forecast),
+    ]
+
+
+def figures(log: str, found: Sequence[EnergyFound]) -> dict[str, list[float]]:
+    """The figures of :func:`claims`."""
     by_name: Mapping[str, Mapping[str, Any]] = {one.figures["strategy"]: one.figures for one in found}
     cloud, ahead = by_name["on demand, all on"], by_name["reservations, all on"]
     pairs = {CORES: (cloud["capacity"], ahead["capacity"]), IDLE: (ahead["idle_core_h"], cloud["idle_core_h"])}
     pairs |= {
-        DELAY.format(name): (
-            by_name[f"reservations, {name}"]["delay_req"], by_name[f"on demand, {name}"]["delay_req"],
-        )
+        DELAY.format(name): (by_name[f"reservations, {name}"]["delay_req"], by_name[f"on demand, {name}"]["delay_req"])
         for name in FORECASTS
-    }  # fmt: skip
-    return [_claim(what, *pairs[what], above=above) for what, above in CLAIMED.items()]
-
-
-def _claim(what: str, one: float, other: float, *, above: bool) -> dict[str, Any]:
-    ratio = one / other if other else 0.0
-    return {
-        "what": what,
-        "expected": "above 1" if above else "below 1",
-        "found": round(ratio, 3),
-        "ok": ratio > 1 if above else ratio < 1,
     }
+    ratios = {what: round(one / other, 3) if other else 0.0 for what, (one, other) in pairs.items()}
+    ratios |= {OFF.format(name): one["off_share_of_idle"] for name, one in by_name.items()}
+    return {f"{log}: {what}": [value] for what, value in ratios.items()}
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
 def write(
-    out: Path, summary: Mapping[str, Any], times: Mapping[str, float], found: Sequence[EnergyFound]
+    out: Path | None, summary: Mapping[str, Any], times: Mapping[str, float], found: Sequence[EnergyFound]
 ) -> list[Path]:
-    """Write summary.json, measured.json, strategies.csv, daily.csv and the pictures; returns the pictures. Raises
-    ``LeasekitError`` where the folder can't be written.
+    """Write summary.json, measured.json, strategies.csv, daily.csv and the pictures, which are returned: see
+    :func:`.outputs.write_results`.
     """
-    make_folder(out)
-    with writing(out):
-        for name, content in (("summary.json", summary), ("measured.json", times)):
-            write_json(out / name, content)
+
+    def others(out: Path) -> Iterator[Path]:
         write_rows(out / "strategies.csv", list(found[0].figures), (list(one.figures.values()) for one in found))
         write_rows(out / "daily.csv", ("day", "strategy", "used", "off", "suspended"), _daily_rows(found))
-        return [*_draw_cores(out, summary, found), *_draw_hours(out, summary), *_draw_delays(out, summary)]
+        yield from (*_draw_cores(out, summary, found), *_draw_hours(out, summary), *_draw_delays(out, summary))
+
+    return write_results(out, summary, times, others)
 
 
 def _daily_rows(found: Sequence[EnergyFound]) -> Iterator[Sequence[object]]:

@@ -7,7 +7,7 @@ verdicts (:mod:`.page`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -105,6 +105,11 @@ def judge(claim: PaperClaim, values: Sequence[float]) -> dict[str, Any]:
         "found": mean, "low": low, "high": high, "seeds": found["seeds"], "why": claim.why,
         "verdict": _verdict(claim, mean, low, high),
     }  # fmt: skip
+
+
+def judged(claims: Iterable[PaperClaim], figures: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
+    """Those of the claims whose figures were found."""
+    return [judge(claim, figures[claim.figure]) for claim in claims if claim.figure in figures]
 
 
 def _verdict(claim: PaperClaim, mean: float, low: float | None, high: float | None) -> str:
