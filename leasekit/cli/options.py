@@ -382,6 +382,8 @@ def command(
             if not shows:
                 return function(**given)
             as_json = given.pop("as_json")
+            if as_json and given.get("as_csv"):
+                raise click.UsageError("--csv goes without --json")
             value, told, *ended = function(**given)
             report(value, told, as_json=as_json)
             if ended and isinstance(ended[0], LeasekitError):

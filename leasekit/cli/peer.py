@@ -13,6 +13,7 @@ from leasekit.cli.options import FILE, TERM, Count, Shown, argument, at, command
 from leasekit.cli.output import listing, print_lines
 from leasekit.cli.places import DeployPlace
 from leasekit.core.errors import LeasekitError
+from leasekit.core.reasons import with_article
 from leasekit.core.time import Instant
 
 
@@ -26,13 +27,22 @@ def add_eviction(group: click.Group, role: str, words: str) -> None:
         reason: str = option("Why, for its holder."),
     ) -> Shown:
         arguments = {} if instant is None else {"at": instant}
-        ended = place.command(role, "lease.evict", lease=lease, reason=reason, **arguments)
+        ended = _ask(place, role, "lease.evict", lease=lease, reason=reason, **arguments)
         holder = ended["holder"]
         return ended, f"lease {lease} of {holder} ends at {to_second(ended['at'])}; {holder} is told"
 
     example = 'leasekit GROUP evict 3f2a9c0177aa0c1d-2 --at +1h --reason "needed elsewhere"'
     evict.__doc__ = f"{words}\n\nExample:\n  {example}"
     command(group)(evict)
+
+
+def _ask(place: DeployPlace, role: str, command: str, **arguments: Any) -> Any:
+    """A command that brokers and sites have, of an actor of this role; ``--actor`` may have named one of the other."""
+    with place.connect(role) as client:
+        found = client.query("status")
+        if found["role"] != role:
+            raise LeasekitError(f"{found['name']} is {with_article(found['role'])}, expected {with_article(role)}")
+        return client.request("command", command, arguments)
 
 
 def add_delegation_commands(group: click.Group, role: str) -> None:
@@ -69,7 +79,7 @@ def add_delegation_commands(group: click.Group, role: str) -> None:
         arguments: dict[str, Any] = {"broker": to, "type": type_, "site": site, "units": units or 0}
         if until is not None:
             arguments["until"] = until
-        given = place.command(role, "delegation.give", **arguments)
+        given = _ask(place, role, "delegation.give", **arguments)
         found = given["difference"]
         words = f"{given['chain']} is held so already" if found is None else difference_in_words(found)
         return given, words
@@ -92,7 +102,7 @@ def add_delegation_commands(group: click.Group, role: str) -> None:
         arguments: dict[str, Any] = {"delegation": delegation, "at": at}
         if deadline is not None:
             arguments["deadline"] = deadline
-        taken = place.command(role, "delegation.reclaim", **arguments)
+        taken = _ask(place, role, "delegation.reclaim", **arguments)
         what = f"leases end by {to_second(taken['deadline'])}" if taken["deadline"] >= 0 else "leases run out"
         begin = to_second(taken["at"])
         words = f"{taken['delegation']} is taken back from {begin} on: what is granted from now on ends by then, {what}"

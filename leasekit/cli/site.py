@@ -514,7 +514,7 @@ def fail(place: DeployPlace, unit: str = argument(), reason: str = option("Why, 
       leasekit site fail vm-3 --reason "its power supply is dead"
     """
     told = ask_site(place, "unit.fail", unit=unit, reason=reason)
-    return told, f"unit {unit} is {told['state']}: {told['reason']}"
+    return told, f"unit {unit} has failed: {told['reason']}; it is given to nobody until it is enabled"
 
 
 @command(site)

@@ -463,6 +463,7 @@ def test_usage(cli: Cli) -> None:
         _, err = cli(f"usage --control {cli.file.parent}/run/{name}.control.sock", status)
         assert ("guests keep no accounts" in err) == bool(status)
     assert "not after --since" in cli("usage --since now --until -1h", 2)[1]
+    assert "--csv goes without --json" in cli("usage --csv --json", 2)[1]
 
 
 def test_broker_commands(cli: Cli) -> None:

@@ -110,6 +110,8 @@ def test_a_lease_is_evicted(cli: Cli) -> None:
     """With notice, by its site; its broker may not, and says who may."""
     lease = cli.json("lease request vm 1 --for 1h --name guest --wait")["id"]
     assert f"leasekit site evict {lease}" in cli(f"broker evict {lease}", 1)[1]
+    for words in (f"evict {lease}", "delegate broker vm", "reclaim site/vm@broker"):
+        assert cli(f"broker {words} --actor site", 1)[1] == "leasekit: site is an authority, expected a broker\n"
     assert "guest is told" in cli(f"site evict {lease} --at +30m --reason audit")[1]
     while cli.json("lease show guest")["reason"] != "evicted: audit":
         pass

@@ -235,6 +235,9 @@ BUGS: Final[dict[str, Bug]] = {
     "units are counted as ready after a restart": Bug(
         SiteLeases, "resume", "sum(_is_unsettled(lease, self._units[name]) for name in lease.units)", "0"
     ),
+    "units that were on their way to be saved are not after a restart": Bug(
+        SiteSaved, "restore", "if kept.is_busy:", "if kept.is_claimed:"
+    ),
     "one unit too many is waited for after a restart": Bug(
         SiteLeases, "resume", "sum(_is_unsettled(lease, self._units[name]) for name in lease.units)",
         "sum(_is_unsettled(lease, self._units[name]) for name in lease.units) + 1",
