@@ -17,7 +17,7 @@ moves it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
@@ -106,7 +106,7 @@ class Places:
 
     def _keys(self, host: str, claims: Container[bytes]) -> Collection[_Key]:
         """Under which keys units of some claims are booked on a host."""
-        if isinstance(claims, Set):  # else it is not known which they are
+        if isinstance(claims, (set, frozenset)):  # else it is not known which they are
             return [one.key for claim in claims for one in self._booked.get(claim, ()) if one.host == host]
         keys = dict.fromkeys(key for table in self._tables.get(host, {}).values() for key in table)
         return [key for key in keys if isinstance(key, tuple) and key[0] in claims]

@@ -862,7 +862,7 @@ class SiteLease(SentRecord):
     @property
     def claims(self) -> frozenset[bytes]:
         """Its claim, and those that were accepted for later."""
-        return frozenset((self.claim, *(one.claim for one in self.accepted)))
+        return frozenset([self.claim, *[one.claim for one in (self.next, self.after) if one is not None]])
 
     @property
     def accepted(self) -> tuple[AcceptedChange, ...]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import add
 from typing import ClassVar, Final
 
@@ -155,10 +156,7 @@ class _Known:
         leases: Iterable[HostedLease] = self.leases.values()
         if self.stirring:
             leases = [one._replace(preemptible=False) for one in leases]
-        attributes = self.attributes
-        return LoadedHost(
-            id=self.view.id, capacity=self.capacity, leases=tuple(leases), attributes=attributes, reserved_from=reserved
-        )
+        return LoadedHost(self.view.id, self.capacity, tuple(leases), self.attributes, reserved)
 
 
 class _Farm:
@@ -196,7 +194,7 @@ class _Farm:
         self._told.clear()
         news = cycle.changes(self._type, self._mark)
         changed = news.hosts
-        if news.anew or any(name not in self.names for view in changed for name, _ in view.capacity):
+        if news.anew or (changed and any(name not in self.names for view in changed for name, _ in view.capacity)):
             changed = changed if news.anew else tuple(cycle.hosts(self._type))
             self._clear(changed)
         for name in news.gone:
@@ -419,9 +417,7 @@ class _Search:
         if needs is None or index is None:
             return False
         request = self._request(needs)
-        option = self._mapper.choose(
-            index, request, self._cycle.now, lambda one: self._accepted(one, request, size)
-        )  # fmt: skip
+        option = self._mapper.choose(index, request, self._cycle.now, partial(self._accepted, request, size))
         if option is None or (option.victims and self._goes_where_planned(class_, size)):
             return False
         name = option.host.id
@@ -471,7 +467,7 @@ class _Search:
 
     # -- what is asked of a host ---------------------------------------------------------------------------------------
 
-    def _accepted(self, option: HostOption, request: HostRequest, size: Vector) -> HostOption | None:
+    def _accepted(self, request: HostRequest, size: Vector, option: HostOption) -> HostOption | None:
         """The option, if the budget allows its victims, or with others that it allows, and if the host has room from
         when they have left up to the end of the lease.
         """
@@ -479,8 +475,8 @@ class _Search:
         if allowed is None:
             return None
         name, there, now = allowed.host.id, self._farm.on, self._cycle.now
-        leave, leaving, begin = {**self._victims, **self._farm.of(allowed.victims)}, [], now
-        for lease, one in leave.items():
+        leave, leaving, begin = self._farm.of(allowed.victims), [], now
+        for lease, one in ({**self._victims, **leave} if self._victims else leave).items():
             if name in there.get(lease, ()):
                 leaving.append(lease)
                 begin = max(begin, now + one.notice, one.start + one.min_run)

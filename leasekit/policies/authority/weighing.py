@@ -153,9 +153,7 @@ def _loaded(view: HostView, names: Sequence[str], reserved: Instant | None) -> L
     machines = (HostedLease(one.lease, _amounts(one.size, names), 0) for one in view.machines)
     attributes: Properties = {**view.properties, "unit": view.id, "type": view.type}
     capacity = _amounts(view.capacity, names)
-    return LoadedHost(
-        id=view.id, capacity=capacity, leases=tuple(machines), attributes=attributes, reserved_from=reserved
-    )
+    return LoadedHost(view.id, capacity, tuple(machines), attributes, reserved)
 
 
 def _amounts(of: Vector, names: Sequence[str]) -> tuple[int, ...]:
@@ -168,6 +166,8 @@ def request_of(
 ) -> HostRequest:
     """What one of a lease's machines asks for."""
     said = demand.properties
+    if not said:
+        return HostRequest(needs, preemptible, priority)
     near, apart = _names(said.get(NEAR, "")), _names(said.get(APART, ""))
     return HostRequest(needs, preemptible, priority, said.get(FILTER, ""), near, apart)
 

@@ -139,7 +139,8 @@ def trends_of(
             cost, rate, until = method(lease, now)
         except Exception as error:  # foreign code
             raise _failed(plugin, lease, error) from error
-        if not (_is_cost(cost) and _is_cost(rate)) or until <= now:
+        whole = type(cost) is type(rate) is int and cost >= 0 <= rate  # as of nearly all: said at once
+        if not (whole or (_is_cost(cost) and _is_cost(rate))) or until <= now:
             found = f"{cost!r}, rising by {rate!r} until {until!r}"
             raise CostError(_wrong(plugin, f"lease {lease.id}", found))
         costs.append(cost)

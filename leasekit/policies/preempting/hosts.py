@@ -5,11 +5,13 @@ What is needed and what there is are vectors of whole numbers (millicores, MiB, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from operator import sub
 from typing import NamedTuple, TypeAlias
 
 import attrs
 
+from leasekit.core.properties import EMPTY
 from leasekit.core.time import Duration, Instant
 
 Vector: TypeAlias = tuple[int, ...]
@@ -33,46 +35,50 @@ class HostedLease(NamedTuple):
     saved: Instant = 0
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(init=False)
 class LoadedHost:
     """A host with its leases. It has two views: ``full`` is what is free beside all leases, ``normal`` what is free
-    beside those that are not preemptible.
+    beside those that are not preemptible. Nothing of it changes.
 
     ``reserved_from`` is when its next reservation starts (None: there is none).
     """
 
     id: str
     capacity: Vector
-    leases: tuple[HostedLease, ...] = ()
-    attributes: Mapping[str, str] = attrs.field(factory=dict)
-    reserved_from: Instant | None = None
-    preemptible: tuple[HostedLease, ...] = attrs.field(init=False)
+    leases: tuple[HostedLease, ...]
+    attributes: Mapping[str, str]
+    reserved_from: Instant | None
+    preemptible: list[HostedLease]
     """The preemptible leases, by id."""
-    normal: Vector = attrs.field(init=False)
-    full: Vector = attrs.field(init=False)
+    normal: Vector
+    full: Vector
 
-    @preemptible.default
-    def _preemptible(self) -> tuple[HostedLease, ...]:
-        return tuple(sorted([lease for lease in self.leases if lease.preemptible]))
-
-    @normal.default
-    def _normal(self) -> Vector:
-        return _left(self.capacity, [lease.needs for lease in self.leases if not lease.preemptible])
-
-    @full.default
-    def _full(self) -> Vector:
-        return _left(self.normal, [lease.needs for lease in self.preemptible])
+    def __init__(
+        self,
+        id: str,
+        capacity: Vector,
+        leases: tuple[HostedLease, ...] = (),
+        attributes: Mapping[str, str] = EMPTY,
+        reserved_from: Instant | None = None,
+    ) -> None:
+        self.id, self.capacity, self.leases = id, capacity, leases
+        self.attributes, self.reserved_from = attributes, reserved_from
+        self.preemptible = mine = []
+        for lease in leases:
+            if lease.preemptible:
+                mine.append(lease)
+            else:
+                capacity = tuple(map(sub, capacity, lease.needs))
+        self.normal = capacity
+        for lease in mine:
+            capacity = tuple(map(sub, capacity, lease.needs))
+        self.full = capacity
+        mine.sort()
 
     def exchanged(self, victims: Collection[HostedLease], lease: HostedLease) -> LoadedHost:
         """The host with ``lease`` in place of the victims."""
         stay = (one for one in self.leases if one not in victims)
-        return LoadedHost(
-            id=self.id,
-            capacity=self.capacity,
-            leases=(*stay, lease),
-            attributes=self.attributes,
-            reserved_from=self.reserved_from,
-        )
+        return LoadedHost(self.id, self.capacity, (*stay, lease), self.attributes, self.reserved_from)
 
 
 class HostRequest(NamedTuple):
@@ -115,7 +121,3 @@ def may_leave(host: LoadedHost, request: HostRequest, now: Instant) -> tuple[lis
             elif more is None or protected < more:
                 more = protected
     return able, more
-
-
-def _left(there: Vector, taken: Sequence[Vector]) -> Vector:
-    return tuple([much - sum(held) for much, *held in zip(there, *taken, strict=True)]) if taken else there

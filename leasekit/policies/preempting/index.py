@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
@@ -29,6 +30,8 @@ KINDS_MAX: Final = 32
 VOID_MAX: Final = 1_000
 """How many entries of a heap may be void, beside as many as there are hosts."""
 
+
+_needs: Final = attrgetter("needs")
 
 Accept: TypeAlias = Callable[["HostOption"], "HostOption | None"]
 """What else is asked of an option: whether it will do (else None), maybe with other victims, which cost no less."""
@@ -116,7 +119,7 @@ class _Kind:
         self._heaps: dict[Amount, list[_Entry]] = {}
         self._due: list[tuple[Instant, int, str]] = []
         self._looks: dict[str, int] = {}
-        """The number of the last look at each host: what earlier ones have found is void."""
+        """The number of the last look at each host, below 0 if it has room: what earlier ones have found is void."""
         self._number = 0
         self._unproven: dict[str, Amount] = {}
         """Hosts for whose victims the search was given up, and what these cost at least."""
@@ -130,7 +133,7 @@ class _Kind:
         self._advance(hosts, now)
         rules = self._rules
         rooms: list[HostOption] = []
-        for name in self._room if self._room else ():
+        for name in self._room:
             if rules.passes(hosts[name], request) and (one := accept(HostOption(hosts[name]))) is not None:
                 rooms.append(one)
                 if not rules.weighers:
@@ -213,9 +216,10 @@ class _Kind:
             raise
 
     def _forget(self, name: str) -> None:
-        self._room.discard(name)
-        self._looks.pop(name, None)
-        self._unproven.pop(name, None)
+        if self._looks.pop(name, 0) < 0:
+            self._room.discard(name)
+        if self._unproven:
+            self._unproven.pop(name, None)
 
     def _look_anew(self, host: LoadedHost, now: Instant) -> None:
         self._forget(host.id)
@@ -223,6 +227,7 @@ class _Kind:
         self._looks[host.id] = self._number
         needs = self._request.needs
         if fits(needs, host.full):
+            self._looks[host.id] = -self._number
             self._room.add(host.id)
         elif not self._request.preemptible and fits(needs, host.normal):
             leases, until = may_leave(host, self._request, now)
@@ -235,14 +240,15 @@ class _Kind:
 
     def _look_in_table(self, host: LoadedHost, leases: Sequence[HostedLease], now: Instant) -> None:
         """The cheapest of a few victims, and until when they are."""
-        sets = minimal_sets(tuple([lease.needs for lease in leases]), missing(self._request.needs, host.full))
+        sets = minimal_sets(tuple(map(_needs, leases)), missing(self._request.needs, host.full))
         if not sets:
             return
         costs, rates, until = trends_of(self._rules.cost, leases, now)
         found: list[tuple[Amount, int, tuple[int, ...], Amount]] = []
         for which in sets:
             if len(which) == 1:
-                found.append((costs[which[0]], 1, which, rates[which[0]]))
+                (only,) = which
+                found.append((costs[only], 1, which, rates[only]))
             else:
                 rate = total([rates[each] for each in which])
                 found.append((total([costs[each] for each in which]), len(which), which, rate))
