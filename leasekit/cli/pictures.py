@@ -16,7 +16,6 @@ from typing import Any, Final, TypeAlias, cast
 import matplotlib as mpl
 import matplotlib.dates
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -26,7 +25,7 @@ from leasekit.cli.options import to_second
 from leasekit.config.instants import CALENDAR_END
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import Instant, Term
-from leasekit.emulation.plots import BLUE, GREEN, ORANGE, PALETTE, STYLE, VERMILION, WIDTH
+from leasekit.emulation.plots import BLUE, GREEN, ORANGE, PALETTE, VERMILION, WIDTH, headline, new_figure
 
 PANEL_HEIGHT, MARGIN_HEIGHT = 1.9, 1.2
 """Inches: of each delegation, and of title and legend."""
@@ -43,16 +42,12 @@ def draw(calendars: Sequence[Calendar], file: Path) -> None:
     if window.end > CALENDAR_END:
         raise LeasekitError(f"the window ends {to_second(window.end)}: that can't be drawn")
     names = list(dict.fromkeys(name for each in calendars for name in each.holdings() if name != OTHERS))
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        cast(Any, mpl.rcParams).update(STYLE)
-        figure = Figure(figsize=(WIDTH, MARGIN_HEIGHT + PANEL_HEIGHT * len(calendars)), layout="constrained")
-        FigureCanvasAgg(figure)
+    with new_figure((WIDTH, MARGIN_HEIGHT + PANEL_HEIGHT * len(calendars))) as figure:
         panels = figure.subplots(len(calendars), squeeze=False, sharex=True)[:, 0]
         for axes, calendar in zip(panels, calendars, strict=True):
             _panel(axes, calendar, names)
         _time_axis(panels[-1], window)
-        figure.suptitle(f"{to_second(window.start)} .. {to_second(window.end)}", x=0.01, ha="left", fontsize=12)
+        headline(figure, f"{to_second(window.start)} .. {to_second(window.end)}")
         _legend(figure, calendars, names)
         _save(figure, file)
 
@@ -61,11 +56,7 @@ def draw_prices(prices: Sequence[Mapping[str, Any]], period: Term, file: Path) -
     """Draw what units of each type cost over a period. Raises ``LeasekitError`` where that can't be."""
     if period.end > CALENDAR_END:
         raise LeasekitError(f"the period ends {to_second(period.end)}: that can't be drawn")
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        cast(Any, mpl.rcParams).update(STYLE)
-        figure = Figure(figsize=(WIDTH, MARGIN_HEIGHT + PANEL_HEIGHT), layout="constrained")
-        FigureCanvasAgg(figure)
+    with new_figure((WIDTH, MARGIN_HEIGHT + PANEL_HEIGHT)) as figure:
         axes = figure.subplots()
         for number, type_ in enumerate(dict.fromkeys(one["type"] for one in prices)):
             of_type = [one for one in prices if one["type"] == type_]
@@ -181,11 +172,7 @@ NAMES_MAX: Final = 60
 def draw_topology(found: Mapping[str, Any], file: Path) -> None:
     """Draw it into ``file``, whose name ends in .png or .svg. Raises ``LeasekitError`` where that can't be."""
     places = layout(found)
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        cast(Any, mpl.rcParams).update(STYLE)
-        figure = Figure(figsize=(SIZE, SIZE))
-        FigureCanvasAgg(figure)
+    with new_figure((SIZE, SIZE), None) as figure:
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.set_axis_off()
         axes.set(xlim=(-REACH, REACH), ylim=(-REACH, REACH))
@@ -194,10 +181,7 @@ def draw_topology(found: Mapping[str, Any], file: Path) -> None:
             _line(axes, link, curve, most, words=len(places) <= NAMES_MAX)
         _sites(axes, found, places)
         _exchanges(axes, found, places)
-        try:
-            figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else {"Software": None})
-        except OSError as error:
-            raise LeasekitError(f"can't write {file}: {error.strerror or error}") from error
+        _save(figure, file)
 
 
 def layout(found: Mapping[str, Any]) -> Mapping[str, Place]:

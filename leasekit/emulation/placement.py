@@ -390,9 +390,8 @@ def _draw(stem: Path, names: Sequence[str], what: str, label: str, found: Found)
             points = [(slack, fmean(values)) for slack, values in by_slack[name].items()]
             if points:
                 plots.draw_curve(axes, index, name, points)
-        axes.set_title(f"{label[0].upper()}{label[1:]} against memory slack")
-        axes.set_xlabel("slack: share of the memory that no task needs")
-        axes.set_ylabel(label)
+        title = f"{label[0].upper()}{label[1:]} against memory slack"
+        axes.set(title=title, xlabel="slack: share of the memory that no task needs", ylabel=label)
         axes.legend(ncols=2)
 
     return plots.draw_figure(stem, (8.0, 5.0), draw)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import attrs
 import matplotlib as mpl
@@ -181,7 +181,7 @@ def reported(stem: Path, numbers: Mapping[str, SignalSteps], window: Term, *, ti
             axes.step([at + (begin - window.start) / DAY for at in days], values, where="post", color=BLUE)
             axes.set_title(name, fontsize=10)
         _time_axis(rows[-1], window)
-        figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+        headline(figure, title)
 
     return _in_parts(stem, named, lambda some: (WIDTH, 1.0 + 1.9 * len(some)), draw)
 
@@ -193,14 +193,11 @@ def fidelity_against(stem: Path, curves: Curves, x: Axis) -> tuple[Path, ...]:
     """
 
     def finish(axes: Axes) -> None:
-        axes.set_title("Fidelity: usable share of the lease term")
         _axis(axes, x, ())
-        axes.set_ylabel("fidelity")
-        axes.set_ylim(0, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        axes.legend(loc="lower right")
 
-    return _curves(stem, curves, finish)
+    said = {"title": "Fidelity: usable share of the lease term", "ylabel": "fidelity", "ylim": (0, 1.03)}
+    return draw_curves(stem, curves, finish, legend="lower right", **said)
 
 
 def alpha_curves(
@@ -212,18 +209,14 @@ def alpha_curves(
     """
 
     def finish(axes: Axes) -> None:
-        axes.set_title(title or f"Overhead per tick against {x.split(' (')[0]}")
-        axes.set_xscale("log")
-        axes.set_yscale("log")
         _plain_log_axis(axes, [point[0] for points in curves.values() for point in points])
-        axes.set_xlabel(x)
-        axes.set_ylabel("alpha (ms per tick)")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.legend()
 
-    return _curves(stem, curves, finish)
+    title = title or f"Overhead per tick against {x.split(' (')[0]}"
+    said = {"title": title, "xscale": "log", "yscale": "log", "xlabel": x, "ylabel": "alpha (ms per tick)"}
+    return draw_curves(stem, curves, finish, **said)
 
 
 def rmse_against(stem: Path, curves: Curves, x: Axis, *, units: str = "nodes") -> tuple[Path, ...]:
@@ -237,27 +230,18 @@ def rmse_against(stem: Path, curves: Curves, x: Axis, *, units: str = "nodes") -
         several = any(len({at for at, _ in points}) < len(points) for points in curves.values())
         for at in () if several else found:
             axes.annotate(f"{at[1]:.1f}", at, textcoords="offset points", xytext=(0, 7), ha="center", fontsize=8)
-        axes.set_title("Error between demand and holdings")
         _axis(axes, x, [at for at, _ in found])
-        axes.set_ylabel(f"root mean square error ({units})")
-        axes.set_ylim(0, 1.15 * max((error for _, error in found), default=0.0) or 1.0)
-        axes.legend()
 
-    return _curves(stem, curves, finish)
+    most = 1.15 * max((error for _, error in found), default=0.0) or 1.0
+    said = {"ylabel": f"root mean square error ({units})", "ylim": (0, most)}
+    return draw_curves(stem, curves, finish, title="Error between demand and holdings", **said)
 
 
 def against(stem: Path, curves: Curves, x: str, y: str, *, title: str) -> tuple[Path, ...]:
     """One figure of runs against another. Raises ``ValueError`` without curves."""
     found = [at for points in curves.values() for at, _ in points]
     few = found if all(at.is_integer() for at in found) else ()
-
-    def finish(axes: Axes) -> None:
-        axes.set_title(title)
-        _axis(axes, Axis(x, False), few)
-        axes.set_ylabel(y)
-        axes.legend()
-
-    return _curves(stem, curves, finish)
+    return draw_curves(stem, curves, lambda axes: _axis(axes, Axis(x, False), few), title=title, ylabel=y)
 
 
 def purchase(
@@ -284,7 +268,7 @@ def purchase(
                 axes.yaxis.set_major_formatter(PercentFormatter(1.0))
             axes.legend(loc="best")
         _axis(rows[-1], Axis(x, False), [at for _, curves, _ in panels for one in curves.values() for at, _ in one])
-        figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+        headline(figure, title)
 
     return draw_figure(stem, (7.5, 1.0 + 2.2 * len(panels)), draw)
 
@@ -310,14 +294,16 @@ def _panels(
             axes.set_title(name, fontsize=10)
             _amount_axis(axes, units)
         _time_axis(rows[-1], window)
-        _head(figure, title, rows[0])
+        headline(figure, title, rows[0], loc="upper right", ncols=4)
 
     return draw_figure(stem, (WIDTH, head + height * len(panels)), draw)
 
 
-def _curves(stem: Path, curves: Curves, finish: Callable[[Axes], None]) -> tuple[Path, ...]:
-    """A figure of curves, whose titles and axes ``finish`` makes; more of them where there are more curves than can be
-    told apart in one.
+def draw_curves(
+    stem: Path, curves: Curves, finish: Callable[[Axes], None] | None = None, *, legend: Any = "best", **said: Any
+) -> tuple[Path, ...]:
+    """A figure of curves, of whose axes is ``said`` what ``Axes.set`` takes, and what ``finish`` does to them; more of
+    them where there are more curves than can be told apart in one. Raises ``ValueError`` without curves.
     """
     _some(curves, "curves")
     named = list(curves.items())
@@ -326,7 +312,10 @@ def _curves(stem: Path, curves: Curves, finish: Callable[[Axes], None]) -> tuple
         axes = figure.subplots()
         for index, (name, points) in enumerate(some):
             draw_curve(axes, index, name, points)
-        finish(axes)
+        axes.set(**said)
+        if finish is not None:
+            finish(axes)
+        axes.legend(loc=legend)
 
     return _in_parts(stem, named, lambda _: (7.5, 4.5), draw)
 
@@ -503,11 +492,12 @@ def _legend_above(axes: Axes) -> None:
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4, borderaxespad=0.2)
 
 
-def _head(figure: Figure, title: str, axes: Axes) -> None:
-    """The figure's title at the left, and one legend for all its panels at the right."""
+def headline(figure: Figure, title: str, axes: Axes | None = None, /, **legend: Any) -> None:
+    """The figure's title at the left, and one legend for all its panels, of what ``axes`` has, if that is anything."""
     figure.suptitle(title, x=0.01, ha="left", fontsize=12)
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="upper right", ncols=4)
+    handles, labels = ([], []) if axes is None else axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, **legend)
 
 
 def _some(things: Sequence[object] | Mapping[str, object], what: str) -> None:
@@ -516,20 +506,20 @@ def _some(things: Sequence[object] | Mapping[str, object], what: str) -> None:
 
 
 @contextmanager
-def _style() -> Iterator[None]:
-    """leasekit's own style, whatever the user's configuration says; put back afterwards."""
+def new_figure(size: tuple[float, float], layout: Literal["constrained"] | None = "constrained") -> Iterator[Figure]:
+    """A figure in leasekit's own style, whatever the user's configuration says, which is put back afterwards."""
     with mpl.rc_context():
         mpl.rcdefaults()
         cast(Any, mpl.rcParams).update(STYLE)
-        yield
+        figure = Figure(figsize=size, layout=layout)
+        FigureCanvasAgg(figure)
+        yield figure
 
 
 def draw_figure(stem: Path, size: tuple[float, float], draw: Callable[[Figure], None]) -> tuple[Path, Path]:
     stem.parent.mkdir(parents=True, exist_ok=True)
     png, svg = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")
-    with _style():
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
+    with new_figure(size) as figure:
         draw(figure)
         figure.savefig(png, format="png", metadata={"Software": "leasekit"})
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": "leasekit"})

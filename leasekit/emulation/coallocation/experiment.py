@@ -23,7 +23,6 @@ from statistics import fmean, pstdev
 from typing import Any, Final, NamedTuple
 
 import attrs
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from leasekit.config.traces import data_dir, missing_traces
@@ -284,7 +283,7 @@ def write(
     return write_results(out, summary, times, others)
 
 
-def _draw_success(out: Path, summary: Mapping[str, Any]) -> tuple[Path, Path]:
+def _draw_success(out: Path, summary: Mapping[str, Any]) -> tuple[Path, ...]:
     """Success by load: both users where they are treated alike, each of them where not."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for name, found in summary["scenarios"].items():
@@ -293,21 +292,10 @@ def _draw_success(out: Path, summary: Mapping[str, Any]) -> tuple[Path, Path]:
             points = zip(summary["loads_pct"], found["success"][user], strict=True)
             curves[label] = [(load, ratio) for load, ratio in points if ratio is not None]
 
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        _curves(axes, curves)
-        axes.set_title("Success of co-allocation, for each tenth of the requests")
-        axes.set_xlabel("request load (%)")
-        axes.set_ylabel("success ratio")
-        axes.set_ylim(0, 1.03)
-        axes.legend(loc="lower left")
-
-    return plots.draw_figure(out / "success", (7.5, 4.5), draw)
-
-
-def _curves(axes: Axes, curves: Mapping[str, Sequence[tuple[float, float]]]) -> None:
-    for index, (name, points) in enumerate(curves.items()):
-        plots.draw_curve(axes, index, name, points)
+    return plots.draw_curves(
+        out / "success", curves, legend="lower left", title="Success of co-allocation, for each tenth of the requests",
+        xlabel="request load (%)", ylabel="success ratio", ylim=(0, 1.03),
+    )  # fmt: skip
 
 
 def _draw_utilisation(out: Path, summary: Mapping[str, Any]) -> tuple[Path, Path]:
@@ -324,16 +312,14 @@ def _draw_utilisation(out: Path, summary: Mapping[str, Any]) -> tuple[Path, Path
                 axes.bar(sites, heights, bottom=below, color=plots.BLUE, alpha=0.15 + 0.085 * k, label=f"{load} %")
                 below = [low + height for low, height in zip(below, heights, strict=True)]
             axes.set_title(name.replace("_", " "), fontsize=10)
-            axes.set_ylabel("utilisation")
-            axes.set_ylim(0, 1)
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside right upper", title="load")
-        figure.suptitle("Utilisation of each site as the load grows", x=0.01, ha="left", fontsize=12)
+            axes.set(ylabel="utilisation", ylim=(0, 1))
+        title = "Utilisation of each site as the load grows"
+        plots.headline(figure, title, figure.axes[0], loc="outside right upper", title="load")
 
     return plots.draw_figure(out / "utilisation", (8.0, 1.0 + 1.9 * len(scenarios)), draw)
 
 
-def _draw_times(out: Path, summary: Mapping[str, Any], times: Mapping[str, Any]) -> tuple[Path, Path]:
+def _draw_times(out: Path, summary: Mapping[str, Any], times: Mapping[str, Any]) -> tuple[Path, ...]:
     """Mean planning time by load."""
     curves = {
         name.replace("_", " "): [
@@ -344,13 +330,7 @@ def _draw_times(out: Path, summary: Mapping[str, Any], times: Mapping[str, Any])
         for name, found in times.items()
     }
 
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        _curves(axes, curves)
-        axes.set_title(f"Planning one request, {summary['setup']['frames']} candidate starts")
-        axes.set_xlabel("request load (%)")
-        axes.set_ylabel("mean time (ms)")
-        axes.set_ylim(bottom=0)
-        axes.legend()
-
-    return plots.draw_figure(out / "planning", (7.5, 4.5), draw)
+    return plots.draw_curves(
+        out / "planning", curves, title=f"Planning one request, {summary['setup']['frames']} candidate starts",
+        xlabel="request load (%)", ylabel="mean time (ms)", ylim=(0, None),
+    )  # fmt: skip

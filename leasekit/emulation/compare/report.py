@@ -19,7 +19,7 @@ from leasekit.emulation.compare.drive import REFUSED
 from leasekit.emulation.compare.measures import Columns, Measured, bounded_slowdowns, ends_of, stretches
 from leasekit.emulation.compare.works import Workload
 from leasekit.emulation.outputs import write_json, write_rows
-from leasekit.emulation.plots import DASHES, PALETTE, draw_figure
+from leasekit.emulation.plots import DASHES, PALETTE, draw_figure, headline
 
 COLUMNS: Final = (
     "mapper",
@@ -132,7 +132,7 @@ def _measures(figure: Figure, workload: Workload, nodes: int, runs: Sequence[Mea
             axes.annotate(shown_figure(value), (value, place), xytext=(3, 0), textcoords="offset points", va="center")
     panels[0].set_yticks(range(len(runs)), names)
     panels[0].invert_yaxis()
-    figure.suptitle(_title(workload, nodes), x=0.01, ha="left", fontsize=12)
+    headline(figure, _title(workload, nodes))
 
 
 def _waits(figure: Figure, workload: Workload, nodes: int, runs: Sequence[Measured]) -> None:
@@ -153,11 +153,9 @@ def _waits(figure: Figure, workload: Workload, nodes: int, runs: Sequence[Measur
     for axes in (left, right):
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value < 1e4 else f"{value:.0e}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
-    left.set_xlabel("wait (minutes)")
+    left.set(xlabel="wait (minutes)", ylabel="share of best effort below", ylim=(0, 1))
     right.set_xlabel("bounded slowdown")
-    left.set_ylabel("share of best effort below")
-    left.set_ylim(0, 1)
-    _headed(figure, _title(workload, nodes), right)
+    headline(figure, _title(workload, nodes), right, loc="outside lower center", ncols=min(4, len(runs)))
 
 
 def _share_below(axes: Axes, values: NDArray[Any], place: int, label: str) -> None:
@@ -178,11 +176,9 @@ def _usage(figure: Figure, workload: Workload, nodes: int, runs: Sequence[Measur
         axes.stairs(
             share, (grid - first) / DAY, color=_colour(place), linestyle=_dash(place), label=run.summary["mapper"]
         )
-    axes.set_ylim(0, 1.02)
-    axes.set_xlim(0, (last - first) / DAY)
-    axes.set_xlabel("days since the first submission")
-    axes.set_ylabel("units running work")
-    _headed(figure, _title(workload, nodes), axes)
+    axes.set(xlim=(0, (last - first) / DAY), ylim=(0, 1.02))
+    axes.set(xlabel="days since the first submission", ylabel="units running work")
+    headline(figure, _title(workload, nodes), axes, loc="outside lower center", ncols=min(4, len(runs)))
 
 
 def _shares(ran: NDArray[np.int64], nodes: int, grid: NDArray[Any]) -> NDArray[Any]:
@@ -208,10 +204,3 @@ def _colour(place: int) -> str:
 
 def _dash(place: int) -> str:
     return DASHES[place % len(DASHES)]
-
-
-def _headed(figure: Figure, title: str, axes: Axes) -> None:
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
-    handles, labels = axes.get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))

@@ -276,12 +276,9 @@ def _draw_cores(out: Path, summary: Mapping[str, Any], found: Sequence[EnergyFou
             axes.step(days, on, where="post", color=plots.VERMILION, label="on")
             axes.fill_between(days, one.daily["used"], step="post", color=plots.BLUE, alpha=0.35, label="in use")
             axes.set_title(one.figures["strategy"], fontsize=10)
-            axes.set_ylabel("cores, mean of a day")
-            axes.set_ylim(bottom=0)
+            axes.set(ylabel="cores, mean of a day", ylim=(0, None))
         figure.axes[-1].set_xlabel("days")
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside right upper")
-        figure.suptitle(f"Cores of {summary['log']}", x=0.01, ha="left", fontsize=12)
+        plots.headline(figure, f"Cores of {summary['log']}", figure.axes[0], loc="outside right upper")
 
     return plots.draw_figure(out / "cores", (9.0, 5.5), draw)
 
@@ -299,8 +296,7 @@ def _draw_hours(out: Path, summary: Mapping[str, Any]) -> tuple[Path, Path]:
         }  # fmt: skip
         colors = (plots.BLUE, plots.VERMILION, plots.SKY, plots.DEMAND_FILL)
         _bars(axes, [row["strategy"] for row in rows], parts, colors)
-        axes.set_title(f"Core-hours of {summary['log']}")
-        axes.set_xlabel("million core-hours")
+        axes.set(title=f"Core-hours of {summary['log']}", xlabel="million core-hours")
         axes.legend(loc="lower right")
 
     return plots.draw_figure(out / "core_hours", (9.0, 4.5), draw)
@@ -325,13 +321,12 @@ def _draw_delays(out: Path, summary: Mapping[str, Any]) -> tuple[Path, Path]:
             color = plots.BLUE if row["reservations"] else plots.VERMILION
             marker = plots.MARKERS[index % (len(STRATEGIES) // 2)]
             axes.plot([wasted], [row["delay_req"] / 1000], marker, color=color, label=row["strategy"], linestyle="")
-        axes.set_title(f"What is wasted, and who waits: {summary['log']}")
-        axes.set_xlabel("thousand core-hours on and idle")
-        axes.set_xscale("log")
+        axes.set(
+            title=f"What is wasted, and who waits: {summary['log']}", xlabel="thousand core-hours on and idle",
+            xscale="log", ylabel="weighted delay, thousands", ylim=(0, None),
+        )  # fmt: skip
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_ylabel("weighted delay, thousands")
-        axes.set_ylim(bottom=0)
         axes.legend()
 
     return plots.draw_figure(out / "delays", (7.5, 4.5), draw)
