@@ -11,10 +11,10 @@ from msgspec import Struct
 from leasekit.client.shapes import LoginWays, SessionRequest, Token, User, UserChange, UserRequest
 from leasekit.core.schema import Change
 from leasekit.core.time import HOUR, Duration
-from leasekit.gateway.calendars import FEEDS
 from leasekit.gateway.callers import OPERATOR, VIEWER, Caller, rights
-from leasekit.gateway.door import GUEST, TEMPLATES, WAITS, GatewayDoor, forbidden
+from leasekit.gateway.door import GUEST, GatewayDoor, forbidden
 from leasekit.gateway.instants import moment
+from leasekit.gateway.kept import Kept
 from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.rates import network
 from leasekit.gateway.routing import Call, route, unprocessable
@@ -139,11 +139,10 @@ async def remove_user(call: Call, user: str) -> User:
 def _let_go(door: GatewayDoor, who: Caller) -> list[Change]:
     """What somebody has made in projects into which they may not look any more goes, but for what others use."""
     gone = list[Change]()
-    made: tuple[tuple[str, dict[str, Any]], ...] = (FEEDS, door.feeds), (WAITS, door.waits), (TEMPLATES, door.templates)
-    for table, kept in made:
-        for id_ in [one.id for one in kept.values() if _is_lost(one, who) and not getattr(one, "shared", False)]:
-            del kept[id_]
-            gone.append(Change(table, id_, None))
+    made: tuple[Kept[Any], ...] = (door.feeds, door.waits, door.templates)
+    for kept in made:
+        lost = [one.id for one in kept.values() if _is_lost(one, who) and not getattr(one, "shared", False)]
+        gone += kept.drop(*lost)
     for rule in [one.id for one in door.notices.rules.values() if _is_lost(one, who)]:
         gone += door.notices.remove(rule)
     return gone

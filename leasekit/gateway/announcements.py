@@ -6,13 +6,11 @@ import secrets
 from http import HTTPStatus
 from typing import Final
 
-import msgspec
-
 from leasekit.client.shapes import Announcement, AnnouncementList, AnnouncementRequest
 from leasekit.core.schema import Change
 from leasekit.gateway.callers import OPERATOR
 from leasekit.gateway.deployment import need_office
-from leasekit.gateway.door import ANNOUNCEMENTS, GatewayDoor
+from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.events import ANNOUNCEMENTS_CHANGED
 from leasekit.gateway.instants import instant, moment
 from leasekit.gateway.notices import Notification, one_line
@@ -46,12 +44,7 @@ async def announce(call: Call, body: AnnouncementRequest) -> Announcement:
     if len(door.announcements) - len(over) >= ANNOUNCEMENTS_MAX:
         text = f"there are {ANNOUNCEMENTS_MAX} announcements already: remove some"
         raise ProblemError(HTTPStatus.CONFLICT, text, code="too_many")
-    row = (made.id, msgspec.json.encode(made))
-    told = _told(door, made)
-    await door.commit(Change(ANNOUNCEMENTS, made.id, row), *(Change(ANNOUNCEMENTS, id_, None) for id_ in over), *told)
-    for id_ in over:
-        del door.announcements[id_]
-    door.announcements[made.id] = made
+    await door.commit(door.announcements.put(made), *door.announcements.drop(*over), *_told(door, made))
     door.hub.hint(ANNOUNCEMENTS_CHANGED)
     door.told.set()
     return made
@@ -64,8 +57,7 @@ async def remove_announcement(call: Call, announcement: str) -> Announcement:
     found = call.door.announcements.get(announcement)
     if found is None:
         raise not_found("announcement", announcement)
-    await call.door.commit(Change(ANNOUNCEMENTS, announcement, None))
-    call.door.announcements.pop(announcement, None)
+    await call.door.commit(*call.door.announcements.drop(announcement))
     call.door.hub.hint(ANNOUNCEMENTS_CHANGED)
     return found
 

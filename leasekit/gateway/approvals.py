@@ -25,7 +25,6 @@ from leasekit.gateway.instants import moment
 from leasekit.gateway.leases import OfProject, asked_for, extension, holder, modification
 from leasekit.gateway.notices import Notification, one_line
 from leasekit.gateway.policies import (
-    APPROVALS,
     APPROVING,
     PENDING,
     POLICIES,
@@ -279,10 +278,7 @@ async def _keep(call: Call, record: ApprovalRecord) -> None:
     ]
     if len(kept) - len(gone) >= KEPT and record.id not in kept:
         raise ProblemError(HTTPStatus.CONFLICT, f"{KEPT} requests wait to be approved already", code="too_many")
-    await call.door.commit(Change(APPROVALS, record.id, record.row()), *(Change(APPROVALS, id_, None) for id_ in gone))
-    for id_ in gone:
-        del kept[id_]
-    kept[record.id] = record
+    await call.door.commit(kept.put(record), *kept.drop(*gone))
     call.door.hub.hint(APPROVALS_CHANGED, record.project)
 
 

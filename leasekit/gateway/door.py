@@ -10,7 +10,6 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
-import msgspec
 import trio
 
 from leasekit.client.shapes import Announcement, CalendarView, LeasePolicy, LeaseTemplate, Wait
@@ -23,6 +22,7 @@ from leasekit.gateway.actors import ActorAwayError, ActorConnection, Recent
 from leasekit.gateway.calendars import FEEDS, FeedRecord
 from leasekit.gateway.callers import TABLE, VIEWER, Caller, Tokens
 from leasekit.gateway.events import EventHub
+from leasekit.gateway.kept import Kept
 from leasekit.gateway.notices import Notifications
 from leasekit.gateway.policies import APPROVALS, POLICIES, ApprovalRecord, read_policy
 from leasekit.gateway.problems import ProblemError, not_found
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 GUEST: Final = "guest"
 BROKER: Final = "broker"
 SITE: Final = "authority"
-WAITS: Final = "waits"
-ANNOUNCEMENTS: Final = "announcements"
-TEMPLATES: Final = "templates"
 PATIENCE: Final = 2.0
 """After how many seconds without an answer it is looked whether brokers and sites are there. Who is asked whether it is
 there has as long to say so."""
@@ -82,20 +79,20 @@ class GatewayDoor:
     users: LocalUsers = attrs.field(init=False, factory=LocalUsers)
     policies: dict[str, LeasePolicy] = attrs.field(init=False, factory=dict)
     """The policy of each project that has one."""
-    approvals: dict[str, ApprovalRecord] = attrs.field(init=False, factory=dict)
+    approvals: Kept[ApprovalRecord] = attrs.field(init=False, factory=lambda: Kept(APPROVALS, ApprovalRecord))
     """What waits to be approved, or was, by its id, oldest first."""
     approving: set[str] = attrs.field(init=False, factory=set)
     """What is being done of it, as it was approved."""
     webhook_networks: Sequence[str] = ()
     mail: MailTable | None = None
     notices: Notifications = attrs.field(init=False, factory=Notifications)
-    feeds: dict[str, FeedRecord] = attrs.field(init=False, factory=dict)
+    feeds: Kept[FeedRecord] = attrs.field(init=False, factory=lambda: Kept(FEEDS, FeedRecord))
     """The calendars, by id."""
-    waits: dict[str, Wait] = attrs.field(init=False, factory=dict)
+    waits: Kept[Wait] = attrs.field(init=False, factory=lambda: Kept("waits", Wait))
     """For what somebody waits, or waited, by its id, oldest first."""
-    templates: dict[str, LeaseTemplate] = attrs.field(init=False, factory=dict)
+    templates: Kept[LeaseTemplate] = attrs.field(init=False, factory=lambda: Kept("templates", LeaseTemplate))
     """Requests that are kept under a name, by id."""
-    announcements: dict[str, Announcement] = attrs.field(init=False, factory=dict)
+    announcements: Kept[Announcement] = attrs.field(init=False, factory=lambda: Kept("announcements", Announcement))
     """What operators have announced, by its id."""
     holders: dict[str, str] = attrs.field(init=False, factory=dict)
     """Whose a lease is, as far as that was looked for."""
@@ -110,18 +107,11 @@ class GatewayDoor:
     def __attrs_post_init__(self) -> None:
         kept = self._store.load()
         self.tokens.restore(kept.get(TABLE, ()))
-        self.notices.restore(kept)
-        self.feeds.update((row[0], FeedRecord.from_row(row)) for row in kept.get(FEEDS, ()))
-        waits = [msgspec.json.decode(body, type=Wait) for _, _, body in kept.get(WAITS, ())]
-        self.waits.update((one.id, one) for one in sorted(waits, key=lambda one: (one.created, one.id)))
-        models = [msgspec.json.decode(body, type=LeaseTemplate) for _, _, body in kept.get(TEMPLATES, ())]
-        self.templates.update((one.id, one) for one in models)
-        made = [msgspec.json.decode(body, type=Announcement) for _, body in kept.get(ANNOUNCEMENTS, ())]
-        self.announcements.update((one.id, one) for one in made)
         self.users.restore(kept.get(USERS, ()))
         self.policies.update((id_, read_policy(body)) for id_, body in kept.get(POLICIES, ()))
-        found = [ApprovalRecord.of_row(row) for row in kept.get(APPROVALS, ())]
-        self.approvals.update((one.id, one) for one in sorted(found, key=lambda one: (one.created, one.id)))
+        self.notices.restore(kept)
+        for each in (self.feeds, self.waits, self.templates, self.announcements, self.approvals):
+            each.restore(kept)
 
     async def commit(self, *changes: Change) -> None:
         """Keep what has changed; it is on the disk when this returns. Who listens by a token that is gone hears nothing

@@ -17,15 +17,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from leasekit.client.shapes import Announcement, CalendarFeed, FeedRequest
-from leasekit.core.schema import Change
 from leasekit.core.time import Instant
 from leasekit.gateway.announcements import announced
-from leasekit.gateway.calendars import FEEDS, FeedRecord
-from leasekit.gateway.callers import MANAGER, VIEWER, digest_of
+from leasekit.gateway.calendars import FeedRecord
+from leasekit.gateway.callers import VIEWER, digest_of
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.holders import holder_of
 from leasekit.gateway.incoming import SAFE, source_of, take_unknown
 from leasekit.gateway.instants import moment
+from leasekit.gateway.kept import is_theirs
 from leasekit.gateway.leases import OfProject
 from leasekit.gateway.notices import one_line
 from leasekit.gateway.problems import ProblemError, not_found
@@ -47,8 +47,7 @@ class FeedList(Struct, kw_only=True):
 async def list_feeds(call: Call, params: OfProject) -> FeedList:
     """List one's own calendars of a project; a manager sees everybody's."""
     project = call.door.project(call.caller, params.project, VIEWER).name
-    found = [one for one in call.door.feeds.values() if one.project == project and _is_theirs(call, one)]
-    return FeedList(items=[_shown(one) for one in found])
+    return FeedList(items=[_shown(one) for one in call.door.feeds.of(project) if is_theirs(call.caller, one)])
 
 
 @route("POST", "/feeds", status=HTTPStatus.CREATED)
@@ -63,8 +62,7 @@ async def create_feed(call: Call, params: OfProject, body: FeedRequest) -> Calen
         id=secrets.token_hex(8), project=project, caller=call.caller.name, digest=digest_of(secret),
         created=call.door.clock(), type=body.type, mine=body.mine,
     )  # fmt: skip
-    await call.door.commit(Change(FEEDS, record.id, record.row()))
-    call.door.feeds[record.id] = record
+    await call.door.commit(call.door.feeds.put(record))
     made = _shown(record)
     made.path = f"{BASE}{PATH.format(secret=secret)}.ics"
     return made
@@ -73,16 +71,9 @@ async def create_feed(call: Call, params: OfProject, body: FeedRequest) -> Calen
 @route("POST", "/feeds/{feed}/revoke")
 async def revoke_feed(call: Call, feed: str) -> CalendarFeed:
     """Have there be nothing at its address any more."""
-    record = call.door.feeds.get(feed)
-    if record is None or not call.caller.may(record.project, VIEWER) or not _is_theirs(call, record):
-        raise not_found("feed", feed)
-    await call.door.commit(Change(FEEDS, feed, None))
-    del call.door.feeds[feed]
+    record = call.door.feeds.theirs(call.caller, feed, "feed")
+    await call.door.commit(*call.door.feeds.drop(feed))
     return _shown(record)
-
-
-def _is_theirs(call: Call, record: FeedRecord) -> bool:
-    return record.caller == call.caller.name or call.caller.may(record.project, MANAGER)
 
 
 def _shown(record: FeedRecord) -> CalendarFeed:

@@ -18,6 +18,7 @@ from leasekit.core.leases.records import KeptRecord
 from leasekit.core.reasons import Code
 from leasekit.core.schema import Change, Row
 from leasekit.core.time import DAY, HOUR, SECOND, Duration, Instant, format_duration, parse_duration
+from leasekit.gateway.kept import Kept
 
 RULES: Final = "rules"
 DELIVERIES: Final = "deliveries"
@@ -133,33 +134,21 @@ class DeliveryRecord(KeptRecord):
 class Notifications:
     """All rules and deliveries of a gateway. Each change is returned, to be committed before it is told or sent."""
 
-    rules: dict[str, RuleRecord] = attrs.field(init=False, factory=dict)
-    deliveries: dict[str, DeliveryRecord] = attrs.field(init=False, factory=dict)
+    rules: Kept[RuleRecord] = attrs.field(init=False, factory=lambda: Kept(RULES, RuleRecord))
+    deliveries: Kept[DeliveryRecord] = attrs.field(init=False, factory=lambda: Kept(DELIVERIES, DeliveryRecord))
     positions: dict[str, int] = attrs.field(init=False, factory=dict)
     """The last line that was read of the log of each actor."""
 
     def restore(self, tables: Mapping[str, Iterable[Row]]) -> None:
         """Take up what the store has kept."""
-        self.rules = {row[0]: RuleRecord.from_row(row) for row in tables.get(RULES, ())}
-        self.deliveries = {row[0]: DeliveryRecord.from_row(row) for row in tables.get(DELIVERIES, ())}
+        self.rules.restore(tables)
+        self.deliveries.restore(tables)
         self.positions = dict(tables.get(POSITIONS, ()))
-
-    def of_project(self, project: str) -> list[RuleRecord]:
-        """Its rules."""
-        return [rule for rule in self.rules.values() if rule.project == project]
-
-    def add(self, rule: RuleRecord) -> Change:
-        """One more rule."""
-        self.rules[rule.id] = rule
-        return Change(RULES, rule.id, rule.row())
 
     def remove(self, rule: str) -> list[Change]:
         """One rule less, with all that was to be sent by it."""
-        del self.rules[rule]
         gone = [one.id for one in self.deliveries.values() if one.rule == rule]
-        for id_ in gone:
-            del self.deliveries[id_]
-        return [Change(RULES, rule, None), *(Change(DELIVERIES, id_, None) for id_ in gone)]
+        return [*self.rules.drop(rule), *self.deliveries.drop(*gone)]
 
     def read_until(self, actor: str, seq: int) -> Change:
         """An actor's log was read up to there."""
@@ -169,7 +158,7 @@ class Notifications:
     def tell(self, notice: Notification, now: Instant, *rules: RuleRecord) -> list[Change]:
         """Have those told whose ``rules`` (none: all of the project) want it, and who were not told of it before."""
         made = []
-        for rule in rules or self.of_project(notice.project):
+        for rule in rules or self.rules.of(notice.project):
             id_ = hashlib.blake2b(f"{rule.id}\n{notice.key}".encode(), digest_size=12).hexdigest()
             fits = rules or (notice.kind in rule.events and rule.type in ("", notice.type))
             if fits and id_ not in self.deliveries:
@@ -178,7 +167,7 @@ class Notifications:
                 if waits >= WAITING_MAX:
                     why = f"{WAITING_MAX} wait already"
                     delivery = attrs.evolve(delivery, state=DEAD, at=now + KEPT_FOR, problem=why)
-                made.append(self._keep(delivery))
+                made.append(self.deliveries.put(delivery))
         return made
 
     def due(self, now: Instant) -> list[DeliveryRecord]:
@@ -196,26 +185,20 @@ class Notifications:
             return []  # its rule is gone
         tries = one.tries + 1
         if not problem:
-            return [self._keep(attrs.evolve(one, state=DONE, at=now + KEPT_FOR, tries=tries, problem=""))]
+            return [self.deliveries.put(attrs.evolve(one, state=DONE, at=now + KEPT_FOR, tries=tries, problem=""))]
         if tries >= TRIES_MAX:
-            return [self._keep(attrs.evolve(one, state=DEAD, at=now + KEPT_FOR, tries=tries, problem=problem))]
+            return [self.deliveries.put(attrs.evolve(one, state=DEAD, at=now + KEPT_FOR, tries=tries, problem=problem))]
         wait = min(RETRY_LONGEST, RETRY_FIRST * 2 ** (tries - 1))
-        return [self._keep(attrs.evolve(one, at=now + wait, tries=tries, problem=problem))]
+        return [self.deliveries.put(attrs.evolve(one, at=now + wait, tries=tries, problem=problem))]
 
     def again(self, id_: str, now: Instant) -> Change:
         """Have a dead one tried again from the beginning."""
-        return self._keep(attrs.evolve(self.deliveries[id_], state=WAITING, at=now, tries=0))
+        return self.deliveries.put(attrs.evolve(self.deliveries[id_], state=WAITING, at=now, tries=0))
 
     def forget(self, now: Instant) -> list[Change]:
         """Let go of what was remembered long enough."""
-        gone = [one.id for one in self.deliveries.values() if one.state != WAITING and one.at <= now]
-        for id_ in gone:
-            del self.deliveries[id_]
-        return [Change(DELIVERIES, id_, None) for id_ in gone]
-
-    def _keep(self, one: DeliveryRecord) -> Change:
-        self.deliveries[one.id] = one
-        return Change(DELIVERIES, one.id, one.row())
+        over = (one.id for one in self.deliveries.values() if one.state != WAITING and one.at <= now)
+        return self.deliveries.drop(*over)
 
 
 def kinds_of(row: Mapping[str, Any]) -> list[EventKind]:

@@ -10,8 +10,9 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from leasekit.client.shapes import Delivery, NotificationRule, NotificationRuleRequest
-from leasekit.gateway.callers import MANAGER, USER, VIEWER
+from leasekit.gateway.callers import USER, VIEWER
 from leasekit.gateway.instants import moment, span
+from leasekit.gateway.kept import is_theirs
 from leasekit.gateway.leases import OfProject
 from leasekit.gateway.notices import DEAD, WAITING, DeliveryRecord, Notification, RuleRecord
 from leasekit.gateway.problems import ProblemError, not_found
@@ -50,7 +51,7 @@ class RemovedRule(Struct, kw_only=True):
 async def list_rules(call: Call, params: OfProject) -> RuleList:
     """List one's own rules of a project; a manager sees everybody's."""
     project = call.door.project(call.caller, params.project, VIEWER).name
-    return RuleList(items=[_shown(one) for one in call.door.notices.of_project(project) if _is_theirs(call, one)])
+    return RuleList(items=[_shown(one) for one in call.door.notices.rules.of(project) if is_theirs(call.caller, one)])
 
 
 @route("POST", "/notifications", status=HTTPStatus.CREATED)
@@ -69,14 +70,14 @@ async def create_rule(call: Call, params: OfProject, body: NotificationRuleReque
             check_mail(body.mail, call.door.mail)
     except SendingError as error:
         raise unprocessable(str(error)) from None
-    if len(call.door.notices.of_project(project)) >= RULES_MAX:
+    if len(call.door.notices.rules.of(project)) >= RULES_MAX:
         raise ProblemError(HTTPStatus.CONFLICT, f"{project} has {RULES_MAX} rules already", code="too_many")
     secret = SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode() if body.url else ""
     rule = RuleRecord(
         id=secrets.token_hex(8), project=project, caller=call.caller.name, events=body.events, url=body.url,
         mail=body.mail, type=body.type, ends=body.ends, starts=body.starts, secret=secret,
     )  # fmt: skip
-    await call.door.commit(call.door.notices.add(rule))
+    await call.door.commit(call.door.notices.rules.put(rule))
     made = _shown(rule)
     made.secret = secret
     return made
@@ -85,14 +86,14 @@ async def create_rule(call: Call, params: OfProject, body: NotificationRuleReque
 @route("POST", "/notifications/{rule}/remove")
 async def remove_rule(call: Call, rule: str) -> RemovedRule:
     """Have there be no such rule, and nothing sent by it."""
-    await call.door.commit(*call.door.notices.remove(_visible(call, rule).id))
+    await call.door.commit(*call.door.notices.remove(call.door.notices.rules.theirs(call.caller, rule, "rule").id))
     return RemovedRule(id=rule)
 
 
 @route("POST", "/notifications/{rule}/test")
 async def test_rule(call: Call, rule: str) -> Delivery:
     """Send something by a rule, to see whether it comes."""
-    found, now = _visible(call, rule), call.door.clock()
+    found, now = call.door.notices.rules.theirs(call.caller, rule, "rule"), call.door.clock()
     notice = Notification(kind="test", key=secrets.token_hex(8), project=found.project, at=now)
     changes = call.door.notices.tell(notice, now, found)
     await call.door.commit(*changes)
@@ -104,7 +105,7 @@ async def test_rule(call: Call, rule: str) -> Delivery:
 async def list_deliveries(call: Call, params: WhichDeliveries) -> DeliveryList:
     """List what waits to be sent, was sent, or is dead: it was tried too often."""
     project = call.door.project(call.caller, params.project, VIEWER).name
-    rules = {one.id for one in call.door.notices.of_project(project) if _is_theirs(call, one)}
+    rules = {one.id for one in call.door.notices.rules.of(project) if is_theirs(call.caller, one)}
     found = [one for one in call.door.notices.deliveries.values() if one.rule in rules]
     items = sorted((one for one in found if params.state in ("", one.state)), key=lambda one: (one.at, one.id))
     return DeliveryList(items=[_delivery(one) for one in items])
@@ -114,28 +115,13 @@ async def list_deliveries(call: Call, params: WhichDeliveries) -> DeliveryList:
 async def retry_delivery(call: Call, delivery: str) -> Delivery:
     """Try a dead one again, from the beginning."""
     found = call.door.notices.deliveries.get(delivery)
-    if found is None or not _sees(call, found.rule):
+    if found is None or not call.door.notices.rules.sees(call.caller, found.rule):
         raise not_found("delivery", delivery)
     if found.state != DEAD:
         raise ProblemError(HTTPStatus.CONFLICT, f"delivery {delivery} is {found.state}", code="not_dead")
     await call.door.commit(call.door.notices.again(delivery, call.door.clock()))
     call.door.told.set()
     return _delivery(call.door.notices.deliveries[delivery])
-
-
-def _is_theirs(call: Call, rule: RuleRecord) -> bool:
-    return rule.caller == call.caller.name or call.caller.may(rule.project, MANAGER)
-
-
-def _sees(call: Call, rule: str) -> bool:
-    found = call.door.notices.rules.get(rule)
-    return found is not None and call.caller.may(found.project, VIEWER) and _is_theirs(call, found)
-
-
-def _visible(call: Call, rule: str) -> RuleRecord:
-    if not _sees(call, rule):
-        raise not_found("rule", rule)
-    return call.door.notices.rules[rule]
 
 
 def _shown(rule: RuleRecord) -> NotificationRule:

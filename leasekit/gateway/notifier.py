@@ -78,7 +78,7 @@ class Notifier:
                 return
             await self._tell_ends(guest, rows)
             found, known = [], dict[str, dict[str, Any]]()
-            for row in rows if notices.of_project(guest.name) else ():
+            for row in rows if notices.rules.of(guest.name) else ():
                 if row["lease"] and row["lease"] not in known:
                     known[row["lease"]] = await _lease(guest, row["lease"])
                 found += notices_of(guest.name, row, known.get(row["lease"], {}))
@@ -108,7 +108,7 @@ class Notifier:
 
     async def _tell_of_time(self, guest: ActorConnection) -> None:
         notices = self._door.notices
-        rules = [one for one in notices.of_project(guest.name) if {"ends_soon", "starts_soon"} & set(one.events)]
+        rules = [one for one in notices.rules.of(guest.name) if {"ends_soon", "starts_soon"} & set(one.events)]
         if not rules:
             return
         leases = await guest.query("leases")

@@ -81,7 +81,7 @@ class ApprovalRecord:
         return (self.id, self.project, self.until, body)
 
     @classmethod
-    def of_row(cls, row: Row) -> ApprovalRecord:
+    def from_row(cls, row: Row) -> ApprovalRecord:
         """From its row."""
         id_, project, until, body = row
         caller, created, decided, by, reason, lease, asked, series, begun = msgpack.unpackb(body)

@@ -7,12 +7,9 @@ from datetime import date
 from http import HTTPStatus
 from typing import Final
 
-import msgspec
-
 from leasekit.client.shapes import LeaseTemplate, LeaseTemplateRequest, TemplateList
-from leasekit.core.schema import Change
 from leasekit.gateway.callers import MANAGER, USER, VIEWER
-from leasekit.gateway.door import TEMPLATES, GatewayDoor, forbidden
+from leasekit.gateway.door import forbidden
 from leasekit.gateway.leases import OfProject, wanted_lease
 from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.routing import Call, route, unprocessable
@@ -45,7 +42,7 @@ async def keep_template(call: Call, params: OfProject, body: LeaseTemplateReques
     if body.days is not None:
         check_recurs(body.request)
         recurrence(body.days, date.max)
-    theirs = _of_project(door, project)
+    theirs = door.templates.of(project)
     gone = [one.id for one in theirs if (one.caller, one.name) == (call.caller.name, body.name)]
     if len(theirs) - len(gone) >= TEMPLATES_MAX:
         raise ProblemError(HTTPStatus.CONFLICT, f"{project} has {TEMPLATES_MAX} templates already", code="too_many")
@@ -53,11 +50,7 @@ async def keep_template(call: Call, params: OfProject, body: LeaseTemplateReques
         id=secrets.token_hex(8), project=project, caller=call.caller.name, name=body.name, shared=body.shared,
         request=body.request, days=body.days,
     )  # fmt: skip
-    row = (made.id, project, msgspec.json.encode(made))
-    await door.commit(Change(TEMPLATES, made.id, row), *(Change(TEMPLATES, id_, None) for id_ in gone))
-    for id_ in gone:
-        door.templates.pop(id_, None)
-    door.templates[made.id] = made
+    await door.commit(door.templates.put(made), *door.templates.drop(*gone))
     return made
 
 
@@ -67,8 +60,7 @@ async def remove_template(call: Call, template: str, params: OfProject) -> Lease
     found = _found(call, params.project, template)
     if found.caller != call.caller.name and not call.caller.may(found.project, MANAGER):
         raise forbidden(f"template {found.name} is {found.caller}'s: its maker, or a {MANAGER}, removes it")
-    await call.door.commit(Change(TEMPLATES, found.id, None))
-    call.door.templates.pop(found.id, None)
+    await call.door.commit(*call.door.templates.drop(found.id))
     return found
 
 
@@ -92,8 +84,4 @@ def _found(call: Call, project: str, named: str) -> LeaseTemplate:
 def _seen(call: Call, project: str) -> list[LeaseTemplate]:
     """The templates of a project that the caller may see. Raises :class:`ProblemError`."""
     name = call.door.project(call.caller, project, VIEWER).name
-    return [one for one in _of_project(call.door, name) if one.shared or one.caller == call.caller.name]
-
-
-def _of_project(door: GatewayDoor, project: str) -> list[LeaseTemplate]:
-    return [one for one in door.templates.values() if one.project == project]
+    return [one for one in call.door.templates.of(name) if one.shared or one.caller == call.caller.name]

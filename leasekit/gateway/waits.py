@@ -15,13 +15,14 @@ from leasekit.client.shapes import Slot, SlotSearch, Wait, WaitList
 from leasekit.core.errors import LeasekitError
 from leasekit.core.schema import Change
 from leasekit.core.time import parse_duration
-from leasekit.gateway.callers import MANAGER, OPERATOR, USER, VIEWER
-from leasekit.gateway.door import BROKER, WAITS, GatewayDoor
+from leasekit.gateway.callers import OPERATOR, USER, VIEWER
+from leasekit.gateway.door import BROKER, GatewayDoor
 from leasekit.gateway.events import WAITS_CHANGED
 from leasekit.gateway.instants import instant, moment
+from leasekit.gateway.kept import is_theirs
 from leasekit.gateway.leases import OfProject
 from leasekit.gateway.notices import Notification
-from leasekit.gateway.problems import ProblemError, not_found
+from leasekit.gateway.problems import ProblemError
 from leasekit.gateway.routing import Call, route
 from leasekit.gateway.slots import AHEAD, search, within_policy
 
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 async def list_waits(call: Call, params: OfProject) -> WaitList:
     """List for what one waits in a project; a manager sees everybody's."""
     project = call.door.project(call.caller, params.project, VIEWER).name
-    return WaitList(items=[one for one in _of_project(call.door, project) if _is_theirs(call, one)])
+    return WaitList(items=[one for one in call.door.waits.of(project) if is_theirs(call.caller, one)])
 
 
 @route("POST", "/waits", status=HTTPStatus.CREATED)
@@ -56,13 +57,11 @@ async def wait(call: Call, params: OfProject, body: SlotSearch) -> Wait:
         limited=OPERATOR not in call.caller.offices,
     )  # fmt: skip
     found = await search(door, guest, within_policy(door, guest.name, asked, made.limited))
-    theirs = _of_project(door, guest.name)
+    theirs = door.waits.of(guest.name)
     gone = [one.id for one in theirs if one.state != WAITING][: max(0, len(theirs) + 1 - WAITS_MAX)]
     if len(theirs) - len(gone) >= WAITS_MAX:
         raise ProblemError(HTTPStatus.CONFLICT, f"{guest.name} waits for {WAITS_MAX} things already", code="too_many")
-    for id_ in gone:
-        del door.waits[id_]
-    await _keep(door, made, *(Change(WAITS, id_, None) for id_ in gone))
+    await _keep(door, made, *door.waits.drop(*gone))
     if found.items:
         await _settle(door, made, found.items[0])
     return door.waits.get(made.id, made)
@@ -71,21 +70,10 @@ async def wait(call: Call, params: OfProject, body: SlotSearch) -> Wait:
 @route("POST", "/waits/{wait}/remove")
 async def remove_wait(call: Call, wait: str) -> Wait:
     """Wait for it no more."""
-    found = call.door.waits.get(wait)
-    if found is None or not call.caller.may(found.project, VIEWER) or not _is_theirs(call, found):
-        raise not_found("wait", wait)
-    del call.door.waits[wait]
-    await call.door.commit(Change(WAITS, wait, None))
+    found = call.door.waits.theirs(call.caller, wait, "wait")
+    await call.door.commit(*call.door.waits.drop(wait))
     call.door.hub.hint(WAITS_CHANGED, found.project)
     return found
-
-
-def _of_project(door: GatewayDoor, project: str) -> list[Wait]:
-    return [one for one in door.waits.values() if one.project == project]
-
-
-def _is_theirs(call: Call, one: Wait) -> bool:
-    return one.caller == call.caller.name or call.caller.may(one.project, MANAGER)
 
 
 async def watch(door: GatewayDoor) -> None:
@@ -130,7 +118,7 @@ async def _settle(door: GatewayDoor, one: Wait, slot: Slot | None) -> None:
         return  # it was removed, or found, meanwhile
     changed = msgspec.structs.replace(one, state="free" if slot else "over", slot=slot)
     told, now = list[Change](), door.clock()
-    rules = [each for each in door.notices.of_project(one.project) if each.caller == one.caller]
+    rules = [each for each in door.notices.rules.of(one.project) if each.caller == one.caller]
     rules = [each for each in rules if "free" in each.events and each.type in ("", one.asked.type)]
     if slot and rules:
         notice = Notification(
@@ -143,6 +131,5 @@ async def _settle(door: GatewayDoor, one: Wait, slot: Slot | None) -> None:
 
 
 async def _keep(door: GatewayDoor, one: Wait, *more: Change) -> None:
-    door.waits[one.id] = one
-    await door.commit(Change(WAITS, one.id, (one.id, one.project, msgspec.json.encode(one))), *more)
+    await door.commit(door.waits.put(one), *more)
     door.hub.hint(WAITS_CHANGED, one.project)

@@ -13,7 +13,7 @@ from test_feeds import fetched, read
 from leasekit.client.shapes import Announcement
 from leasekit.core.schema import Change
 from leasekit.gateway.announcements import ANNOUNCEMENTS_MAX, announced
-from leasekit.gateway.door import ANNOUNCEMENTS, GatewayDoor
+from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.instants import instant
 from leasekit.gateway.rates import Rates
 from leasekit.stores.memory import MemoryStore
@@ -90,7 +90,7 @@ def test_an_announcement_is_kept_until_it_is_over() -> None:
     at = datetime(2031, 1, 1, tzinfo=UTC)
     one = Announcement(id="a", text="words", start=at, end=at + timedelta(hours=1), caller="olga", created=at)
     store, rates, last = MemoryStore(), Rates(1), instant(one.end) or 0
-    store.commit([Change(ANNOUNCEMENTS, "a", ("a", msgspec.json.encode(one)))])
+    store.commit([Change("announcements", "a", ("a", msgspec.json.encode(one)))])
     for now, seen in ((last - 1, [one]), (last, [])):
         door = GatewayDoor("web", {}, False, store, rates, rates, rates, clock=lambda now=now: now)
         assert announced(door) == seen

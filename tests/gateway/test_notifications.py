@@ -352,7 +352,7 @@ RULE = RuleRecord(id="r", project="p", caller="c", events=["granted", "ends_soon
 def test_an_end_is_told_of_at_each_length_once() -> None:
     """Of those that are late the last; none that lies before the lease's start."""
     notices, start = Notifications(), 100 * DAY
-    notices.add(RULE)
+    notices.rules.put(RULE)
     lease = {"id": "l", "name": "", "type": "vm", "units": 1, "state": "active", "start": start, "end": start + 8 * DAY}
     told = []
     for now in range(start, start + 9 * DAY, HOUR):
@@ -370,7 +370,7 @@ def test_an_end_is_told_of_at_each_length_once() -> None:
 def test_tries_wait_longer_and_longer_and_end() -> None:
     """Over half a day; what is dead can be tried again, and is forgotten in the end."""
     notices = Notifications()
-    notices.add(RULE)
+    notices.rules.put(RULE)
     (made,) = notices.tell(Notification(kind="granted", key="k", project="p", at=0), 0)
     now, waits = 0, []
     while (at := notices.next_at()) is not None:
@@ -390,7 +390,7 @@ def test_tries_wait_longer_and_longer_and_end() -> None:
 def test_a_queue_is_bounded_and_outlives_its_gateway() -> None:
     """What waits is in the store; a receiver that is away for long does not fill it."""
     notices, store = Notifications(), MemoryStore()
-    changes = [notices.add(RULE), notices.read_until("p", 17)]
+    changes = [notices.rules.put(RULE), notices.read_until("p", 17)]
     for number in range(WAITING_MAX + 1):
         changes += notices.tell(Notification(kind="granted", key=str(number), project="p", at=number), 5)
     store.commit(changes)

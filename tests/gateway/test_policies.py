@@ -305,11 +305,11 @@ def test_an_approval_is_kept() -> None:
     """As it was."""
     asked = ApprovalRequest(request=LeaseRequest(type="vm", units=3, length="1h"), why="why")
     record = ApprovalRecord(id="1", project="alpha", caller="ursula", asked=asked, created=5, until=7, by="x")
-    assert ApprovalRecord.of_row(record.row()) == record
+    assert ApprovalRecord.from_row(record.row()) == record
     day = SeriesDay(start=DAY, end=DAY, status="refused", code="mapper:insufficient")
     series = SeriesAnswer(id="every-1", kept=False, days=[day], skipped=[], past=["2031-01-01"])
     record = attrs.evolve(record, series=series, begun=6)
-    assert ApprovalRecord.of_row(record.row()) == record
+    assert ApprovalRecord.from_row(record.row()) == record
     assert (record.state(6), record.state(7)) == ("pending", "expired")
 
 

@@ -15,7 +15,7 @@ from leasekit.client.shapes import SlotSearch, Wait
 from leasekit.core.schema import Change
 from leasekit.core.time import Instant
 from leasekit.gateway.actors import ActorConnection
-from leasekit.gateway.door import WAITS, GatewayDoor
+from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.instants import instant
 from leasekit.gateway.rates import Rates
 from leasekit.gateway.waits import WAITS_MAX, look
@@ -126,7 +126,7 @@ async def test_a_wait_is_kept_and_ends_with_its_time() -> None:
     wait = Wait(id="w1", project="alpha", caller="ada", asked=asked, created=DAY)
     store, now, last = MemoryStore(), instant(DAY), instant(DAY + timedelta(hours=2))
     assert now is not None and last is not None
-    store.commit([Change(WAITS, "w1", ("w1", "alpha", msgspec.json.encode(wait)))])
+    store.commit([Change("waits", "w1", ("w1", "alpha", msgspec.json.encode(wait)))])
     door = opened(store, {"alpha": ActorConnection("alpha", "guest", Path("none"))}, last)
     await look(door, door.waits["w1"])  # no broker has it
     assert door.waits["w1"] == wait
