@@ -66,6 +66,7 @@ SETTINGS: Final[Mapping[str, type]] = {
     "settings of every actor": actor_settings.ActorSettings,
     "settings of a guest": actor_settings.GuestSettings,
     "settings of a broker": actor_settings.BrokerSettings,
+    "settings of preemptible leases": actor_settings.PreemptibleLimits,
     "settings of an authority": actor_settings.AuthoritySettings,
     "settings of the shell": ShellSettings,
     "settings of the transport": TransportSettings,

@@ -9,6 +9,8 @@ import attrs
 
 from leasekit.core.drivers import OnlyUnits
 from leasekit.core.properties import EMPTY, Properties
+from leasekit.core.requests import NOTICE
+from leasekit.core.settings import DurationSetting
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Duration, Instant
 
 REQUEST: Final = "request"
@@ -155,6 +157,19 @@ class DelegationSpec:
 
 
 @attrs.frozen(kw_only=True)
+class PreemptibleLimits:
+    """What preemptible leases may want of a broker."""
+
+    max_run: DurationSetting = 0
+    """How long one runs at most, extensions included (0: as long as it says itself); a day is common practice."""
+    notice_max: DurationSetting = attrs.field(default=DAY, validator=attrs.validators.ge(NOTICE))
+    """How long before its end one may want to hear of it at most, or take to be saved; no less than `"30s"`, the notice
+    of one that doesn't say. More is refused."""
+    min_run_max: DurationSetting = 7 * DAY
+    """The longest least run that one may want; more is refused."""
+
+
+@attrs.frozen(kw_only=True)
 class BrokerSettings(ActorSettings):
     """What a broker has on top."""
 
@@ -177,9 +192,8 @@ class BrokerSettings(ActorSettings):
     redeem_within: Duration = 1 * HOUR
     """How long after its start a ticket can be redeemed (0: until its end); the units of one that was not are granted
     anew."""
-    max_run: Duration = 0
-    """How long a preemptible lease runs at most, extensions included (0: as long as it says itself); a day is common
-    practice."""
+    preemptible: PreemptibleLimits = attrs.Factory(PreemptibleLimits)
+    """What preemptible leases may want."""
     booked_hours: int = 48
     """How much a guest may book ahead, where no quota of the mapper says otherwise: so many hours of all units of a
     type, over terms that have not begun (0: as much as there is). What begins within an hour is free of it."""

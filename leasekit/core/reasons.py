@@ -238,6 +238,7 @@ class Code(StrEnum):
     RETURNED = "returned"
     SELF = "self"
     SEQUENCE = "sequence"
+    STAYS_TOO_LONG = "stays_too_long"
     SUSPENDED = "suspended"
     TLS = "tls"
     TOO_DEEP = "too_deep"

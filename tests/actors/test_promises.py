@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from deployed_world import CHAIN, DeployedWorld
+from msgspec.structs import replace
 
 from leasekit.actors.base import Actor
 from leasekit.actors.broker.broker import Broker
 from leasekit.core.mappers import BrokerCycle, Defer, Grant, Preempt
 from leasekit.core.protocol.messages import ErrorReply, RequestTicket, TicketUpdate, Truncated
+from leasekit.core.reasons import words
 from leasekit.core.steps import TurnDone
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
 from leasekit.policies.broker.fcfs import Fcfs
@@ -406,3 +408,25 @@ def _decide(broker: Broker, decision: Any) -> None:
     """Have the broker carry out a decision as at the end of a turn."""
     broker.turns.running = broker.kernel.next("turn")
     broker.step(TurnDone(broker.turns.running, [decision]))
+
+
+@pytest.mark.parametrize(
+    ("said", "most"),
+    [({"notice": "1d1h"}, "1d"), ({"min_run": "8d"}, "7d"), ({"suspend": "366d", "on_preempt": "suspend"}, "1d")],
+)
+def test_who_would_stay_for_longer_than_the_broker_lets_is_refused(
+    world: DeployedWorld, said: dict[str, str], most: str
+) -> None:
+    """Nobody could count on the place of such a lease. As long as it may be is taken; so it is when it is extended."""
+    name, found = next(iter(said.items()))
+    lease = world.request("batch", 1, world.now + SECOND, world.now + HOUR, properties={"preemptible": "true", **said})
+    world.pass_time(10 * SECOND)
+    told = world.guest("batch").leases[lease].reason
+    assert told is not None and told.root.code == "stays_too_long"
+    assert words(told.root) == f"properties.{name}: found {found}, upper allows at most {most}"
+    other = victim(world, 1, **{**said, name: most})
+    asked = next(one for one in reversed(world.letters(RequestTicket, "batch")) if one.lease == other)
+    longer = {"preemptible": "true", **said}
+    world.receive("upper", "batch", replace(asked, number=99, op="extend", properties=longer))
+    world.pass_time(SECOND)
+    assert world.letters(ErrorReply, "upper", "batch")[-1].reason.code == "stays_too_long"

@@ -422,7 +422,7 @@ class Broker(Server[BrokerLease]):
         preemption = Preemption(self.kernel, self.granted, statements, self.notices, self.answers)
         clocks = (
             Lapses(self.kernel, self.granted, statements, self.notices),
-            LongestRuns(self.kernel, preemption.end_at, self.settings.max_run),
+            LongestRuns(self.kernel, preemption.end_at, self.settings.preemptible.max_run),
         )
         LeaseTerms(self.kernel, self.served, self.granted, self.answers, clocks)
 

@@ -19,7 +19,7 @@ from leasekit.actors.broker.claims import place_of
 from leasekit.actors.broker.grants import Answers, HeldParts
 from leasekit.actors.kernel import Kernel, keeps, takes
 from leasekit.actors.served import OLD, Served
-from leasekit.actors.settings import REQUEST, BrokerSettings
+from leasekit.actors.settings import REQUEST, BrokerSettings, PreemptibleLimits
 from leasekit.core.accounts import BID, NOT_TAKEN
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases import broker as br
@@ -31,7 +31,7 @@ from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, REPLACE, DryRun
 from leasekit.core.reasons import Code, Reason, mark, of_mapper
 from leasekit.core.requests import REQUEUE, Options, parse_options
 from leasekit.core.steps import TurnDone
-from leasekit.core.time import INSTANT_MAX, MINUTE, Duration, Instant, Term
+from leasekit.core.time import INSTANT_MAX, MINUTE, Duration, Instant, Term, format_duration
 
 HOSTS_MAX: Final = 3
 """Of how many sizes of hosts a refusal tells."""
@@ -88,6 +88,7 @@ class Admission:
                 Code.PAST,
                 f"term ends at {mark(message.term.end)}, it is {mark(self._kernel.now)} at {self._served.name}",
             )
+        _check_stay(options, self._settings.preemptible, self._served.name)
         sources = self._book.of_type(message.type)
         if not sources and not self._book.types() and options.deferrable:
             return  # just started: the sites' offers are on their way, and this request can wait for them
@@ -185,6 +186,16 @@ _OPS = (NEW, EXTEND, MODIFY, REPLACE)
 
 REFUSALS_EVERY: Final[Duration] = MINUTE
 """How often requests of one kind that are not taken are noted."""
+
+
+def _check_stay(options: Options, limits: PreemptibleLimits, broker: str) -> None:
+    """Raises ``RemoteError`` for what would be preemptible in name only: others could not count on its place."""
+    spans = (("notice", options.notice), ("suspend", options.suspend), ("min_run", options.min_run))
+    for name, span in spans:
+        most = limits.min_run_max if name == "min_run" else limits.notice_max
+        if span is not None and span > most:
+            found = f"found {format_duration(span)}, {broker} allows at most {format_duration(most)}"
+            raise RemoteError(Code.STAYS_TOO_LONG, f"properties.{name}: {found}")
 
 
 @attrs.define(eq=False)
