@@ -530,16 +530,15 @@ class Dispatch:
 
     def add(self, part: object) -> None:
         """Have a part's methods take what they are marked with."""
-        for owner in reversed(type(part).__mro__):
-            for name, method in vars(owner).items():
-                if hasattr(method, _MARK):
-                    table, key, need = getattr(method, _MARK)
-                    bound = getattr(part, name)
-                    getattr(self, table)[key] = bound if table == "messages" else _reading(bound, method)
-                    if table in ("commands", "queries"):
-                        self.answers[key] = _answer_of(method)
-                    if need:
-                        self.needs[key] = need
+        kind: Any = type(part)
+        for name, method in _takers(kind):
+            table, key, need = getattr(method, _MARK)
+            bound = getattr(part, name)
+            getattr(self, table)[key] = bound if table == "messages" else _reading(bound, method)
+            if table in ("commands", "queries"):
+                self.answers[key] = _answer_of(method)
+            if need:
+                self.needs[key] = need
 
     def prepare(self, name: str, arguments: Mapping[str, Any]) -> Callable[[], Any]:
         """What carries out a command. Raises ``CommandError`` if there is none, or for arguments that none takes."""
@@ -559,6 +558,13 @@ class Dispatch:
             has = ", ".join(sorted(table))
             raise CommandError(f"{with_article(self._role)} has no {what} {name!r}; it has {has}")
         return found
+
+
+@cache
+def _takers(part: type) -> tuple[tuple[str, Callable[..., Any]], ...]:
+    """The methods of a class of parts that are marked with what they take, by name, those of its bases first."""
+    owners = reversed(part.__mro__)
+    return tuple((name, each) for owner in owners for name, each in vars(owner).items() if hasattr(each, _MARK))
 
 
 def _reading(handler: Callable[..., Any], method: Callable[..., Any]) -> Callable[[Any], Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -188,7 +189,7 @@ class Scenario:
     liars: tuple[str, ...] = ()
     """Brokers and sites that say what is not so."""
 
-    @property
+    @cached_property
     def forgets(self) -> bool:
         """Whether actors forget peers, and know them again."""
         return any(operation.do == "forget" for operation in self.operations)
