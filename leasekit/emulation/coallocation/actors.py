@@ -9,7 +9,6 @@ its leases are redeemed for is on the second day, to which a run goes on where t
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import attrs
 
 from leasekit.config.build import build
-from leasekit.config.load import load
+from leasekit.config.load import resolve_document
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.plans import COMMITTED
 from leasekit.core.mappers import PlanCycle
@@ -39,7 +38,7 @@ from leasekit.emulation.coallocation.experiment import (
     draw_requests,
 )
 from leasekit.emulation.lean import LeanWorld
-from leasekit.emulation.outputs import make_folder, spread_over
+from leasekit.emulation.outputs import make_folder, spread_over, write_json
 from leasekit.emulation.world import Outcome, World
 
 TYPE: Final = "cpu"
@@ -173,9 +172,7 @@ def _job(job: _OneDay) -> tuple[CoallocationTally, RedeemedLeases]:
     if job.file is not None:
         content = {key: [[*of, value] for of, value in getattr(tally, key).items()] for key in KEPT}
         content |= {"made_of": made_of, "planning_ms": tally.planning_ms, "leases": attrs.asdict(leases)}
-        begun = job.file.with_suffix(".part")
-        begun.write_text(json.dumps(content) + "\n", encoding="utf-8")
-        begun.replace(job.file)
+        write_json(job.file, content)
     return tally, leases
 
 
@@ -237,16 +234,10 @@ def _populate(
         made.append(_Timed(mapper))
         return made[-1]
 
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "testbed.toml"
-        file.write_text(_deploy_text(testbed, scenario, setup), encoding="utf-8")
-        requests = {user: [_asked(a, testbed, setup) for a in arrivals if a.user == user] for user in USERS}
-        changes: dict[str, Any] = {f"actor.{user}.mapper.requests": wanted for user, wanted in requests.items()}
-        changes["deployment.signatures"] = False
-        deployment = load(file, Path(folder) / "state", changes)
-        for name in deployment.actors:
-            guard = timed if name == BROKER else None
-            world.put(build(deployment, name, virtual=True, guard=guard).actor, _model)
+    deployment = resolve_document(Path("testbed.toml"), None, _document(testbed, scenario, setup, arrivals), {})
+    for name in deployment.actors:
+        guard = timed if name == BROKER else None
+        world.put(build(deployment, name, virtual=True, guard=guard).actor, _model)
     return made[0]
 
 
@@ -273,56 +264,37 @@ def _asked(arrival: Arrival, testbed: Testbed, setup: CoallocationSetup) -> dict
     return {"at": arrival.at, "request": request}
 
 
-def _deploy_text(testbed: Testbed, scenario: str, setup: CoallocationSetup) -> str:
-    """The deploy file of the testbed, but for what the users ask for."""
-    parts = ['[emulation]\nhorizon = "3d"\n']
-    for vertex in testbed.resources.vertices:
-        if vertex.kind == "site":
-            properties = {"site.value": f"{vertex.vc:g}", "site.transit": "yes" if vertex.transit else "no"}
-            parts.append(_authority(vertex.id, {TYPE: (vertex.cpus or 1, properties)}))
+def _document(testbed: Testbed, scenario: str, setup: CoallocationSetup, arrivals: Sequence[Arrival]) -> dict[str, Any]:
+    """The tables that a deploy file of the testbed would have."""
+    sites = {
+        vertex.id: {TYPE: (vertex.cpus or 1, {
+            "site.value": f"{vertex.vc:g}", "site.transit": "yes" if vertex.transit else "no",
+        })}
+        for vertex in testbed.resources.vertices if vertex.kind == "site"
+    }  # fmt: skip
     links = {
-        link.name: (
-            int(link.bw),
-            {
-                "link.a": link.a,
-                "link.b": link.b,
-                "link.value": f"{link.vb:g}",
-                "link.latency_ms": f"{link.latency:g}",
-            },
-        )
+        link.name: (int(link.bw), {
+            "link.a": link.a, "link.b": link.b, "link.value": f"{link.vb:g}", "link.latency_ms": f"{link.latency:g}",
+        })
         for link in testbed.resources.links
-    }
-    parts.append(_authority(NETWORK, links))
+    }  # fmt: skip
     mapper: dict[str, Any] = {"name": "coallocation", "solver": setup.solver, "effort": EFFORT}
-    if scenario == "load_balancing":
-        mapper["load_balancing"] = True
-    if scenario in testbed.preferences:
-        mapper["preference"] = testbed.preferences[scenario]
-    if scenario in testbed.fractions:
-        mapper["classes"] = testbed.fractions[scenario]
-    settings = {"holds_max": 1000, "retention": "3d"}
-    parts.append(f'[actor.{BROKER}]\nrole = "broker"\nsettings = {_inline(settings)}\nmapper = {_inline(mapper)}\n')
+    mapper |= {"load_balancing": True} if scenario == "load_balancing" else {}
+    for key, by_scenario in (("preference", testbed.preferences), ("classes", testbed.fractions)):
+        mapper |= {key: by_scenario[scenario]} if scenario in by_scenario else {}
+    kept = {"retention": "3d"}
+    actors = {name: _authority(types) for name, types in {**sites, NETWORK: links}.items()}
+    actors[BROKER] = {"role": "broker", "settings": {**kept, "holds_max": 1000}, "mapper": mapper}
     for user in USERS:
-        mapping = {"name": "coallocating", "tries": 1}
-        settings = {"default_broker": BROKER, "retention": "3d"}
-        parts.append(f'[actor.{user}]\nrole = "guest"\nsettings = {_inline(settings)}\nmapper = {_inline(mapping)}\n')
-    return "\n".join(parts)
+        requests = [_asked(one, testbed, setup) for one in arrivals if one.user == user]
+        asking = {"name": "coallocating", "tries": 1, "requests": requests}
+        actors[user] = {"role": "guest", "settings": {**kept, "default_broker": BROKER}, "mapper": asking}
+    return {"deployment": {"signatures": False}, "emulation": {"horizon": "3d"}, "actor": actors}
 
 
-def _authority(name: str, types: Mapping[str, tuple[int, Mapping[str, str]]]) -> str:
-    text = f'[actor.{name}]\nrole = "authority"\n'
-    for type_, (units, properties) in types.items():
-        given = {"broker": BROKER, "type": type_, "length": "4d"}
-        text += f"[[actor.{name}.inventory]]\ntype = {json.dumps(type_)}\nunits = {units}\n"
-        text += f"properties = {_inline(properties)}\n"
-        text += f"[[actor.{name}.delegation]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in given.items())
-    return text
-
-
-def _inline(table: Mapping[str, Any]) -> str:
-    """A TOML inline table of text, numbers, booleans and such tables."""
-    items = (
-        f"{json.dumps(key)} = {_inline(value) if isinstance(value, Mapping) else json.dumps(value)}"
-        for key, value in table.items()
-    )
-    return "{ " + ", ".join(items) + " }"
+def _authority(types: Mapping[str, tuple[int, Mapping[str, str]]]) -> dict[str, Any]:
+    return {
+        "role": "authority",
+        "inventory": [{"type": name, "units": units, "properties": said} for name, (units, said) in types.items()],
+        "delegation": [{"broker": BROKER, "type": name, "length": "4d"} for name in types],
+    }
