@@ -364,6 +364,26 @@ class EvictedLease(Answer, frozen=True):
     at: Instant
 
 
+class LeaseAnswer(Answer, frozen=True):
+    """A lease, as any actor has it."""
+
+    id: str
+    slice: str
+    type: str
+    state: str
+    pending: str
+    reason: str
+    because: Reason | None
+
+
+class RequestDetails(Answer, frozen=True):
+    """What was asked of a broker, or what a site has accepted for later."""
+
+    op: str
+    units: int
+    term: Term
+
+
 # -- guest -------------------------------------------------------------------------------------------------------------
 
 
@@ -374,33 +394,21 @@ class GuestStatus(ActorStatus, frozen=True):
     returns: int
 
 
-class GuestLeaseSummary(Answer, frozen=True):
-    """A guest's lease: the units that it has, or is to have. At ``last_end`` it ends after all that it was extended
-    by.
-    """
+class GuestLeaseAnswer(LeaseAnswer, frozen=True):
+    """A guest's lease. At ``last_end`` it ends after all that it was extended by."""
 
-    id: str
     name: str
-    slice: str
-    type: str
     site: str
-    state: str
-    pending: str
     join: str
-    units: int
     start: Instant
     end: Instant
     last_end: Instant
-    reason: str
-    because: Reason | None
 
 
-class RequestDetails(Answer, frozen=True):
-    """What was asked of a broker."""
+class GuestLeaseSummary(GuestLeaseAnswer, frozen=True):
+    """A guest's lease, with how many units it has, or is to have."""
 
-    op: str
     units: int
-    term: Term
 
 
 class GuestRequestDetails(RequestDetails, frozen=True):
@@ -449,31 +457,16 @@ class ResumedDetails(Answer, frozen=True):
     suspended: Instant
 
 
-class GuestLeaseDetails(Answer, frozen=True):
-    """All of a guest's lease: what it has asked for, the tickets that it holds, and what its site has given. At
-    ``last_end`` it ends after all that it was extended by.
-    """
+class GuestLeaseDetails(GuestLeaseAnswer, frozen=True):
+    """All of a guest's lease: what it has asked for, the tickets that it holds, and what its site has given."""
 
-    id: str
-    name: str
-    slice: str
-    type: str
     broker: str
-    site: str
-    state: str
-    pending: str
-    join: str
     closing: bool
-    reason: str
-    because: Reason | None
     requested: GuestRequestDetails
     approved: TicketDetails | None
     renewal: ContinuationDetails | None
     continuations: list[ContinuationDetails]
     granted: GrantDetails | None
-    start: Instant
-    end: Instant
-    last_end: Instant
     configuration: Properties
     resource: Properties
     units: list[GuestUnitDetails]
@@ -546,17 +539,22 @@ class DryRunDetails(Answer, frozen=True):
     earliest: Instant | None
 
 
-class PlanPartDetails(Answer, frozen=True):
-    """What is to be leased for one ``member`` of a topology; ``path`` is 1 for a backup."""
+class HeldPartDetails(Answer, frozen=True):
+    """What is held for a part of a plan."""
 
     part: str
-    member: str
-    path: int
-    broker: str
     source: str
     site: str
     type: str
     units: int
+
+
+class PlanPartDetails(HeldPartDetails, frozen=True):
+    """What is to be leased for one ``member`` of a topology; ``path`` is 1 for a backup."""
+
+    member: str
+    path: int
+    broker: str
 
 
 class LeasedPartDetails(PlanPartDetails, frozen=True):
@@ -653,23 +651,16 @@ class ClaimOfLease(Answer, frozen=True):
     term: Term
 
 
-class BrokerLeaseDetails(Answer, frozen=True):
+class BrokerLeaseDetails(LeaseAnswer, frozen=True):
     """A lease at its broker. ``priority`` is what counts: its holder's class and what it asked for, as far as its
     holder may, added up.
     """
 
-    id: str
     holder: str
-    slice: str
-    type: str
-    state: str
-    pending: str
     priority: int
     site: str
     requested: RequestDetails
     claims: list[ClaimOfLease]
-    reason: str
-    because: Reason | None
 
 
 class SourceClass(Answer, frozen=True):
@@ -710,16 +701,6 @@ class SourceDetails(Answer, frozen=True):
     reservations: int
     classes: list[SourceClass]
     withheld: list[WithheldDetails]
-
-
-class HeldPartDetails(Answer, frozen=True):
-    """What is held for a part of a plan."""
-
-    part: str
-    source: str
-    site: str
-    type: str
-    units: int
 
 
 class HoldDetails(Answer, frozen=True):
@@ -770,32 +751,17 @@ class SiteStatus(ActorStatus, frozen=True):
     delegations: list[DelegationDifference]
 
 
-class ChangeDetails(Answer, frozen=True):
-    """What a site has accepted for later."""
-
-    op: str
-    units: int
-    term: Term
-
-
-class SiteLeaseDetails(Answer, frozen=True):
+class SiteLeaseDetails(LeaseAnswer, frozen=True):
     """A lease at its site: ``end`` is when it ends by all that was accepted. Before its term ``planned`` are the units,
     of a divided type the hosts, that it is to get as things are; that may change.
     """
 
-    id: str
     holder: str
-    slice: str
-    type: str
-    state: str
-    pending: str
     wanted: int
     units: list[str]
     term: Term
     end: Instant
-    next: ChangeDetails | None
-    reason: str
-    because: Reason | None
+    next: RequestDetails | None
     planned: list[str] = []
 
 

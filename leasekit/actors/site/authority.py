@@ -56,7 +56,7 @@ from leasekit.actors.site.redeems import (
 )
 from leasekit.actors.site.unit_changes import IN_SERVICE, Maintenance, UnitChanges, UnitCommands
 from leasekit.actors.site.units import Units, summary
-from leasekit.core.answers import ChangeDetails, SiteLeaseDetails, SiteStatus, describe_counts
+from leasekit.core.answers import RequestDetails, SiteLeaseDetails, SiteStatus, describe_counts
 from leasekit.core.calendars import ActorCalendar, CalendarEntry, CalendarUnit
 from leasekit.core.claims.signed import Scheme, Signer
 from leasekit.core.commands import ListLeases, ShowCalendar, ShowLease
@@ -246,6 +246,6 @@ def _flag(mapper: AuthorityMapper, name: str) -> bool:
 
 
 def _describe(lease: SiteLease) -> SiteLeaseDetails:
-    following = lease.next and ChangeDetails.of(lease.next)
+    following = lease.next and RequestDetails.of(lease.next)
     planned = lease.places if lease.awaits_mapper else ()
     return SiteLeaseDetails.of(lease, end=lease.ends_at, next=following, planned=list(planned), **view(lease.reason))
