@@ -276,6 +276,19 @@ def test_cpu_goes_to_those_that_use_it(tmp_path: Path) -> None:
     assert "was set up anew" in world.command("site", "unit.measured", **late).error
 
 
+@pytest.mark.parametrize(("parallel", "caps"), [("true", [1000] * 4), ("false", [500, 500, 1500, 1500])])
+def test_measured_machines_of_a_parallel_job_need_what_the_busiest_does(
+    tmp_path: Path, parallel: str, caps: list[int]
+) -> None:
+    """Those that wait for it use less, and would be slow when it is their turn."""
+    world = world_of(tmp_path, 'needs = "measured", migration_bound = 0, second_phase = "max_min"')
+    ask(world, 12, hours=2, configuration={"parallel": parallel})
+    host = next(iter(yields(world)))
+    names = [unit.id for unit in world.site().units.machines if unit.host == host]
+    measured(world, {names[0]: 100, names[1]: 100, names[2]: 2000, names[3]: 2000})
+    assert sorted(yields(world)[host]) == caps
+
+
 def test_given_needs_stay_whatever_is_used(tmp_path: Path) -> None:
     """Without the setting what machines use changes nothing."""
     world = world_of(tmp_path)

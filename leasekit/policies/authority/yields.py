@@ -198,6 +198,7 @@ class _Plan:
         self._leases = self._known_leases(hosts[0].type) if hosts else {}
         self._running = [(machine, host) for host in hosts for machine in _present(host)]
         self._new = [one for demand in demands for one in _newcomers(demand, self._hosts)]
+        self._busiest = self._needs_of_jobs() if settings.needs == "measured" else {}
         self._sent: dict[str, list[Vector]] = {}
         """What this turn has sent to each host so far."""
 
@@ -208,10 +209,20 @@ class _Plan:
             says = demand.properties
             end = max(demand.term.end, found[demand.lease].end if demand.lease in found else 0)
             weight = _weight(says.get(WEIGHT, ""))
-            is_job = says.get(PARALLEL, "") == "true" and self._settings.needs == "given"
-            job = demand.lease if is_job else ""
+            job = demand.lease if says.get(PARALLEL, "") == "true" else ""
             found[demand.lease] = _Holder(end, weight, says.get(SPREAD, ""), says.get(AFFINITY, ""), job)
         return found
+
+    def _needs_of_jobs(self) -> dict[str, int]:
+        """What each machine of a parallel job needs of CPU, in millicores, where needs are measured: as much as the one
+        that needs most. The others use less while they wait for that; one that has just come needs what it asked for.
+        """
+        found: dict[str, int] = {}
+        for machine, _ in self._running:
+            found[machine.lease] = max(found.get(machine.lease, 0), _needed(machine))
+        for one in self._new:
+            found[one.demand.lease] = amount(one.demand.needs, CPU)
+        return {lease: much for lease, much in found.items() if lease in self._leases and self._leases[lease].job}
 
     def decisions(self, turn: FirstFitTurn) -> Iterator[AuthorityDecision]:
         """Caps that fall, migrations, newcomers, caps that rise: in this order; then what has no room like that."""
@@ -305,7 +316,8 @@ class _Plan:
     def _needs_of(self, machine: MachineView) -> Vector:
         if self._settings.needs == "given":
             return machine.needs
-        return tuple((name, _needed(machine) if name == CPU else much) for name, much in machine.needs)
+        cpu = self._busiest.get(machine.lease) or _needed(machine)
+        return tuple((name, cpu if name == CPU else much) for name, much in machine.needs)
 
     def _newcomer(self, at: int, one: _Newcomer) -> YieldTask:
         """A machine that is to start. Where its place is that of leases that may leave, others can't come there: who
