@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from os import PathLike, fspath
 from pathlib import Path
+from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, overload
 
 import attrs
@@ -151,9 +152,9 @@ def emulate(
     ``synthetic``. ``out`` gets the files that ``leasekit emulate --out`` writes. ``tell`` hears at once what mappers do
     wrong. Raises ``LeasekitError`` in words for a user.
     """
-    summary, results = run_deployment(
-        deployment_of(config, changes, seed), _path(out), data=_path(data), synthetic=synthetic, only=runs, tell=tell
-    )
+    _expect("runs", runs, Iterable, "a list of names")
+    deployment, to, traces = deployment_of(config, changes, seed), _path("out", out), _path("data", data)
+    summary, results = run_deployment(deployment, to, data=traces, synthetic=synthetic, only=runs, tell=tell)
     return Result(summary, results)
 
 
@@ -204,13 +205,17 @@ def sweep(
     Raises ``LeasekitError`` in words for a user.
     """
     deployment = deployment_of(config, changes, None)
+    _expect("over", over, Mapping, "a table of lists of values, by dotted keys")
     for key, values in over.items():
-        if isinstance(values, str) or not isinstance(values, Iterable):
-            raise LeasekitError(f"over: {key}: found {values!r:.60}, expected a list of values")
-    first = emulation_of(deployment).seed
-    chosen = range(first, first + seeds) if isinstance(seeds, int) else tuple(seeds)
+        _expect(f"over: {key}", values, Iterable, "a list of values")
+    _expect("seeds", seeds, Iterable | int, "a list of seeds, or how many")
+    _expect("jobs", jobs, int, "a number of processes")
+    first, traces = emulation_of(deployment).seed, _path("data", data)
+    chosen = tuple(range(first, first + seeds) if isinstance(seeds, int) else seeds)
+    if not chosen:
+        raise LeasekitError(f"seeds: found {seeds!r:.60}, expected one at least")
     points = [
-        _Point(deployment.file, deployment.document, dict(zip(over, values, strict=True)), seed, _path(data), synthetic)
+        _Point(deployment.file, deployment.document, dict(zip(over, values, strict=True)), seed, traces, synthetic)
         for values in product(*over.values())
         for seed in chosen
     ]
@@ -260,7 +265,8 @@ class SteppedWorld:
         if deployment.emulation is None:
             raise LeasekitError(f"{deployment.file}: found no [emulation] table, expected one, with a horizon")
         self.transitions: list[LogEntry] = []
-        self._emulated = Emulated(deployment, data=_path(data), synthetic=synthetic, tell=tell, observe=self._observed)
+        traces = _path("data", data)
+        self._emulated = Emulated(deployment, data=traces, synthetic=synthetic, tell=tell, observe=self._observed)
 
     @property
     def now(self) -> Instant:
@@ -364,6 +370,8 @@ def _swept(point: _Point) -> dict[str, Any]:
 
 def deployment_of(config: Config, changes: Changes | None, seed: int | None) -> Deployment:
     """A deployment with changes made to it. Raises ``LeasekitError``."""
+    _expect("config", config, str | PathLike | Mapping | Deployment, "a deploy file's path, or the table that it holds")
+    _expect("changes", changes, Mapping | None, "a table of values by dotted keys")
     if isinstance(config, Mapping):
         deployment = resolve_document(Path.cwd() / "config", None, config, {})
     else:
@@ -371,7 +379,15 @@ def deployment_of(config: Config, changes: Changes | None, seed: int | None) -> 
     return deployment.with_overrides({**(changes or {}), **({} if seed is None else {"emulation.seed": seed})})
 
 
-def _path(given: str | PathLike[str] | None) -> Path | None:
+def _expect(name: str, given: object, kinds: type | UnionType, expected: str) -> None:
+    """Raises ``LeasekitError`` for an argument that is nothing of what it may be; text is no list of anything."""
+    is_text = isinstance(given, str | bytes) and kinds in (Iterable, Iterable | int)
+    if is_text or not isinstance(given, kinds):
+        raise LeasekitError(f"{name}: found {given!r:.60}, expected {expected}")
+
+
+def _path(name: str, given: str | PathLike[str] | None) -> Path | None:
+    _expect(name, given, str | PathLike | None, "the path of a folder")
     return None if given is None else Path(fspath(given))
 
 

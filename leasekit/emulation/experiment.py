@@ -270,7 +270,8 @@ def _chosen(runs: Sequence[RunSpec], stems: Sequence[str], only: Sequence[str]) 
     names = [spec.name for spec in runs]
     for name in only:
         if name not in names:
-            raise LeasekitError(f"run: found {name!r}, {expect_one_of(name, names)}")
+            known = expect_one_of(name, names) if any(names) else "but the file names none ([[emulation.run]])"
+            raise LeasekitError(f"run: found {name!r}, {known}")
     return [(spec, stem) for spec, stem in zip(runs, stems, strict=True) if not only or spec.name in only]
 
 

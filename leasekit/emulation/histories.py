@@ -27,7 +27,7 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.records import GuestLease
 from leasekit.core.reasons import mark
 from leasekit.core.schema import LOG, LOG_COLUMNS, Change, Row
-from leasekit.core.time import SECOND, Duration, Instant
+from leasekit.core.time import SECOND, Duration, Instant, format_duration
 from leasekit.emulation.emulated import Emulated
 from leasekit.emulation.mapper_faults import Tell
 from leasekit.emulation.outputs import write_rows, writing
@@ -221,7 +221,7 @@ def compare_with_daemons(
 ) -> dict[str, Any]:
     """Compare histories of daemons with an emulation of their deploy file, of the guests that have any.
 
-    Raises ``LeasekitError``.
+    Raises ``LeasekitError``, also for a history so short that nothing of it is compared.
     """
     deployment = load(file)
     daemons = read_histories(deployment, paths)
@@ -237,6 +237,11 @@ def compare_with_daemons(
     emulated.world.run_until(begin + emulation_of(emulated.deployment).horizon - 1)
     until = end - within
     found = compare(daemons, list(observed.leases()), until, within)
+    if not found.of:
+        raise LeasekitError(
+            f"nothing was compared: the history goes from {mark(begin)} to {mark(end)}, and its last "
+            f"{format_duration(within)} (--within) are left out; expected a longer one"
+        )
     return {
         "file": file.name, "from": begin, "until": until, "within_ms": within, "leases": found.of, "same": found.same,
         "transitions": sum(at <= until for at in instants), "left_out": sum(at > until for at in instants),

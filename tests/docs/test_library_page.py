@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -184,6 +185,27 @@ def test_a_sweep_is_its_runs_one_by_one() -> None:
         leasekit.LeasekitError, match=r"over: actor\.east\.inventory\.0\.units: found 40, expected a list"
     ):
         leasekit.sweep(_day(), {"actor.east.inventory.0.units": 40})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: leasekit.emulate(3), "config: found 3, expected a deploy file's path"),  # type: ignore[arg-type]
+        (lambda: leasekit.World(["a"]), r"config: found \['a'\]"),  # type: ignore[arg-type]
+        (lambda: leasekit.emulate(_day(), changes="a=1"), "changes: found 'a=1', expected a table"),  # type: ignore[arg-type]
+        (lambda: leasekit.emulate(_day(), runs="a"), "runs: found 'a', expected a list of names"),
+        (lambda: leasekit.emulate(_day(), runs=["a"]), r"run: found 'a', but the file names none"),
+        (lambda: leasekit.emulate(_day(), out=3), "out: found 3, expected the path of a folder"),  # type: ignore[arg-type]
+        (lambda: leasekit.sweep(_day(), 3), "over: found 3, expected a table of lists"),  # type: ignore[arg-type]
+        (lambda: leasekit.sweep(_day(), {}, seeds="12"), "seeds: found '12', expected a list"),  # type: ignore[arg-type]
+        (lambda: leasekit.sweep(_day(), {}, seeds=0), "seeds: found 0, expected one at least"),
+        (lambda: leasekit.sweep(_day(), {}, jobs="2"), "jobs: found '2', expected a number"),  # type: ignore[arg-type]
+    ],
+)
+def test_arguments_that_are_none_are_named(call: Callable[[], object], message: str) -> None:
+    """Before anything is run."""
+    with pytest.raises(leasekit.LeasekitError, match=message):
+        call()
 
 
 def test_seeds_are_named_or_counted() -> None:

@@ -14,7 +14,7 @@ from leasekit.cli.main import run
 from leasekit.config.build import build
 from leasekit.config.load import load
 from leasekit.core.errors import LeasekitError
-from leasekit.core.time import MINUTE, SECOND
+from leasekit.core.time import HOUR, MINUTE, SECOND
 from leasekit.emulation.emulated import action_model
 from leasekit.emulation.histories import (
     LEASES,
@@ -146,6 +146,12 @@ def test_instants_are_the_same_within_a_span(deploy_file: Path) -> None:
     """The emulation ticks each second, the daemons did each quarter of one."""
     found = compare_with_daemons(deploy_file, [deploy_file.parent / "run"], within=1)
     assert found["differences"][0]["what"] == "time of ask"
+
+
+def test_a_short_history_is_no_agreement(deploy_file: Path) -> None:
+    """Where the span that is left out at its end is all of it, it is told that nothing was compared."""
+    with pytest.raises(LeasekitError, match=r"nothing was compared: the history goes from .*last 12h \(--within\)"):
+        compare_with_daemons(deploy_file, [deploy_file.parent / "run"], within=12 * HOUR)
 
 
 def test_what_an_operator_asked_for_is_of_the_daemons_only(tmp_path: Path) -> None:
