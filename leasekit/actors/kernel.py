@@ -33,6 +33,8 @@ from leasekit.core.time import INSTANT_MAX, Duration, Instant
 
 CLOCK: Final = "clock"
 COUNTERS: Final = ("lease", "serial", "action", "turn", "slice")
+ACCEPTED_DOUBLINGS: Final = 6
+"""How often the wait doubles before what a peer has accepted is sent again: from ``retry_max`` to 64 times that."""
 RESENT_AT_ONCE: Final = 16
 """How many records a peer that has connected is sent again before it acknowledges any."""
 _SUPERSEDED_MIN: Final = 64
@@ -287,15 +289,21 @@ class Kernel:
     def owe_no_more(self, record: Record, peer: str) -> None:
         """``peer`` has acknowledged all of ``record``."""
         waiting = self.unacknowledged.get(peer)
-        if waiting is not None and waiting.pop(record.id, None) is not None and peer in self._resent:
-            self._resend(peer, 1)
+        if waiting is not None and waiting.pop(record.id, None) is not None:
+            self.resend_next(peer)
 
     def connected(self, peer: str) -> None:
         """What ``peer`` has not acknowledged is sent at once instead of at the end of its backoff: a few records, and
-        another one for each that it acknowledges. So one that comes and goes, and acknowledges nothing, costs little.
+        another one for each that it acknowledges or accepts. So one that comes and goes, and answers nothing, costs
+        little.
         """
         self._resent[peer] = iter(list(self.unacknowledged.get(peer, ())))
         self._resend(peer, RESENT_AT_ONCE)
+
+    def resend_next(self, peer: str) -> None:
+        """``peer`` has taken one of what it was sent again since it connected: another one follows."""
+        if peer in self._resent:
+            self._resend(peer, 1)
 
     def _resend(self, peer: str, most: int) -> None:
         waiting, sent = self.unacknowledged.get(peer, {}), 0
@@ -317,10 +325,13 @@ class Kernel:
         self._resent.pop(peer, None)
 
     def again_at(self, tries: int, *, accepted: bool = False) -> Instant:
-        """When that is sent again which was sent ``tries`` times before; what is ``accepted`` has time."""
+        """When that is sent again which was sent ``tries`` times before, or since its peer has ``accepted`` it; that
+        has time, as the peer repeats its answer until it is acknowledged, unless it has lost its state.
+        """
         if not self.resends:
             return INSTANT_MAX
-        return self.now + (self.settings.retry_max if accepted else self.backoff(tries))
+        wait = self.settings.retry_max << min(tries, ACCEPTED_DOUBLINGS) if accepted else self.backoff(tries)
+        return self.now + wait
 
     def backoff(self, tries: int) -> Duration:
         """How long an answer is waited for that did not come ``tries`` times, milliseconds."""

@@ -71,7 +71,7 @@ class ActorSettings:
     retry_first: Duration = 1 * SECOND
     """When an unanswered message is sent again for the first time; the wait doubles from there."""
     retry_max: Duration = 60 * SECOND
-    """The longest wait between two sendings of an unanswered message."""
+    """The longest wait between two sendings of an unanswered message; of a request that was accepted, 64 times that."""
     retention: Duration = 10 * MINUTE
     """How long a closed lease is kept in memory to answer repeats; its row stays in the store."""
     keep_closed: bool = True

@@ -22,7 +22,7 @@ from leasekit.actors.guest.lifecycle import Endings, Membership, Predecessors, R
 from leasekit.actors.guest.requests import DryRunRequests, LeaseChanges, LeaseRequests, Slices
 from leasekit.actors.guest.returns import Returns
 from leasekit.actors.guest.topologies import LeasedTopologies, PlanTrials
-from leasekit.actors.kernel import Dispatch, Kernel
+from leasekit.actors.kernel import RESENT_AT_ONCE, Dispatch, Kernel
 from leasekit.actors.peering import Calls, Keyring, Peering
 from leasekit.actors.settings import ActorSettings, GuestSettings, Peer
 from leasekit.core.answers import ClosedSlice
@@ -72,7 +72,7 @@ from leasekit.core.protocol.messages import (
 )
 from leasekit.core.reasons import Code, Reason, said, words
 from leasekit.core.steps import ActionDone, Command
-from leasekit.core.time import HOUR, MINUTE, Term
+from leasekit.core.time import DAY, HOUR, MINUTE, Term
 from leasekit.core.topology import PlanOptions, RequestedLink, RequestedSite, TopologyRequest
 
 ME, HUB, SITE = (Keypair(letter * 32) for letter in (b"m", b"h", b"s"))
@@ -273,6 +273,43 @@ def test_operations_are_sent_until_they_are_accepted() -> None:
     (redeem,) = guest.sent()
     assert isinstance(redeem, Redeem) and (redeem.number, redeem.ticket) == (2, one.approved.ticket)
     assert guest.operations.awaits(one, "site") and not guest.operations.awaits(one, "hub")
+
+
+def test_accepted_requests_are_asked_for_ever_more_rarely() -> None:
+    """The wait doubles up to 64 times ``retry_max``: a grant that was lost is heard of within that."""
+    guest = Guest()
+    one, longest = guest.lease(1), guest.settings.retry_max
+    guest.operations.ask(one, "ask", DAY)
+    guest.operations._on_accepted("hub", Accepted("w-1", one.ask.number))
+    (asked,) = guest.sent()
+    waits = []
+    for _ in range(9):
+        waits.append((one.waits.ask_at - guest.kernel.now) // longest)
+        guest.kernel.tick(one.waits.ask_at)
+        assert guest.sent() == [asked]
+        guest.operations._on_accepted("hub", Accepted("w-1", one.ask.number))
+    assert waits == [1, 2, 4, 8, 16, 32, 64, 64, 64]
+    guest.kernel.connected("hub")
+    assert one.waits.ask_at - guest.kernel.now == longest
+    one.state, one.pending = sm.WITHDRAWN
+    guest.operations.withdraw(one)
+    assert one.waits.ask_at - guest.kernel.now == guest.settings.retry_first
+
+
+def test_who_accepts_again_what_it_had_forgotten_is_asked_for_all() -> None:
+    """A broker that comes back gets a few requests at once, and another for each that it accepts."""
+    guest = Guest()
+    for number in range(1, 41):
+        guest.operations.ask(guest.lease(number, f"lease{number}"), "ask", DAY)
+    guest.sent()
+    guest.kernel.connected("hub")
+    asked = guest.sent()
+    assert len(asked) == RESENT_AT_ONCE
+    for message in asked:  # it grows meanwhile
+        assert isinstance(message, RequestTicket)
+        guest.operations._on_accepted("hub", Accepted(message.lease, message.number))
+        asked += guest.sent()
+    assert len({message.lease for message in asked if isinstance(message, RequestTicket)}) == len(asked) == 40
 
 
 def test_endings_let_units_leave_before_the_site_is_told() -> None:

@@ -519,7 +519,9 @@ class GuestOperations:
     def _send_ask(self, lease: GuestLease) -> None:
         asked = lease.asked
         message: Message
+        accepted = lease.ask.accepted
         if lease.takes_extend_back or lease.is_withdrawn:
+            accepted = False  # the request was, taking it back was not
             message = Withdraw(lease.id, lease.number, lease.ask.number)
         else:
             held = lease.following[-1] if asked.op == EXTEND and lease.following else lease.approved
@@ -530,7 +532,7 @@ class GuestOperations:
             )  # fmt: skip
         self._kernel.send(lease.broker, message)
         waits = lease.waits
-        waits.ask_at = self._kernel.again_at(waits.ask_tries, accepted=lease.ask.accepted)
+        waits.ask_at = self._kernel.again_at(waits.ask_tries, accepted=accepted)
         waits.ask_tries += 1
         self._kernel.owe(lease, lease.broker)
         self._kernel.touch(lease)
@@ -577,15 +579,17 @@ class GuestOperations:
         """A server has a request, and will answer it in time."""
         if self._returns.accepted(peer, message):
             return
+        self._kernel.resend_next(peer)
         lease, later = self._records.by_id.get(message.lease), self._kernel.again_at(0, accepted=True)
         if lease is None:
             return
         if message.number == lease.ask.number and peer == lease.broker and not lease.ask.accepted:
             # Nothing to write down: after a restart the request is sent again, and accepted again.
-            lease.ask, lease.waits.ask_at = lease.ask._replace(accepted=True), later
+            lease.ask, lease.waits.ask_at, lease.waits.ask_tries = lease.ask._replace(accepted=True), later, 1
             self._kernel.schedule(lease, self._kernel.due_at(lease))
         elif message.number == lease.operation.number and peer == lease.site and not lease.operation.accepted:
             lease.operation, lease.waits.op_at = lease.operation._replace(accepted=True), later
+            lease.waits.op_tries = 1
             if lease.operation.op == NEW:
                 self._kernel.schedule(lease, self._kernel.due_at(lease))  # as above
             else:
