@@ -707,6 +707,6 @@ def _digest(*what: Any) -> bytes:
 
 def _subject(arguments: Mapping[str, Any], result: Any) -> str:
     """What a command was about: what its answer calls it, else the first of its arguments that names something."""
-    if isinstance(result, Mapping) and isinstance(result.get("id"), str):
-        return str(result["id"])
-    return next((str(arguments[name])[:256] for name in _SUBJECTS if arguments.get(name)), "")
+    called = (result.get(name) for name in ("id", "topology")) if isinstance(result, Mapping) else ()
+    named = (arguments.get(name) for name in _SUBJECTS)
+    return next((str(found)[:256] for found in (*called, *named) if found), "")

@@ -84,6 +84,7 @@ class Code(StrEnum):
     GROUP_REFUSED = "group_refused", "a member of its group was refused"
     GROUP_WITHDRAWN = "group_withdrawn", "a member of its group was withdrawn"
     GROUP_INCOMPLETE = "group_incomplete", "only {units} of {of} requests of group {what!r} arrived in time"
+    PART_OF = "part_of", "{what} of {who}"
     TOPOLOGY_FAILED = "topology_failed", "its topology came to nothing"
     PARTS_UNASKED = "parts_unasked", "its plan's other parts are not asked for yet"
 

@@ -8,11 +8,12 @@ from leasekit.client.shapes import Lease, LeaseHanding, LeasePolicy
 from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.callers import MANAGER, OPERATOR, USER, Caller
 from leasekit.gateway.door import GatewayDoor, forbidden
-from leasekit.gateway.leases import OfProject, holder, show_lease
+from leasekit.gateway.leases import OfProject, history, holder, show_lease
 from leasekit.gateway.policies import refused
 from leasekit.gateway.routing import Call, route, unprocessable
 
 HAND: Final = "lease.hand"
+ASKED: Final = ("lease.request", "topology.request")
 HOLDERS_MAX: Final = 100_000
 """Of how many leases it is remembered whose they are."""
 
@@ -44,7 +45,8 @@ async def _must_hand(call: Call, guest: ActorConnection, lease: str) -> None:
         raise refused(f"managers of {guest.name} hand its leases on, {call.caller.name} is none")
     whose = await holder_of(call.door, guest, lease)
     if whose != call.caller.name:
-        raise forbidden(f"lease {lease} is {whose or 'nobody'}'s, who hands it on, or a manager of {guest.name}")
+        of = f"{whose}'s, who hands it on, or" if whose else "no user's: handed on by"
+        raise forbidden(f"lease {lease} is {of} a manager of {guest.name}")
 
 
 def _is_user(door: GatewayDoor, project: str, name: str) -> bool:
@@ -60,7 +62,7 @@ async def holder_of(door: GatewayDoor, guest: ActorConnection, lease: str) -> st
     if lease not in door.holders:
         if len(door.holders) >= HOLDERS_MAX:
             door.holders.clear()
-        rows = await guest.request("history", lease, {})
-        says = [row["because"]["who"] for row in rows if row["event"] in ("lease.request", "handed")]
+        rows = await history(guest, lease)
+        says = [row["because"]["who"] for row in rows if row["event"] in (*ASKED, "handed")]
         door.holders[lease] = says[-1] if says else ""
     return door.holders[lease]

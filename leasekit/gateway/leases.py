@@ -247,8 +247,14 @@ async def lease_history(call: Call, lease: str, params: OfProject) -> Transition
     """What happened to a lease, oldest first: its transitions, and who commanded what."""
     actor = await holder(call, params.project, lease, VIEWER)
     id_ = (await actor.query("lease", lease=lease))["id"]
-    rows = await actor.request("history", id_, {})
-    return TransitionPage(items=[transition(actor.name, row) for row in rows])
+    return TransitionPage(items=[transition(actor.name, row) for row in await history(actor, id_)])
+
+
+async def history(guest: ActorConnection, lease: str) -> list[Mapping[str, Any]]:
+    """The log's rows of a lease, oldest first; before them, of one that is part of a topology, those of that."""
+    rows: list[Mapping[str, Any]] = await guest.request("history", lease, {})
+    whole = next((row["because"]["who"] for row in rows if row["event"] == "part"), None)
+    return rows if whole is None else [*await guest.request("history", whole, {}), *rows]
 
 
 async def holder(call: Call, project: str, lease: str, role: str) -> ActorConnection:

@@ -326,6 +326,11 @@ def test_a_lease_is_moved_off_a_unit(world: DeployedWorld) -> None:
     refused = world.command("site", "unit.move", unit=units[0]).error
     assert "no other unit of type 'vm', and of its class, is free" in refused
     assert world.lease("site", lease)["units"] == units
+    world.command("site", "maintenance.remove", units=rest)
+    world.command("site", "unit.move", unit=units[0], reason="to see it")
+    world.pass_time(MINUTE)
+    (left,) = [one for one in world.query("site", "units") if one["unit"] == units[0]]
+    assert (left["state"], left["reason"]) == ("free", ""), "nothing ails it"
 
 
 def test_a_lease_is_evicted(world: DeployedWorld) -> None:

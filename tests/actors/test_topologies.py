@@ -92,7 +92,7 @@ def test_refusal_says_what_is_short_and_what_would_fit(tmp_path: Path) -> None:
         ({"avoid": ["Y"]}, "avoid: found 'Y'"),
         ({"link": {"max_latency": 0.5}}, "latency"),
         ({"link": {"pmax": 1}}, "no path of at most 1 links"),
-        ({"bw": 11}, "at most 10 of bandwidth"),
+        ({"bw": 11}, "at most 10 Mbit/s"),
     ],
 )
 def test_refusals_name_what_is_wrong(tmp_path: Path, change: dict[str, Any], words: str) -> None:

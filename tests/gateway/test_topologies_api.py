@@ -57,6 +57,11 @@ def test_a_topology_is_planned_leased_and_closed(user: httpx.Client, stranger: h
     assert [(part["member"], part["units"]) for part in found["parts"]] == [("lab", 2)]
     lease = user.get(f"/leases/{found['parts'][0]['lease']}").json()
     assert (lease["units"], lease["project"]) == (2, "alpha")
+    told = [(one["event"], one["reason"]) for one in user.get(f"/leases/{lease['id']}/history").json()["items"]]
+    assert told.index(("topology.request", "commanded by ursula (token ursula)")) < told.index(
+        ("part", f"lab of {name}")
+    )
+    assert user.post(f"/leases/{lease['id']}/hand", json={"to": "ursula"}).status_code == 200, "it is who asked's"
     assert stranger.get(f"/topologies/{name}").status_code == 404
     assert stranger.post(f"/topologies/{name}/close", json={}).status_code == 404
     assert user.post(f"/topologies/{name}/close", json={"reason": "done"}).status_code == 200

@@ -61,6 +61,9 @@ def test_a_request_recurs_by_keys(person: Callable[..., Person], ada: httpx.Clie
     assert {one["name"] for one in ada.get("/leases?state=ticketed").json()["items"]} == {
         "", "lab.2031-01-06", "lab.2031-01-08", "lab.2031-01-15",
     }  # fmt: skip
+    who.open(f"/leases/{ada.get('/leases/lab.2031-01-15').json()['id']}")
+    expect(page.get_by_role("button", name="Change…")).to_be_visible()
+    expect(page.get_by_role("button", name="Extend…")).to_have_count(0)  # it has not begun
 
 
 def test_the_address_has_what_recurs(person: Callable[..., Person], ada: httpx.Client) -> None:

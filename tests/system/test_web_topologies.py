@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -54,6 +55,10 @@ def test_a_topology_is_drawn_planned_leased_and_closed(person: Callable[..., Per
     expect(row).to_have_count(0)
     page.get_by_role("button", name="Add a site").press("Enter")
     page.get_by_role("button", name="Add a link").press("Enter")
+    bandwidth = page.get_by_label("Mbit/s of link 1")
+    bandwidth.fill("-1")
+    expect(page.locator(".answer")).to_have_text(re.compile("^Mbit/s of link 1: ."))
+    bandwidth.fill("10")
     expect(page.locator("svg.topology line")).to_have_count(1)
     expect(page.locator(".answer")).to_have_attribute("data-kind", "refused")
     who.check()

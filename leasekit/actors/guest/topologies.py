@@ -248,7 +248,9 @@ class LeasedTopologies:
             redeem_predecessor=before or last.get(member.redeem_predecessor, ""),
             join_predecessor=last.get(member.join_predecessor, ""),
         )  # fmt: skip
-        return self._requests.begin(decision, topology.deadline)
+        lease = self._requests.begin(decision, topology.deadline)
+        self._kernel.note(lease.id, "part", "", "", Reason(Code.PART_OF, topology.id, what=part.part))
+        return lease
 
     def is_undecided(self, lease: GuestLease) -> bool:
         """Whether not all parts of a lease's topology have their tickets: it must not be redeemed."""

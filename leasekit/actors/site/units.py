@@ -305,9 +305,7 @@ class Units:
             self._fire_nothing(unit)
 
     def prepare(self, unit: SiteUnit) -> None:
-        """Set up a unit that is clean for the lease that it is promised to: now, when it is on, or when it needs to
-        wait no longer.
-        """
+        """Set up a clean unit for the lease that it is promised to: now, or when it is on and waits no longer."""
         if any(waits(unit) for waits in self.held_up) or not self._has_room(unit):
             self._fire(unit, "down" if unit.is_torn_down else "", None)
         elif self.power(unit) == pw.ON:
@@ -427,6 +425,7 @@ class Units:
             self.prepare(unit)
         else:
             self._fire(unit, "down", None)
+            unit.reason = None if unit.reason and unit.reason.code == Code.MOVED else unit.reason  # nothing ails it
             self._put_free(unit)
             if unit.id in self._machines:
                 self._let_in(unit.id)

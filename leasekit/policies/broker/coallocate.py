@@ -180,7 +180,9 @@ class _Coallocating:
     def _refusal(self, planned: FramePlanned, dropped: str) -> NoPlan:
         if not planned.refused:
             return NoPlan(Coded(dropped, "effort"))
-        speech = reasons.Vocabulary("units", {wanted.id: wanted.filter for wanted in self._offers.request.sites})
+        speech = reasons.Vocabulary(
+            "units", "Mbit/s", {wanted.id: wanted.filter for wanted in self._offers.request.sites}
+        )
         explainer = reasons.Explainer(
             self._planner, self._request, self._options, self._shape, self._policy, show=mark, speech=speech
         )

@@ -43,7 +43,7 @@ function busy(form, by) {
 /** Say why something was not done, or ask that it be approved. Throws what is no answer of the API. */
 export function refused(problem, approval) {
   if (!(problem instanceof Problem)) throw problem;
-  if (approval && problem.code === "approval_needed") askApproval(problem.message.replace(/: ask for it [^:]*$/, "."), ...approval);
+  if (approval && problem.code === "approval_needed") askApproval(`${problem.message}.`, ...approval);
   else note(problem.message, { refused: true });
 }
 

@@ -18,7 +18,7 @@ export const here = {
 /** What the API says of a request that came to nothing. */
 export class Problem extends Error {
   constructor(status, told) {
-    super(dated(told.detail || told.title || "no answer").replace(/; `leasekit [^]*$/, "")); // commands of the shell are of no use here
+    super(dated(told.detail || told.title || "no answer").replace(/; `leasekit [^]*$|: ask for it [^:]*$/, "")); // commands of the shell are of no use here
     this.status = status;
     this.code = told.code || "";
     this.values = told.values || {};

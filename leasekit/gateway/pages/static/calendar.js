@@ -7,7 +7,7 @@ import { askCalendar, calendarOf, rowsOf, wordsOf } from "./calendar-data.js";
 import { fillTables } from "./calendar-table.js";
 import { button, called, chip, choice, empty, field, fill, h } from "./dom.js";
 import { asList, myProjects, noProject, note, ofList, onlyLooks, page, setView, view } from "./frame.js";
-import { Trying, changeForm, closeForm, extendForm, goesOn, lastEnd, plain, stateOf, title } from "./lease-actions.js";
+import { Trying, changeForm, closeForm, extendForm, extends_, goesOn, lastEnd, plain, stateOf, title } from "./lease-actions.js";
 import { Reserving } from "./reserve.js";
 import * as time from "./time.js";
 
@@ -277,7 +277,7 @@ class Calendar {
       h("dl", {}, h("dt", {}, "Units"), h("dd", {}, `${lease.units} × ${lease.type}${lease.site ? ` at ${lease.site}` : ""}`),
         h("dt", {}, "Term"), h("dd", {}, time.term(start, end)),
         goesOn(lease) && [h("dt", {}, start > now ? "Starts" : "Ends"), h("dd", {}, time.until(start > now ? start : end, now))]),
-      goesOn(lease) && this.uses(lease.project) && h("div", { class: "buttons" }, button("Extend…", form(extendForm, "Extend"), { class: "do" }), button("Change…", form(changeForm, "Change")), button("Close…", form((one, done) => closeForm([one], done), "Close"), { class: "danger" })),
+      goesOn(lease) && this.uses(lease.project) && h("div", { class: "buttons" }, extends_(lease) && button("Extend…", form(extendForm, "Extend"), { class: "do" }), button("Change…", form(changeForm, "Change")), button("Close…", form((one, done) => closeForm([one], done), "Close"), { class: "danger" })),
       h("p", {}, h("a", { href: more }, "All about it")));
     this.picked = lease.id;
   }

@@ -19,6 +19,9 @@ export const lastEnd = (lease) => Date.parse(lease.extended_to ?? lease.end);
 /** Whether a lease may still be changed. */
 export const goesOn = (lease) => !OVER.includes(lease.state) && lease.pending !== "closing";
 
+/** Whether a lease may go on for longer: of one that has not begun the end is changed. */
+export const extends_ = (lease) => goesOn(lease) && stateOf(lease) === "active";
+
 /** What a broker would answer, in an element: `tried` is a DryRunResult, or a Problem, whose words `named` may change. */
 export function verdict(place, tried, named = (words) => words) {
   if (tried instanceof Problem) {
@@ -71,7 +74,7 @@ export class Trying {
     if (!wrong) return this.try(...asked(), wait);
     this.stop();
     delete this.place.dataset.kind;
-    const label = wrong.labels?.[0]?.textContent ?? wrong.name;
+    const label = wrong.labels?.[0]?.textContent ?? wrong.getAttribute("aria-label") ?? wrong.name;
     return fill(this.place, h("p", {}, `${label}: ${wrong.title && wrong.value ? wrong.title : wrong.validationMessage}`));
   }
 
@@ -86,7 +89,7 @@ const of = (lease) => `/leases/${encodeURIComponent(lease.id)}`;
 export const title = (lease) => lease.name || lease.id;
 
 /** Who asked for a lease, or to whom it was handed since, by its history. */
-export const whose = (history) => history.findLast((one) => ["lease.request", "handed"].includes(one.event))?.values.who;
+export const whose = (history) => history.findLast((one) => ["lease.request", "topology.request", "handed"].includes(one.event))?.values.who;
 
 /** A lease of any project, as an operator is to know it: its name, whose it is, its id; the id alone until that is known, or where its project can't say. */
 export function known(id) {
@@ -101,7 +104,7 @@ export function known(id) {
 const answers = () => h("div", { class: "answer", role: "status" }, h("p", { class: "dim" }, "Not asked yet."));
 
 /** What a lease is to go on for. */
-const lengthInput = () => h("input", { value: "1h", name: "length", required: true, pattern: "\\s*(\\d+\\s*[wdhms]\\s*)+", title: "A number and a unit, such as 90m, 2h or 1d 12h" });
+export const lengthInput = (value = "1h") => h("input", { value, name: "length", required: true, pattern: "\\s*(\\d+\\s*[wdhms]\\s*)+", title: "A number and a unit, such as 90m, 2h or 1d 12h" });
 
 /** A form by which a lease goes on for longer; `done` is called when it was asked for. */
 export function extendForm(lease, done) {

@@ -4,7 +4,7 @@ import { Dialog } from "./acts.js";
 import { gently, get, here, latest, listen, path } from "./api.js";
 import { h, fill, button, chip, empty, table } from "./dom.js";
 import { myProjects, note, onlyLooks, page, view } from "./frame.js";
-import { changeForm, closeForm, extendForm, goesOn, handForm, lastEnd, plain, sshLine, stateOf, title, undoForm, whose } from "./lease-actions.js";
+import { changeForm, closeForm, extendForm, extends_, goesOn, handForm, lastEnd, plain, sshLine, stateOf, title, undoForm, whose } from "./lease-actions.js";
 import * as time from "./time.js";
 
 const id = here.given.lease, query = { project: view().project };
@@ -57,7 +57,7 @@ await page(async (place) => {
         h("dt", {}, "Id"), h("dd", { class: "code" }, lease.id)),
       goesOn(lease) && !may && onlyLooks(lease.project),
       goesOn(lease) && may && h("div", { class: "buttons" },
-        button("Extend…", () => dialog.open(extendForm(lease, close), `Extend ${title(lease)}`), { class: "do" }),
+        extends_(lease) && button("Extend…", () => dialog.open(extendForm(lease, close), `Extend ${title(lease)}`), { class: "do" }),
         lease.undo && button("Undo extension…", () => dialog.open(undoForm(lease, close))),
         button("Change…", () => dialog.open(changeForm(lease, close), `Change ${title(lease)}`)),
         button("Hand over…", () => dialog.open(handForm(lease, close))),

@@ -4,7 +4,7 @@ import { Dialog, shows } from "./acts.js";
 import { all, gently, listen, path } from "./api.js";
 import { h, fill, button, choice, chip, empty, paged, field } from "./dom.js";
 import { myProjects, noProject, onlyLooks, page, setView, view } from "./frame.js";
-import { OVER, closeForm, extendMany, extendForm, goesOn, lastEnd, plain, stateOf, title } from "./lease-actions.js";
+import { OVER, closeForm, extendMany, extendForm, extends_, goesOn, lastEnd, plain, stateOf, title } from "./lease-actions.js";
 import * as time from "./time.js";
 
 const STATES = [["", "going on"], ["all", "all, also over"], ["active", "active"], ["ticketed", "ticketed"], ["nascent", "asked for"], ["failed", "failed"], ["closed", "closed"]];
@@ -85,7 +85,7 @@ function row(lease) {
     h("td", {}, lease.type), h("td", {}, lease.site || h("span", { class: "dim" }, "–")),
     h("td", {}, end > start ? time.term(start, end) : `${time.moment(start)}, never begun`),
     h("td", { data: OVER.includes(lease.state) ? {} : { start: String(start), end: String(end) } }, OVER.includes(lease.state) ? h("span", { class: "dim" }, "over") : ""),
-    h("td", {}, may && goesOn(lease) && button("Extend", () => dialog.open(extendForm(lease, close), `Extend ${title(lease)}`), { id: `extend-${lease.id}`, "aria-label": `Extend ${title(lease)}` })));
+    h("td", {}, may && extends_(lease) && button("Extend", () => dialog.open(extendForm(lease, close), `Extend ${title(lease)}`), { id: `extend-${lease.id}`, "aria-label": `Extend ${title(lease)}` })));
 }
 
 function marks() {

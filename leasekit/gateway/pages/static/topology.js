@@ -4,7 +4,7 @@ import { did, shows } from "./acts.js";
 import { Problem, gently, get, listen, path, post } from "./api.js";
 import { button, chip, choice, empty, field, fill, h, paged, table } from "./dom.js";
 import { asList, myProjects, ofList, onlyLooks, page, setView, view } from "./frame.js";
-import { Trying } from "./lease-actions.js";
+import { Trying, lengthInput } from "./lease-actions.js";
 import * as time from "./time.js";
 
 const WIDTH = 640, HEIGHT = 320, BOX = [132, 48], PAGE = 50, turned = {};
@@ -52,7 +52,7 @@ await page(async (place) => {
   const shown = view(), project = projects.includes(shown.project) ? shown.project : projects.find(uses) ?? projects[0], may = uses(project);
   const sites = rowsOf(shown.sites, SITE), links = rowsOf(shown.links, LINK);
   if (!sites.length) sites.push({ id: "a", type: types[0].type, units: "1" });
-  const length = h("input", { name: "length", value: shown.length ?? "1h", required: true, pattern: "\\s*(\\d+\\s*[wdhms]\\s*)+" });
+  const length = lengthInput(shown.length);
   const start = h("input", { name: "start", type: "datetime-local", step: 1, value: shown.start ?? "" });
   const answer = h("div", { class: "answer", role: "status" }), trying = new Trying(answer, told);
   const siteTable = h("div", {}), linkTable = h("div", {}), picture = h("div", {}), list = h("section", {});

@@ -44,11 +44,12 @@ class Alternative(NamedTuple):
 
 
 class Vocabulary(NamedTuple):
-    """How the requester speaks: what sites have, and what each requested site needs, by its id (None: its attributes,
-    as they are).
+    """How the requester speaks: what sites have, what bandwidth is counted in, and what each requested site needs, by
+    its id (None: its attributes, as they are).
     """
 
     units: str = "CPUs"
+    bandwidth: str = "of bandwidth"
     needs: Mapping[str, str] | None = None
 
     def need(self, site: SiteRequest) -> str:
@@ -297,5 +298,5 @@ def words(alternative: Alternative, show: Show = str, speech: Vocabulary = OFFLI
     if alternative.cpus is not None:
         parts.append(f"within the window at most {alternative.cpus} {speech.units} at each site would fit")
     if alternative.bw is not None:
-        parts.append(f"within the window at most {alternative.bw:g} of bandwidth on each link would fit")
+        parts.append(f"within the window at most {alternative.bw:g} {speech.bandwidth} on each link would fit")
     return "; ".join(parts)
