@@ -652,11 +652,16 @@ class ClassedTimetable:
                 begin = start
 
     def _lasts(self, units: int, term: Term, most: Instant) -> Instant:
-        """Until when so many of the units that are free throughout a term are free, ``most`` at most."""
-        tables = list(self.tables.values())
-        free = [max(0, table.available(term)) for table in tables]
+        """Until when so many of the units that are free throughout a term are free, ``most`` at most. A stretch over
+        which they are is leapt over; what follows is looked at drop by drop.
+        """
+        tables, at = list(self.tables.values()), most
+        free = [max(0, table.available(Term(term.start, at))) for table in tables]
+        while sum(free) < units and at > term.end:
+            at = max(term.end, term.start + (at - term.start) // 4)
+            free = [max(0, table.available(Term(term.start, at))) for table in tables]
         pairs = zip(tables, free, strict=True)
-        drops = [(table.short_at(has, term.start), number) for number, (table, has) in enumerate(pairs) if has]
+        drops = [(table.short_at(has, at), number) for number, (table, has) in enumerate(pairs) if has]
         heapq.heapify(drops)
         left = sum(free)
         while drops and drops[0][0] < most:

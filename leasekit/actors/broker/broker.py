@@ -133,17 +133,17 @@ class SlotFinder:
 
     def _in_the_way(self, wanted: Mapping[str, Container[bytes]], holder: str, until: Term) -> list[str]:
         """The holder's leases that have, over a part of a time, units of classes that are ``wanted`` of a chain."""
-        return [
-            lease.id
-            for lease in self._times.within(until)
-            if lease.holder == holder
-            and any(
-                class_ in wanted.get(self._book.base(one.source), ())
-                for one in lease.claims
-                if one.term.overlaps(until)
-                for class_, _ in one.classes
-            )
-        ]
+        leases = (lease for lease in self._times.within(until) if lease.holder == holder)
+        return [lease.id for lease in leases if self._takes(lease, wanted, until)]
+
+    def _takes(self, lease: BrokerLease, wanted: Mapping[str, Container[bytes]], until: Term) -> bool:
+        for one in lease.claims:
+            if one.term.overlaps(until):
+                classes = wanted.get(self._book.base(one.source), ())
+                for class_, _ in one.classes:
+                    if class_ in classes:
+                        return True
+        return False
 
 
 def _windows(chain: Delegation, table: ClassedTimetable, asked: FindSlots, window: Term) -> Iterator[FreeSlot]:

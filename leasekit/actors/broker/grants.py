@@ -608,8 +608,8 @@ class TicketCutter:
 
     def try_reserve(self, lease: BrokerLease, grant: Grant, portion: Portion) -> None:
         """Raises ``Shortfall`` if these units could not be booked. Nothing is changed."""
-        table = self._book.table_of(grant.source).overlay()
-        self._reserve(table, lease, "", portion.weights, grant)
+        classes = frozenset(class_ for class_, _ in portion.weights)
+        self._reserve(self._book.table_of(grant.source).of(classes).overlay(), lease, "", portion.weights, grant)
 
     def room(self, options: Options, grant: Grant) -> Portion:
         """What is free for a grant when its victims have left. Raises ``CommandError``. Nothing is changed."""
