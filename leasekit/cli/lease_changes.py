@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 REFUSED: Final = "refused"
 POSSIBLE: Final = "possible"
 """What a day is that could be had if all others could."""
+TO_BE_APPROVED: Final = "to be approved first: "
 
 
 _show = listing(*TERM, "name", "id", "status", "site", "reason", empty="no days")
@@ -54,17 +55,23 @@ def request_series(
     except RecurrenceError as error:
         raise click.UsageError(f"--{error}") from None
     group = "" if series.each or len(days) == 1 else id_
+    approval = ""
     if dry_run:
         with place.connect(GUEST) as client:
-            rows = [_tried(client, day) for day in days]
+            tried = [client.request("command", "lease.dry_run", day) for day in days]
+        rows = [_tried(*each) for each in zip(days, tried, strict=True)]
+        approval = "; ".join(dict.fromkeys(one["approval"] for one in tried if "approval" in one))
     else:
         rows = _asked(place, days, group)
     refused = [row for row in rows if row["status"] == REFUSED]
     if skipped:
         note(f"left out, as the clocks of {series.zone} skip these hours: {', '.join(skipped)}")
+    if approval:
+        note(TO_BE_APPROVED + approval)
     kept = "" if series.each or dry_run or not group else "; none was kept"
     failed = LeasekitError(f"{len(refused)} of {len(rows)} days can't be had{kept}") if refused else None
-    return {"group": group, "days": rows, "skipped": skipped}, lambda found: _show(found["days"]), failed
+    told = {"group": group, "days": rows, "skipped": skipped, **({"approval": approval} if approval else {})}
+    return told, lambda found: _show(found["days"]), failed
 
 
 def _row(day: Mapping[str, Any], status: str, reason: str, *, lease: str = "", site: str = "") -> dict[str, Any]:
@@ -111,7 +118,7 @@ def _told_apart(
             yield row
             continue
         try:
-            tried = _tried(client, day)
+            tried = _tried(day, client.request("command", "lease.dry_run", day))
         except LeasekitError:
             asks = False
             yield row
@@ -119,9 +126,8 @@ def _told_apart(
         yield tried
 
 
-def _tried(client: ControlClient, day: Mapping[str, Any]) -> dict[str, Any]:
-    """What the broker would answer for one day. Raises ``LeasekitError``."""
-    answer = client.request("command", "lease.dry_run", day)
+def _tried(day: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
+    """What the broker would answer for one day."""
     status = POSSIBLE if answer["status"] == GRANTED else answer["status"]
     return _row(day, status, answer["reason"], site=answer["site"])
 
@@ -323,7 +329,8 @@ def _answer(answer: Mapping[str, Any], *, latest: Instant | None = None) -> Show
         words = dated(f"{broker} would let it wait{until}: {reason or 'it gave no reason'}")
     else:
         return answer, (), LeasekitError(f"{broker} would refuse it: {reason}")
-    return answer, lambda _: print_lines([words])
+    lines = [words, *([TO_BE_APPROVED + answer["approval"]] if "approval" in answer else [])]
+    return answer, lambda _: print_lines(lines)
 
 
 @command(None, zoned=True)

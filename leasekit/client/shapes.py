@@ -166,6 +166,7 @@ class SeriesDay(Struct, kw_only=True, omit_defaults=True):
 class SeriesAnswer(Struct, kw_only=True):
     """What became of each day of a series, or would. ``kept``: some of its leases are there. On the days that are
     ``skipped`` the clocks of the zone skip these hours; those that are ``past`` had begun before it was approved.
+    ``approval``: why the policy of the project wants it approved first, as a dry run says.
     """
 
     id: str
@@ -173,6 +174,7 @@ class SeriesAnswer(Struct, kw_only=True):
     days: list[SeriesDay]
     skipped: list[str]
     past: list[str] = []
+    approval: str = ""
 
 
 class LeaseExtend(RequestBody):

@@ -48,9 +48,11 @@ class WantedSeries:
     skipped: list[str]
     past: list[str]
 
-    def answer(self, days: list[SeriesDay], *, kept: bool) -> SeriesAnswer:
+    def answer(self, days: list[SeriesDay], *, kept: bool, approval: str = "") -> SeriesAnswer:
         """What is answered."""
-        return SeriesAnswer(id=self.id, kept=kept, days=days, skipped=self.skipped, past=self.past)
+        return SeriesAnswer(
+            id=self.id, kept=kept, days=days, skipped=self.skipped, past=self.past, approval=approval
+        )  # fmt: skip
 
 
 @route("POST", "/leases/series", status=HTTPStatus.CREATED)
@@ -100,9 +102,9 @@ async def lease_series(call: Call, series: WantedSeries) -> SeriesAnswer:
 async def try_series(call: Call, params: OfProject, body: SeriesRequest) -> SeriesAnswer:
     """Say of each of some days what the broker would answer. Nothing is asked for."""
     series = await wanted_series(call, params.project, body, USER)
-    for day in series.days:
-        await admit(call, series.guest, "lease.dry_run", day)
-    return series.answer(await _tried(call, series.guest, series.days), kept=False)
+    found = dict.fromkeys([await admit(call, series.guest, "lease.dry_run", day) for day in series.days])
+    days = await _tried(call, series.guest, series.days)
+    return series.answer(days, kept=False, approval="; ".join(filter(None, found)))
 
 
 async def wanted_series(

@@ -44,15 +44,15 @@ async def answer_frame(call: Call, name: str, data: bytes) -> Response:
         raise unprocessable("body: expected a request with an id and a map of arguments")
     if not _may(call, actor, kind, what):
         raise forbidden(f"{call.caller.name} may not {kind} {what} at {name}")
-    if kind == "command" and actor.role == GUEST:
-        await admit(call, actor, what, arguments)
+    approval = await admit(call, actor, what, arguments) if kind == "command" and actor.role == GUEST else ""
     if kind in STREAMS and (kind == "watch" or arguments.get("follow")):
         return WholeStream(_follow(actor, id_, kind, what, arguments), media_type=MEDIA_TYPE)
     key = {"key": str(request["key"])} if request.get("key") else {}
     ask = partial(actor.request, kind, what, arguments, **{**call.signed, **key})
     try:
         result = await (call.door.unless_away(ask) if kind == "command" and what in DRY_RUNS else ask())
-        return Response(pack({"id": id_, "ok": True, "result": result}), media_type=MEDIA_TYPE)
+        found = {**result, "approval": approval} if approval else result
+        return Response(pack({"id": id_, "ok": True, "result": found}), media_type=MEDIA_TYPE)
     except RefusedError as error:
         return Response(pack(_refusal(id_, error)), media_type=MEDIA_TYPE)
 

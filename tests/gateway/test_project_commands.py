@@ -150,6 +150,10 @@ def test_what_recurs_is_approved_as_a_whole(run: CommandLine, user: str, manager
     recur = (
         "lease request vm 2 --every mon,wed --from 9:00 --to 10:00 --start 2031-01-05 --until 2031-01-08 --actor alpha"
     )
+    first = run.json(f"{recur} --dry-run", user)["approval"]
+    assert run.json(f"{recur} --dry-run", manager).keys() == {"group", "days", "skipped"}
+    one = "lease request vm 2 --for 2h --start 2031-01-05 --actor alpha --dry-run"
+    assert run(one, token=user).splitlines()[1:] == [f"to be approved first: {first}"]
     assert "ask for it for all days at once with POST /approvals" in run(recur, token=user, status=1)
     id_ = run.json(f"{recur} --name lab --ask-approval lectures", user)["id"]
     out = run(f"approval approve {id_}", token=manager)

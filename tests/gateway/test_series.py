@@ -143,6 +143,9 @@ def asked(user: httpx.Client, body: dict[str, Any]) -> str:
 
 def test_all_days_are_approved_by_one_decision(user: httpx.Client, manager: httpx.Client) -> None:
     """And are their asker's, with who approved them; nothing is there before, and nothing is done twice."""
+    tried = user.post("/leases/series/dry-run", json=series(2))
+    assert (statuses(tried), tried.json()["approval"][:14]) == (["possible"] * 4, "units: found 2")
+    assert manager.post("/leases/series/dry-run", json=series(2)).json()["approval"] == ""
     path = asked(user, series(2))
     assert user.get("/leases").json()["items"] == []
     assert user.post(f"{path}/approve", json={}).status_code == 403

@@ -80,7 +80,7 @@ export function outcome({ days, kept }, tried = false) {
 /** What became of each day of a series, or would, in an element. */
 export function showDays(place, answer, project, tried) {
   place.dataset.kind = answer.days.some((day) => day.status === "refused") ? "refused" : "granted";
-  fill(place, h("p", {}, outcome(answer, tried)), daysOf(answer, project));
+  fill(place, h("p", {}, outcome(answer, tried)), answer.approval && h("p", {}, chip("to be approved", "waits"), ` ${answer.approval}.`), daysOf(answer, project));
 }
 
 /** The days of a series, those that can't be had first, each with what became of it, and those that were left out. */
