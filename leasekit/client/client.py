@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from datetime import timedelta
 from functools import wraps
 from inspect import signature
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from types import MethodType
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, overload
 
 import anyio
 import httpx
@@ -32,7 +33,6 @@ from leasekit.client.shapes import Lease, Transition
 
 P = ParamSpec("P")
 T = TypeVar("T")
-M = TypeVar("M", bound=Callable[..., Any])
 TIMEOUT: Final = 60.0
 KEEPALIVE: Final = timedelta(minutes=1)
 """How long who holds a lease in a ``with`` block may be silent before it is closed."""
@@ -40,37 +40,73 @@ WORDS: Final = 3
 """How often the client says that it is there within that time."""
 
 
-def blocking(asks: Callable[Concatenate[Asks, P], ApiCall[T]]) -> Callable[Concatenate[Client, P], T]:
-    """A method that sends a request, and waits for what is answered."""
+class Sent(Generic[P, T]):
+    """A method of both clients that sends a request: of :class:`Client` it waits for what is answered, of
+    :class:`AsyncClient` it is awaited.
+    """
 
-    @wraps(asks)
-    def method(client: Client, /, *args: P.args, **given: P.kwargs) -> T:
-        return client.ask(asks(client._asks, *args, **given))
+    def __init__(self, asks: Callable[Concatenate[Asks, P], ApiCall[T]]) -> None:
+        @wraps(asks)
+        def blocking(client: Client, /, *args: P.args, **given: P.kwargs) -> T:
+            return client.ask(asks(client._asks, *args, **given))
 
-    return _shown(method, asks)
+        @wraps(asks)
+        async def awaiting(client: AsyncClient, /, *args: P.args, **given: P.kwargs) -> T:
+            return await client.ask(asks(client._asks, *args, **given))
+
+        asked = signature(asks)
+        answer = str(asked.return_annotation).removeprefix("ApiCall[").removesuffix("]")
+        for method in (blocking, awaiting):
+            vars(method)["__signature__"] = asked.replace(return_annotation=answer)  # as ``help`` shows it
+        self._blocking, self._awaiting = blocking, awaiting
+
+    @overload
+    def __get__(self, client: None, owner: type) -> Callable[..., Any]: ...
+    @overload
+    def __get__(self, client: Client, owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, client: AsyncClient, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, client: Client | AsyncClient | None, owner: type) -> Callable[..., Any]:
+        method: Callable[..., Any] = self._awaiting if issubclass(owner, AsyncClient) else self._blocking
+        return method if client is None else MethodType(method, client)
 
 
-def awaiting(
-    asks: Callable[Concatenate[Asks, P], ApiCall[T]],
-) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """The same, which is awaited."""
+class ApiMethods:
+    """What both clients ask for."""
 
-    @wraps(asks)
-    async def method(client: AsyncClient, /, *args: P.args, **given: P.kwargs) -> T:
-        return await client.ask(asks(client._asks, *args, **given))
+    me = Sent(Asks.me)
+    get = Sent(Asks.get)
+    request = Sent(Asks.request)
+    dry_run = Sent(Asks.dry_run)
+    ask_for = Sent(Asks.ask_for)
+    recur = Sent(Asks.recur)
+    extend = Sent(Asks.extend)
+    modify = Sent(Asks.modify)
+    close = Sent(Asks.close)
+    hand = Sent(Asks.hand)
+    keep_alive = Sent(Asks.keep_alive)
+    console = Sent(Asks.console)
+    log = Sent(Asks.log)
+    history = Sent(Asks.history)
+    waits = Sent(Asks.waits)
+    wait_for = Sent(Asks.wait_for)
+    wait_no_more = Sent(Asks.wait_no_more)
+    approvals = Sent(Asks.approvals)
+    approval = Sent(Asks.approval)
+    ask_approval = Sent(Asks.ask_approval)
+    approve = Sent(Asks.approve)
+    refuse = Sent(Asks.refuse)
+    withdraw = Sent(Asks.withdraw)
+    templates = Sent(Asks.templates)
+    template = Sent(Asks.template)
+    keep_template = Sent(Asks.keep_template)
+    remove_template = Sent(Asks.remove_template)
+    announcements = Sent(Asks.announcements)
+    announce = Sent(Asks.announce)
+    announce_no_more = Sent(Asks.announce_no_more)
 
-    return _shown(method, asks)
 
-
-def _shown(method: M, asks: Callable[..., ApiCall[Any]]) -> M:
-    """The method, of which ``help`` says what it returns."""
-    asked = signature(asks)
-    answer = str(asked.return_annotation).removeprefix("ApiCall[").removesuffix("]")
-    vars(method)["__signature__"] = asked.replace(return_annotation=answer)
-    return method
-
-
-class Client:
+class Client(ApiMethods):
     """A gateway at ``url`` (else ``LEASEKIT_URL``), called with a ``token`` (else ``LEASEKIT_TOKEN``), for a project.
 
     Requests that come to no answer are sent again, with the same idempotency key: what is asked for is done once.
@@ -109,37 +145,6 @@ class Client:
         return self._http.request(
             ask.method, ask.path, params=dict(ask.params), content=ask.content(), headers=ask.headers()
         )
-
-    me = blocking(Asks.me)
-    get = blocking(Asks.get)
-    request = blocking(Asks.request)
-    dry_run = blocking(Asks.dry_run)
-    ask_for = blocking(Asks.ask_for)
-    recur = blocking(Asks.recur)
-    extend = blocking(Asks.extend)
-    modify = blocking(Asks.modify)
-    close = blocking(Asks.close)
-    hand = blocking(Asks.hand)
-    keep_alive = blocking(Asks.keep_alive)
-    console = blocking(Asks.console)
-    log = blocking(Asks.log)
-    history = blocking(Asks.history)
-    waits = blocking(Asks.waits)
-    wait_for = blocking(Asks.wait_for)
-    wait_no_more = blocking(Asks.wait_no_more)
-    approvals = blocking(Asks.approvals)
-    approval = blocking(Asks.approval)
-    ask_approval = blocking(Asks.ask_approval)
-    approve = blocking(Asks.approve)
-    refuse = blocking(Asks.refuse)
-    withdraw = blocking(Asks.withdraw)
-    templates = blocking(Asks.templates)
-    template = blocking(Asks.template)
-    keep_template = blocking(Asks.keep_template)
-    remove_template = blocking(Asks.remove_template)
-    announcements = blocking(Asks.announcements)
-    announce = blocking(Asks.announce)
-    announce_no_more = blocking(Asks.announce_no_more)
 
     def leases(self, **wanted: Any) -> Iterator[Lease]:
         """The leases of the project; ``all=True``: those that are over, too; by state, type, slice and site."""
@@ -204,7 +209,7 @@ class Client:
                 self.close(asked, "its block has ended")
 
 
-class AsyncClient:
+class AsyncClient(ApiMethods):
     """As :class:`Client`, for asyncio and trio."""
 
     def __init__(
@@ -239,37 +244,6 @@ class AsyncClient:
         return await self._http.request(
             ask.method, ask.path, params=dict(ask.params), content=ask.content(), headers=ask.headers()
         )
-
-    me = awaiting(Asks.me)
-    get = awaiting(Asks.get)
-    request = awaiting(Asks.request)
-    dry_run = awaiting(Asks.dry_run)
-    ask_for = awaiting(Asks.ask_for)
-    recur = awaiting(Asks.recur)
-    extend = awaiting(Asks.extend)
-    modify = awaiting(Asks.modify)
-    close = awaiting(Asks.close)
-    hand = awaiting(Asks.hand)
-    keep_alive = awaiting(Asks.keep_alive)
-    console = awaiting(Asks.console)
-    log = awaiting(Asks.log)
-    history = awaiting(Asks.history)
-    waits = awaiting(Asks.waits)
-    wait_for = awaiting(Asks.wait_for)
-    wait_no_more = awaiting(Asks.wait_no_more)
-    approvals = awaiting(Asks.approvals)
-    approval = awaiting(Asks.approval)
-    ask_approval = awaiting(Asks.ask_approval)
-    approve = awaiting(Asks.approve)
-    refuse = awaiting(Asks.refuse)
-    withdraw = awaiting(Asks.withdraw)
-    templates = awaiting(Asks.templates)
-    template = awaiting(Asks.template)
-    keep_template = awaiting(Asks.keep_template)
-    remove_template = awaiting(Asks.remove_template)
-    announcements = awaiting(Asks.announcements)
-    announce = awaiting(Asks.announce)
-    announce_no_more = awaiting(Asks.announce_no_more)
 
     async def leases(self, **wanted: Any) -> AsyncIterator[Lease]:
         """The leases of the project, as :meth:`Client.leases`."""
