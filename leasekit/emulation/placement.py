@@ -23,16 +23,18 @@ from pathlib import Path
 from random import Random
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import attrs
-from matplotlib.figure import Figure
 
 from leasekit.emulation import plots
 from leasekit.emulation.outputs import spread_over, write_results, write_rows
 from leasekit.emulation.papers.claims import PaperClaim, judged
 from leasekit.policies.authority.placing.model import YieldHost, YieldProblem, YieldTask
 from leasekit.policies.authority.placing.solve import solve
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SLACKS: Final = tuple(tenths / 10 for tenths in range(1, 10))
 VARIATIONS: Final = (0.25, 0.75)

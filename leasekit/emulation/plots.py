@@ -14,27 +14,18 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import attrs
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import (
-    FixedLocator,
-    FuncFormatter,
-    LogLocator,
-    MaxNLocator,
-    NullFormatter,
-    NullLocator,
-    PercentFormatter,
-)
 
 from leasekit.core.signals import SignalSteps
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, WEEK, Duration, Term, format_duration
 from leasekit.emulation.metrics import summed
 from leasekit.emulation.tidy import interval
+
+if TYPE_CHECKING:  # who draws nothing does not wait for matplotlib, which takes as long as all else of an emulation
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 S = TypeVar("S")
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -194,7 +185,7 @@ def fidelity_against(stem: Path, curves: Curves, x: Axis) -> tuple[Path, ...]:
 
     def finish(axes: Axes) -> None:
         _axis(axes, x, ())
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
 
     said = {"title": "Fidelity: usable share of the lease term", "ylabel": "fidelity", "ylim": (0, 1.03)}
     return draw_curves(stem, curves, finish, legend="lower right", **said)
@@ -207,12 +198,13 @@ def alpha_curves(
 
     ``curves`` are points (x, alpha in ms, both above 0). Raises ``ValueError`` without curves.
     """
+    from matplotlib.ticker import LogLocator
 
     def finish(axes: Axes) -> None:
         _plain_log_axis(axes, [point[0] for points in curves.values() for point in points])
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter("")
 
     title = title or f"Overhead per tick against {x.split(' (')[0]}"
     said = {"title": title, "xscale": "log", "yscale": "log", "xlabel": x, "ylabel": "alpha (ms per tick)"}
@@ -252,6 +244,8 @@ def purchase(
     ``knees`` has where more units stop to pay, by curve: a dashed line in each panel. Raises ``ValueError`` without
     panels.
     """
+    from matplotlib.ticker import PercentFormatter
+
     _some(panels, "panels")
 
     def draw(figure: Figure) -> None:
@@ -434,12 +428,14 @@ def _titled(load: Load, what: str | None) -> str:
 
 def _time_axis(axes: Axes, window: Term) -> None:
     """Days since the start; dates, where it lies after 1990 and is one therefore."""
+    from matplotlib.ticker import MaxNLocator
+
     axes.set_xlim(0, window.length / DAY)
     if window.start >= FIRST_DATE:
         begins = datetime.fromtimestamp(window.start / SECOND, UTC)
         short = "%Y-%m-%d" if window.length >= 4 * DAY else "%m-%d %H:%M"
         axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: f"{begins + timedelta(days=at):{short}}"))
+        axes.xaxis.set_major_formatter(lambda at, _: f"{begins + timedelta(days=at):{short}}")
         axes.set_xlabel("UTC")
         return
     axes.xaxis.set_major_locator(MaxNLocator(nbins=12, steps=[1, 2, 5, 10]))
@@ -447,12 +443,16 @@ def _time_axis(axes: Axes, window: Term) -> None:
 
 
 def _amount_axis(axes: Axes, units: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     axes.set_ylabel(units)
 
 
 def _axis(axes: Axes, x: Axis, at: Sequence[float]) -> None:
+    from matplotlib.ticker import FixedLocator
+
     if x.durations:
         _duration_axis(axes, x.label, at)
         return
@@ -464,12 +464,14 @@ def _axis(axes: Axes, x: Axis, at: Sequence[float]) -> None:
 
 def _duration_axis(axes: Axes, label: str, at: Sequence[float] = ()) -> None:
     """A logarithmic axis of durations: ticks at round durations, or at the given ones where they are few."""
+    from matplotlib.ticker import FixedLocator
+
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     few = sorted(set(at)) if 0 < len(set(at)) <= 8 else [tick for tick in DURATION_TICKS if low <= tick <= high]
     axes.xaxis.set_major_locator(FixedLocator(few))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(round(value))))
-    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: _short(round(value)))
+    axes.set_xticks([], minor=True)
     axes.set_xlabel(label)
 
 
@@ -479,12 +481,14 @@ def _short(duration: Duration) -> str:
 
 def _plain_log_axis(axes: Axes, at: Sequence[float]) -> None:
     """A logarithmic x axis with plain numbers, at the points themselves where they are few."""
+    from matplotlib.ticker import FixedLocator
+
     points = sorted(set(at))
     if 0 < len(points) <= 8:
         axes.xaxis.set_major_locator(FixedLocator(points))
-        axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xticks([], minor=True)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.xaxis.set_minor_formatter("")
 
 
 def _legend_above(axes: Axes) -> None:
@@ -508,6 +512,10 @@ def _some(things: Sequence[object] | Mapping[str, object], what: str) -> None:
 @contextmanager
 def new_figure(size: tuple[float, float], layout: Literal["constrained"] | None = "constrained") -> Iterator[Figure]:
     """A figure in leasekit's own style, whatever the user's configuration says, which is put back afterwards."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     with mpl.rc_context():
         mpl.rcdefaults()
         cast(Any, mpl.rcParams).update(STYLE)

@@ -85,3 +85,11 @@ def test_daemons_import_nothing_that_only_some_need() -> None:
     code = "import sys, leasekit.runtime.daemon, leasekit.gateway.serve, httpx; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert LATER.isdisjoint(done.stdout.split())
+
+
+def test_an_emulation_without_pictures_has_nothing_that_draws(tmp_path: Path) -> None:
+    """An emulation of a deploy file that asks for no picture does not import matplotlib."""
+    file = tmp_path / "short.toml"
+    load = '[emulation]\nhorizon = "1h"\n[[emulation.run]]\nname = "one"\n'
+    file.write_text(f"{DEPLOY}\n{load}")
+    assert "matplotlib" not in _imported("emulate", str(file))

@@ -20,10 +20,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from statistics import fmean, pstdev
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import attrs
-from matplotlib.figure import Figure
 
 from leasekit.config.traces import data_dir, missing_traces
 from leasekit.core.errors import LeasekitError
@@ -34,6 +33,9 @@ from leasekit.emulation.coallocation.against_paper import EXPECTED, figures_of
 from leasekit.emulation.outputs import write_results, write_rows
 from leasekit.emulation.papers.claims import judged
 from leasekit.policies.broker.coallocation.model import Mode, ModelLink, Resources, Solver, Sort, Vertex
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FILE: Final = "coallocation/testbed.json"
 INTERVALS: Final = 10

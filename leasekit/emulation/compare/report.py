@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
 from leasekit.core.measures import shown_figure
@@ -20,6 +17,10 @@ from leasekit.emulation.compare.measures import Columns, Measured, bounded_slowd
 from leasekit.emulation.compare.works import Workload
 from leasekit.emulation.outputs import write_json, write_rows
 from leasekit.emulation.plots import DASHES, PALETTE, draw_figure, headline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLUMNS: Final = (
     "mapper",
@@ -126,8 +127,8 @@ def _measures(figure: Figure, workload: Workload, nodes: int, runs: Sequence[Mea
             axes.set_xlim(min(values) / 3, max(values) * 10)
         else:
             axes.set_xlim(0, 1.35 * (1.0 if key in _SHARES else max(values) or 1.0))
-        axes.xaxis.set_major_locator(NullLocator())
-        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xticks([])
+        axes.set_xticks([], minor=True)
         for place, value in enumerate(values):
             axes.annotate(shown_figure(value), (value, place), xytext=(3, 0), textcoords="offset points", va="center")
     panels[0].set_yticks(range(len(runs)), names)
@@ -151,8 +152,8 @@ def _waits(figure: Figure, workload: Workload, nodes: int, runs: Sequence[Measur
     left.set_xscale("symlog", linthresh=1)
     right.set_xscale("log")
     for axes in (left, right):
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value < 1e4 else f"{value:.0e}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}" if value < 1e4 else f"{value:.0e}")
+        axes.xaxis.set_minor_formatter("")
     left.set(xlabel="wait (minutes)", ylabel="share of best effort below", ylim=(0, 1))
     right.set_xlabel("bounded slowdown")
     headline(figure, _title(workload, nodes), right, loc="outside lower center", ncols=min(4, len(runs)))

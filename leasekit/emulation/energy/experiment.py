@@ -13,12 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import attrs
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from leasekit.core.signals import SignalSteps
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Duration, Term
@@ -40,6 +37,10 @@ from leasekit.emulation.outputs import spread_over, write_results, write_rows
 from leasekit.emulation.papers.claims import PaperClaim, judged
 from leasekit.policies.authority.energy import EnergySettings
 from leasekit.policies.authority.energy_plan import EnergyPowerSettings
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CORE_HOUR: Final = HOUR // SECOND
 Progress = Callable[[str, float], None]
@@ -325,8 +326,8 @@ def _draw_delays(out: Path, summary: Mapping[str, Any]) -> tuple[Path, Path]:
             title=f"What is wasted, and who waits: {summary['log']}", xlabel="thousand core-hours on and idle",
             xscale="log", ylabel="weighted delay, thousands", ylim=(0, None),
         )  # fmt: skip
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+        axes.xaxis.set_minor_formatter("")
         axes.legend()
 
     return plots.draw_figure(out / "delays", (7.5, 4.5), draw)
