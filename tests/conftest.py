@@ -30,9 +30,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+NAMED_BY = 60
+"""How much of a long text or of many bytes is part of a test's name."""
 SYSTEM = Path(__file__).parent / "system"
 LONGEST = ("web", "libvirt", "libvirt_saving", "libvirt_leases")
 """The groups that take longest, the longest first: whoever is left with one at the end waits for it alone."""
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """What is long is called by its beginning: workers tell each other all names, which were 12 MB."""
+    if isinstance(val, str | bytes) and len(val) > 4 * NAMED_BY:
+        return f"{val[:NAMED_BY]!a} and {len(val) - NAMED_BY} more"
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)
