@@ -177,7 +177,7 @@ class StateChecker(Listening):
         "mapper", "joined", "blocked_redeem", "give_back", "request", "redeem", "taken", "delegate", "notice", "report",
         "complaint", "override", "endorsed", "administer", "maintenance", "plan", "hold", "save", "inventory", "place",
         "said", "migrate", "rest", "outage", "waiting", "told", "not_taken", "bid", "price",
-        "holdings", "succeeded",
+        "holdings", "succeeded", "part",
     })  # fmt: skip
 
     def __init__(self, role: Callable[[str], str], *, rogue: bool = False) -> None:
