@@ -20,9 +20,9 @@ from system.libvirt_world import World, as_toml, open_world
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "deploy/virtual-cluster"
-TASKS = 150
+TASKS = 60
 """How many thousands of numbers there are to look at: more than are done before most are held back."""
-REST = 10
+REST = 6
 """How many of those are given back in the end."""
 
 # A control group is called by libvirt's number and its unit: other groups of tests call their units by other names.
