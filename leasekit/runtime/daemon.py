@@ -88,8 +88,8 @@ logger = logging.getLogger(__name__)
 
 
 async def give_memory_back() -> None:
-    """Give the system, over and over, what nobody uses. A TLS connection that is over is a cycle of objects with large
-    buffers, which is looked for only after so many more; and what is free amid what is in use glibc keeps, so that a
+    """Give the system, over and over, what nobody uses. Errors and the calls that they passed are cycles of objects,
+    which are looked for only after so many more; and what is free amid what is in use glibc keeps, so that a
     daemon would go on to have as much as in the worst moment of a flood. Takes about 2 ms, and 0.1 ms for each MB.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -91,6 +91,10 @@ class _Context(ssl.SSLContext):
         return super().wrap_bio(incoming, outgoing, *args, **named)
 
 
+async def _nothing(*_: object) -> None:
+    pass
+
+
 class Tls:
     """What one actor needs for TLS: its certificate, and contexts for both directions."""
 
@@ -130,6 +134,11 @@ class Tls:
                 with trio.move_on_after(ALERT_WITHIN), suppress(trio.BrokenResourceError):
                     await stream.send_all(alert)
             raise TlsError(explain(error)) from None
+        finally:
+            # What begins the handshake is a method of the stream, which it keeps: a cycle, with all of its buffers. Of
+            # a connection that lasts Python would look for that at a full collection only. No call needs it any more.
+            with suppress(AttributeError):  # a trio without it
+                secured._handshook._afn = _nothing
         return secured
 
     def binding(self, secured: trio.SSLStream[Any], *, dialled: bool) -> bytes:
