@@ -3,7 +3,8 @@ words are changed on their way out, under signatures of their own.
 
 A broker gives what it has twice, grants what nobody asked for, gives old tickets again, and ends what it has granted. A
 site gives units that it has not, goes by other claims, speaks of leases that it does not have, and gives receipts for
-what it keeps. Both flood others with updates, say what makes no sense, or say nothing.
+what it keeps. Where topologies are planned, brokers quote, hold and plan what is not so. All flood others with updates,
+say what makes no sense, or say nothing.
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ import attrs
 from msgspec.structs import replace
 
 from leasekit.core.claims.claim import REPLACES, Claim, Ticket, decode_ticket, issue
-from leasekit.core.claims.signed import CONTRACT, RECEIPT, TRUNCATION, state
+from leasekit.core.claims.signed import CONTRACT, ENDORSEMENT, RECEIPT, TRUNCATION, state
 from leasekit.core.errors import TicketError
 from leasekit.core.properties import EMPTY
 from leasekit.core.protocol.messages import (
     MODIFY,
     Accepted,
     ClaimReport,
+    Introduce,
     LeaseUpdate,
     Message,
     Offer,
+    PartsHeld,
+    Planned,
+    Quoted,
     Redeem,
     Relinquish,
     Relinquished,
@@ -55,6 +60,10 @@ LIES: Final[Mapping[type[Any], tuple[str, ...]]] = {
     Offer: ("recut", "old"),
     Truncated: ("cut",),
     Withhold: ("withholds",),
+    Quoted: ("quotes",),
+    PartsHeld: ("held",),
+    Planned: ("planned",),
+    Introduce: ("introduces",),
 }
 """What a liar may make of a message; any it may keep to itself, or say again what it has said before."""
 ANY: Final = ("silent", "again")
@@ -95,6 +104,7 @@ class Liars(Listening):
             "ended": self._ended, "flood": self._flood, "junk": self._junk, "units": self._units,
             "contract": self._contract, "turned": self._turned, "stranger": self._stranger,
             "receipt": self._receipt, "accuses": self._accuses, "withholds": self._withholds,
+            "quotes": self._quotes, "held": self._held, "planned": self._planned, "introduces": self._introduces,
         }  # fmt: skip
         if self._liars:
             world.twist = self.twist
@@ -342,6 +352,52 @@ class Liars(Listening):
         units = rng.choice((0, 1, 1000))
         start = rng.choice((0, message.term.start, self._world.now))
         return [(receiver, replace(message, units=units, term=Term(start, start + HOUR), by_class=()))]
+
+    # -- topologies and introductions --------------------------------------------------------------------------
+
+    def _quotes(self, liar: str, receiver: str, message: Quoted, rng: Random) -> Told:
+        """More free than there is, or less, elsewhere, at other times."""
+        site, later = rng.choice(tuple(self._world.scenario.sites)), rng.choice((MINUTE, HOUR))
+        offers = message.offers
+        other = rng.choice(
+            (
+                (), offers * 2, tuple(replace(one, site=site) for one in offers),
+                tuple(replace(one, steps=_changed(one.steps, 0, 5)) for one in offers),
+                tuple(replace(one, steps=_changed(one.steps, later, 0)) for one in offers),
+            )
+        )  # fmt: skip
+        return [(receiver, replace(message, offers=other))]
+
+    def _held(self, liar: str, receiver: str, message: PartsHeld, rng: Random) -> Told:
+        """Yes for no: nothing is held, or something that nobody will take."""
+        return [(receiver, replace(message, reason=None if message.reason else said("so it is")))]
+
+    def _planned(self, liar: str, receiver: str, message: Planned, rng: Random) -> Told:
+        """Another plan than was made, or none, or one that is not held."""
+        start, end = message.term
+        parts, other = message.parts, rng.choice((*self._world.scenario.sites, "nowhere"))
+        changes: list[dict[str, Any]] = [
+            {"status": rng.choice(("held", "planned", "refused", "lost"))}, {"term": Term(start, end + MINUTE)},
+            {"parts": parts[1:]}, {"parts": parts * 2}, {"plan": rng.choice(("", "another"))},
+            {"parts": tuple(replace(part, units=part.units + 1) for part in parts)},
+            {"parts": tuple(replace(part, site=other) for part in parts)},
+            {"expires": rng.choice((0, INSTANT_MAX))}, {"earliest": rng.choice((0, INSTANT_MAX))},
+        ]  # fmt: skip
+        return [(receiver, replace(message, **rng.choice(changes)))]
+
+    def _introduces(self, liar: str, receiver: str, message: Introduce, rng: Random) -> Told:
+        """Somebody of another role, or whom it has not signed for; or until another time."""
+        said_, world = "\n".join((rng.choice(("broker", "site", "nobody")), message.peer, "")), self._world
+        made = state(world.identity(liar), ENDORSEMENT, world.key(message.peer), world.now, said_)
+        changes: list[dict[str, Any]] = [
+            {"endorsement": made.encode()}, {"endorsement": b"junk"}, {"until": rng.choice((0, INSTANT_MAX))},
+        ]  # fmt: skip
+        return [(receiver, replace(message, **rng.choice(changes)))]
+
+
+def _changed(steps: Sequence[int], later: int, more: int) -> tuple[int, ...]:
+    """Pairs of an instant and what is free from then on, one after the other."""
+    return tuple(number + (more if place % 2 else later) for place, number in enumerate(steps))
 
 
 def _is_ticket(data: bytes) -> bool:

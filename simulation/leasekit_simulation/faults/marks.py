@@ -81,6 +81,7 @@ MAYBE: Final = frozenset({
 """Rows that a run may meet (a delegation that ends in an outage), and that no campaign need wait for."""
 
 RARE: Final = frozenset({
+    *(f"lie: {what}" for what in ("quotes", "held", "planned", "introduces")),
     "guest: committing/- abandon",
     "guest: committing/- plan_again",
     "broker: promising/- let_go",

@@ -271,9 +271,12 @@ def draw(seed: int) -> Scenario:
 
 
 def _lying(scenario: Scenario) -> Scenario:
-    """In a few worlds some brokers and sites are hostile. From a stream of its own."""
-    rng = Random(f"leasekit liars {scenario.seed}")
-    if scenario.links or scenario.timing.endorse or rng.random() >= 0.1:
+    """In a few worlds some brokers and sites are hostile; in fewer where there are topologies or introductions, of
+    which they lie as well. From streams of their own.
+    """
+    linked = bool(scenario.links or scenario.timing.endorse)
+    rng = Random(f"leasekit {'planning liars' if linked else 'liars'} {scenario.seed}")
+    if rng.random() >= (0.05 if linked else 0.1):
         return scenario
     liars = [rng.choice((*scenario.brokers, *scenario.sites))]
     liars += [name for name in (*scenario.brokers, *scenario.sites) if name not in liars and rng.random() < 0.15]
