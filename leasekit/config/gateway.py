@@ -16,6 +16,7 @@ import attrs
 from leasekit.config.errors import Faults
 from leasekit.config.sockets import resolve_address, socket_path
 from leasekit.config.tables import LogFormat, LogLevel, check_metrics
+from leasekit.core.settings import expecting
 
 GATEWAY: Final = "gateway"
 LISTEN: Final = "http://127.0.0.1:8770"
@@ -28,9 +29,7 @@ _HOST: Final = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]")
 _BASE: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)*")
 
 
-def _base(_: object, __: object, value: str) -> None:
-    if not _BASE.fullmatch(value):
-        raise ValueError("expected nothing, or a path such as /leasekit without a slash at its end")
+_base: Final = expecting("nothing, or a path such as /leasekit without a slash at its end", _BASE)
 
 
 def _hosts(_: object, __: object, value: tuple[str, ...]) -> None:
@@ -44,17 +43,11 @@ def _networks(_: object, __: object, value: tuple[str, ...]) -> None:
         ipaddress.ip_network(one)
 
 
-def _sender(_: object, __: object, value: str) -> None:
-    if not ADDRESS.fullmatch(value):
-        raise ValueError("expected an address such as leasekit@lab.example")
+_sender: Final = expecting("an address such as leasekit@lab.example", ADDRESS)
 
 
 def _between(least: int, most: int) -> Callable[[object, object, int], None]:
-    def check(_: object, __: object, value: int) -> None:
-        if not least <= value <= most:
-            raise ValueError(f"expected {least:,} to {most:,}")
-
-    return check
+    return expecting(f"{least:,} to {most:,}", lambda value: least <= value <= most)
 
 
 @attrs.frozen(kw_only=True)
@@ -75,9 +68,7 @@ _SECURE: Final = re.compile(r"https://[^\s?#]+|http://(?:127\.0\.0\.1|localhost|
 _RIGHT: Final = re.compile(r"operator|auditor|[^:\s]+:(?:viewer|user|manager)")
 
 
-def _issuer(_: object, __: object, value: str) -> None:
-    if not _SECURE.fullmatch(value):
-        raise ValueError("expected https://..., or http:// on this machine")
+_issuer: Final = expecting("https://..., or http:// on this machine", _SECURE)
 
 
 def _groups(_: object, __: object, value: Mapping[str, tuple[str, ...]]) -> None:

@@ -21,7 +21,7 @@ from leasekit.actors.settings import PERMISSIONS, ActorSettings, AuthoritySettin
 from leasekit.core.claims.claim import TYPE_MAX
 from leasekit.core.properties import check_plain, check_properties, host_attributes
 from leasekit.core.protocol.channel import FRAME_MAX, HANDSHAKE_FRAME_MAX
-from leasekit.core.settings import DurationSetting, resolved, written_types
+from leasekit.core.settings import DurationSetting, expecting, resolved, written_types
 from leasekit.core.time import DAY, HOUR, MINUTE, SECOND
 from leasekit.drivers.null import NullSettings
 from leasekit.drivers.registry import TIMEOUT
@@ -103,9 +103,9 @@ UNITS_MAX: Final = 1_000_000
 """The most units in one inventory table."""
 
 
-def _type(_: object, __: object, text: str) -> None:
-    if not 0 < len(text) <= TYPE_MAX or not text.isprintable():
-        raise ValueError(f"expected 1 to {TYPE_MAX} printable characters")
+_type: Final = expecting(
+    f"1 to {TYPE_MAX} printable characters", lambda text: 0 < len(text) <= TYPE_MAX and text.isprintable()
+)
 
 
 def _properties(_: object, __: object, properties: Mapping[str, str]) -> None:

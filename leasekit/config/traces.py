@@ -21,13 +21,13 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 from random import Random
-from typing import Literal, NamedTuple, TextIO, get_args
+from typing import Final, Literal, NamedTuple, TextIO, get_args
 
 import attrs
 
 from leasekit.config.instants import format_instant, instant_setting, parse_instant
 from leasekit.core.errors import LeasekitError
-from leasekit.core.settings import DurationSetting
+from leasekit.core.settings import DurationSetting, expecting
 from leasekit.core.signals import Signal
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, WEEK, Duration, Instant, Term, format_duration
 
@@ -465,14 +465,10 @@ def _binned(
         yield width * interval + partial[index]
 
 
-def _share(_: object, __: object, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError("expected a share from 0 to 1")
+_share: Final = expecting("a share from 0 to 1", lambda value: 0 <= value <= 1)
 
 
-def _amount(_: object, __: object, value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise ValueError("expected a number of at least 0")
+_amount: Final = expecting("a number of at least 0", lambda value: 0 <= value < math.inf)
 
 
 @attrs.frozen(kw_only=True)

@@ -14,7 +14,7 @@ import attrs
 from leasekit.core.accounts import KEYS
 from leasekit.core.errors import CommandError
 from leasekit.core.reasons import Code
-from leasekit.core.settings import SettingsError, structure
+from leasekit.core.settings import SettingsError, expecting, structure
 from leasekit.core.time import INSTANT_MAX, Instant, Term
 
 C = TypeVar("C")
@@ -33,9 +33,9 @@ def read_arguments(kind: type[C], arguments: Mapping[str, Any]) -> C:
         raise CommandError("; ".join(line.lstrip(".") for line in error.errors), Code.BAD_ARGUMENT) from None
 
 
-def _instant(_: object, __: attrs.Attribute[Any], value: Instant | None) -> None:
-    if value is not None and not 0 <= value <= INSTANT_MAX:
-        raise ValueError(f"expected an instant: milliseconds from 0 to {INSTANT_MAX}")
+_instant: Final = expecting(
+    f"an instant: milliseconds from 0 to {INSTANT_MAX}", lambda value: value is None or 0 <= value <= INSTANT_MAX
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -477,9 +477,7 @@ class ReadPast(OverPeriod):
     limit: int = attrs.field(default=PAST_PAGE, validator=[attrs.validators.ge(1), attrs.validators.le(PAST_PAGE)])
 
 
-def _some_keys(_: object, __: attrs.Attribute[Any], by: tuple[str, ...]) -> None:
-    if not set(by) <= set(KEYS) or len(set(by)) < len(by):
-        raise ValueError(f"expected some of {', '.join(KEYS)}")
+_some_keys: Final = expecting(f"some of {', '.join(KEYS)}", lambda by: set(by) <= set(KEYS) and len(set(by)) == len(by))
 
 
 @attrs.frozen(kw_only=True)

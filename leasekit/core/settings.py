@@ -106,6 +106,17 @@ def repeated_ids(where: str, ids: Iterable[str]) -> Iterator[str]:
             yield f"{where}: found the id {name!r:.80} {times} times, expected it once"
 
 
+def expecting(words: str, is_right: re.Pattern[str] | Callable[[Any], object]) -> Callable[[Any, Any, Any], None]:
+    """A validator of values that are right, or of text that matches a pattern; others are told what is expected."""
+    test = is_right.fullmatch if isinstance(is_right, re.Pattern) else is_right
+
+    def check(_: object, __: object, value: Any) -> None:
+        if not test(value):
+            raise ValueError(f"expected {words}")
+
+    return check
+
+
 def is_name(_: object, attribute: attrs.Attribute[str], value: str) -> None:
     """A validator: the text is not empty."""
     if not value:

@@ -7,10 +7,8 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-import attrs
-
 from leasekit.core.drivers import LEASE, SITE, UNIT_ID, UNIT_ID_ALLOWED, Blame, DriverError
-from leasekit.core.settings import expect_one_of
+from leasekit.core.settings import expect_one_of, expecting
 
 FULL: Final = "No space left on device"
 """What hosts say whose disk, or pool, is full."""
@@ -68,16 +66,15 @@ def bare(address: str) -> str:
 PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
-def plain_or_none(_: object, __: attrs.Attribute[str], value: str) -> None:
-    """A validator: the text is a :data:`PLAIN_NAME`, or empty."""
-    if value and PLAIN_NAME.fullmatch(value) is None:
-        raise ValueError("expected letters, digits, dots, dashes and underscores, a letter or digit first")
+plain_or_none: Final = expecting(
+    "letters, digits, dots, dashes and underscores, a letter or digit first",
+    lambda text: not text or PLAIN_NAME.fullmatch(text),
+)
+"""A validator: the text is a :data:`PLAIN_NAME`, or empty."""
 
 
-def printable_line(_: object, __: attrs.Attribute[str], value: str) -> None:
-    """A validator: the text is one line, or empty."""
-    if not value.isprintable():
-        raise ValueError("expected one line of printable text")
+printable_line: Final = expecting("one line of printable text", str.isprintable)
+"""A validator: the text is one line, or empty."""
 
 
 def refused_property(key: str, found: str, expected: str) -> DriverError:

@@ -6,13 +6,13 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 import attrs
 
 from leasekit.core.drivers import UNIT_ID
 from leasekit.core.properties import check_properties
-from leasekit.core.settings import DurationSetting
+from leasekit.core.settings import DurationSetting, expecting
 from leasekit.core.time import MINUTE, SECOND
 from leasekit.drivers.names import printable_line
 from leasekit.drivers.power.settings import ControllerSettings
@@ -23,6 +23,7 @@ _MAC: Final = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
 _DISK_ID: Final = re.compile(r"(serial|wwid):[A-Za-z0-9._:+-]{1,128}")
 _DISK: Final = re.compile(rf"(/[A-Za-z0-9._:-]+)+|{_DISK_ID.pattern}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_MODULE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _INTERFACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
@@ -39,10 +40,11 @@ told what nodes need.
 """
 
 
-def plain_path(_: object, __: attrs.Attribute[Any], value: Path | None) -> None:
-    """A path that dnsmasq's configuration can hold."""
-    if value is not None and _PLAIN_PATH.fullmatch(str(value)) is None:
-        raise ValueError("expected a path without spaces, quotes, commas, #, backslashes and control characters")
+plain_path: Final = expecting(
+    "a path without spaces, quotes, commas, #, backslashes and control characters",
+    lambda value: value is None or _PLAIN_PATH.fullmatch(str(value)),
+)
+"""A path that dnsmasq's configuration can hold."""
 
 
 _PORT: Final = attrs.validators.and_(attrs.validators.ge(1), attrs.validators.le(65_535))
@@ -77,12 +79,7 @@ class BootArtifact:
     """A file on this machine, and its SHA-256."""
 
     file: Path
-    sha256: str = attrs.field()
-
-    @sha256.validator
-    def _digest(self, _: attrs.Attribute[str], value: str) -> None:
-        if _DIGEST.fullmatch(value) is None:
-            raise ValueError("expected 64 hexadecimal digits as sha256sum prints")
+    sha256: str = attrs.field(validator=expecting("64 hexadecimal digits as sha256sum prints", _DIGEST))
 
 
 @attrs.frozen(kw_only=True)
@@ -210,13 +207,11 @@ class Environment:
     """
 
     kernel: Path | None = None
-    modules: tuple[str, ...] = attrs.field(default=())
+    modules: tuple[str, ...] = attrs.field(
+        default=(),
+        validator=expecting("names of kernel modules", lambda names: all(map(_MODULE.fullmatch, names))),
+    )
     command_line: str = attrs.field(default="console=tty0 console=ttyS0 quiet", validator=printable_line)
-
-    @modules.validator
-    def _names(self, _: attrs.Attribute[Any], value: tuple[str, ...]) -> None:
-        if not all(re.fullmatch(r"[A-Za-z0-9_-]+", name) for name in value):
-            raise ValueError("expected names of kernel modules")
 
     @property
     def loaded(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from leasekit.core.settings import DurationSetting
+from leasekit.core.settings import DurationSetting, expecting
 from leasekit.core.time import SECOND
 from leasekit.drivers.directory.addresses import DirectoryAddresses
 from leasekit.drivers.names import PLAIN_NAME, one_line, plain_or_none, printable_line
@@ -26,9 +26,7 @@ _LEASED_URI: Final = re.compile(r"[a-z]+\+ssh:///[A-Za-z0-9/_-]*(\?[A-Za-z0-9_=&
 _DOMAIN: Final = re.compile(r"([a-z0-9]([a-z0-9-]*[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 
-def _filled_line(_: object, __: attrs.Attribute[str], value: str) -> None:
-    if not value or not value.isprintable():
-        raise ValueError("expected one line of printable text")
+_filled_line: Final = expecting("one line of printable text", lambda value: value and value.isprintable())
 
 
 FOR_XEN: Final = "for Xen there is the driver of kind 'xen', by xl"
@@ -217,9 +215,7 @@ class Size:
 Range: TypeAlias = tuple[int, int] | None
 
 
-def _check_range(_: object, attribute: attrs.Attribute[Any], value: Range) -> None:
-    if value is not None and not 0 <= value[0] <= value[1]:
-        raise ValueError("expected the least and the most")
+_check_range: Final = expecting("the least and the most", lambda value: value is None or 0 <= value[0] <= value[1])
 
 
 @attrs.frozen(kw_only=True)

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from leasekit.core.settings import DurationSetting
+from leasekit.core.settings import DurationSetting, expecting
 from leasekit.core.time import MINUTE, SECOND, Duration
 from leasekit.drivers.names import PLAIN_NAME, plain_or_none
 
@@ -25,24 +25,20 @@ _INTERFACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 _QUEUE_MAX: Final[Duration] = 10 * SECOND
 
 
-def _check_interface(_: object, __: object, value: str) -> None:
-    if _INTERFACE.fullmatch(value) is None:
-        raise ValueError("expected 1 to 15 letters, digits, dots, dashes and underscores, a letter or digit first")
+_check_interface: Final = expecting(
+    "1 to 15 letters, digits, dots, dashes and underscores, a letter or digit first", _INTERFACE
+)
 
 
-def _check_capacity(_: object, __: object, value: float) -> None:
-    if not 0.001 <= value <= KBIT_MAX / 1000:
-        raise ValueError(f"expected Mbit/s, 0.001 to {KBIT_MAX // 1000}")
+_check_capacity: Final = expecting(
+    f"Mbit/s, 0.001 to {KBIT_MAX // 1000}", lambda value: 0.001 <= value <= KBIT_MAX / 1000
+)
 
 
-def _check_queue(_: object, __: object, value: Duration) -> None:
-    if not 1 <= value <= _QUEUE_MAX:
-        raise ValueError(f"expected 1 ms to {_QUEUE_MAX // SECOND}s")
+_check_queue: Final = expecting(f"1 ms to {_QUEUE_MAX // SECOND}s", lambda value: 1 <= value <= _QUEUE_MAX)
 
 
-def _check_delay(_: object, __: object, value: Duration) -> None:
-    if not 0 <= value <= MINUTE:
-        raise ValueError("expected at most 1m")
+_check_delay: Final = expecting("at most 1m", lambda value: 0 <= value <= MINUTE)
 
 
 @attrs.frozen(kw_only=True)

@@ -7,12 +7,12 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 import attrs
 
 from leasekit.core.drivers import SiteFaultError
-from leasekit.core.settings import DurationSetting
+from leasekit.core.settings import DurationSetting, expecting
 from leasekit.core.time import SECOND
 from leasekit.drivers.commands import Command
 
@@ -25,9 +25,9 @@ _URL: Final = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+)(?::([0-9
 _NAME: Final = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*\.?")
 
 
-def _user(_: object, __: attrs.Attribute[str], value: str) -> None:
-    if not value or not value.isprintable() or len(value) > 64:
-        raise ValueError("expected a name of 1 to 64 printable characters")
+_user: Final = expecting(
+    "a name of 1 to 64 printable characters", lambda value: 0 < len(value) <= 64 and value.isprintable()
+)
 
 
 def _url(_: object, __: attrs.Attribute[str], value: str) -> None:
@@ -51,9 +51,9 @@ def _is_host(text: str) -> bool:
     return True
 
 
-def _word_list(_: object, __: attrs.Attribute[Any], value: Command) -> None:
-    if any("\0" in word for word in value) or (value and not value[0]):
-        raise ValueError("expected a program and its arguments, without NUL")
+_word_list: Final = expecting(
+    "a program and its arguments, without NUL", lambda words: not words or (words[0] and "\0" not in "".join(words))
+)
 
 
 _PORT: Final = attrs.validators.and_(attrs.validators.ge(1), attrs.validators.le(65_535))

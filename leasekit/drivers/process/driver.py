@@ -52,7 +52,7 @@ from leasekit.core.drivers import (
     UnitContext,
 )
 from leasekit.core.properties import EMPTY, Properties
-from leasekit.core.settings import DurationSetting, SettingsError
+from leasekit.core.settings import DurationSetting, SettingsError, expecting
 from leasekit.core.time import SECOND, Duration, format_duration
 from leasekit.drivers.files import find_executable, make_private, narrow, read_table, wipe, write_whole
 from leasekit.drivers.members import MembersFile, ask, connect, unit_address
@@ -255,9 +255,9 @@ class ProcessLimits:
         return {"RLIMIT_CORE": 0, **{name: value for name, value in found.items() if value is not None}}
 
 
-def _check_ports(_: object, __: object, ports: tuple[int, int]) -> None:
-    if not 0 < ports[0] <= ports[1] < 65536:
-        raise ValueError("expected the first and the last of a range of ports, from 1 to 65535")
+_check_ports: Final = expecting(
+    "the first and the last of a range of ports, from 1 to 65535", lambda ports: 0 < ports[0] <= ports[1] < 65536
+)
 
 
 @attrs.frozen(kw_only=True)

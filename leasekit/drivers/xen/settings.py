@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from leasekit.core.settings import DurationSetting, resolved
+from leasekit.core.settings import DurationSetting, expecting, resolved
 from leasekit.core.time import MINUTE, SECOND
 from leasekit.drivers.libvirt.settings import Image, ImageArtifact, MachineSettings
 
@@ -29,9 +29,9 @@ def _absolute(_: object, __: attrs.Attribute[str], value: str) -> None:
         raise ValueError("expected an absolute path of at least two parts, without `..`, commas and control characters")
 
 
-def _program(_: object, __: attrs.Attribute[str], value: str) -> None:
-    if not value or not value.isprintable() or value.startswith("-"):
-        raise ValueError("expected a program: a name, or a path")
+_program: Final = expecting(
+    "a program: a name, or a path", lambda value: value and value.isprintable() and not value.startswith("-")
+)
 
 
 @attrs.frozen(kw_only=True)
