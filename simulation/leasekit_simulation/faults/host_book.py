@@ -4,7 +4,8 @@ alone, and the sizes of hosts from the scenario's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from random import Random
 from typing import Final, NamedTuple
 
 from leasekit.core.properties import Properties
@@ -19,6 +20,24 @@ HOST: Final[Mapping[str, str]] = {
 """What each unit has in worlds of hosts."""
 CPU_NEEDS, MEMORY_NEEDS = (400, 1000, 3000, 9000), (512, 2048, 5000)
 """What machines need: some that no host has."""
+
+
+def draw_needs(seed: int, number: int) -> dict[str, str]:
+    """What each machine of the request of this ``number`` needs; nothing, where it is for whole hosts."""
+    rng = Random(f"leasekit needs {seed} {number}")
+    if rng.random() >= 0.6:
+        return {}
+    return {"needs.cpu": str(rng.choice(CPU_NEEDS)), "needs.memory": str(rng.choice(MEMORY_NEEDS))}
+
+
+def draw_wishes(seed: int, number: int, leases: Sequence[str]) -> dict[str, str]:
+    """What the configuration of the request of this ``number`` says of where its machines go, and what CPU they get, to
+    mappers that place them. ``leases`` are others, which they may be to be near, or apart from.
+    """
+    rng = Random(f"leasekit wishes {seed} {number}")
+    wishes = {"weight": rng.choice(("0.5", "2", "1e308", "heavy")), "spread": "a", "affinity": "a", "parallel": "true"}
+    wishes |= {name: rng.choice(leases) for name in ("near", "apart") if leases}
+    return {name: value for name, value in wishes.items() if rng.random() < 0.15}
 
 
 class HostSize(NamedTuple):

@@ -16,7 +16,7 @@ from leasekit.core.time import HOUR, INSTANT_MAX, MINUTE, SECOND, Duration, Inst
 from leasekit_simulation.faults.all_checkers import Checkers
 from leasekit_simulation.faults.checkers import must
 from leasekit_simulation.faults.early import EarlyChanges, draw_change
-from leasekit_simulation.faults.host_book import CPU_NEEDS, MEMORY_NEEDS, WHOLE, HostSize
+from leasekit_simulation.faults.host_book import CPU_NEEDS, MEMORY_NEEDS, WHOLE, HostSize, draw_needs, draw_wishes
 from leasekit_simulation.faults.hostile import HostileGuest
 from leasekit_simulation.faults.notice_book import draw_ends
 from leasekit_simulation.faults.odd_words import costly_filter, odd_properties
@@ -171,12 +171,10 @@ class Workload:
             picky = Random(f"leasekit filter {scenario.seed} {len(self.asked)}")
             if picky.random() < 0.4:
                 properties["filter"] = picky.choice(("rack == r0", "rack == r1", "rack != r1", "rack == r9"))
-        if scenario.hosts:
-            needs = Random(f"leasekit needs {scenario.seed} {len(self.asked)}")
-            if needs.random() < 0.6:
-                properties["needs.cpu"] = str(needs.choice(CPU_NEEDS))
-                properties["needs.memory"] = str(needs.choice(MEMORY_NEEDS))
         configuration = {"deficit": "accept"} if rng.random() < 0.2 else {}
+        if scenario.hosts and (needs := draw_needs(scenario.seed, len(self.asked))):
+            properties |= needs
+            configuration |= draw_wishes(scenario.seed, len(self.asked), known)
         self._ask(
             guest, type=type_, units=rng.randint(1, 4), term=self._term(rng, lengths, starts), properties=properties,
             configuration=configuration, **more,
