@@ -37,7 +37,9 @@ def check_twin(name: str, actor: Any, twin: Any) -> None:
             must(same, f"{name}: {kind} {id_} is {ours[id_]}, after a restart {its.get(id_)}")
     twin.step(Tick(actor.now))
     ours, its = (one.query("status", {})["waiting"] for one in (actor, twin))
-    must(its >= ours, f"{name}: {ours} wait for its mapper, after a restart {its}")
+    due = actor.wake_at()
+    passing = due is not None and due <= actor.now  # what waits may end now, as it has at the twin
+    must(its >= ours or passing, f"{name}: {ours} wait for its mapper, after a restart {its}")
     tables = dict(_tables(twin))
     for what, table in _tables(actor):
         must(what in tables, f"{name}: there is no timetable of {what} after a restart")
