@@ -258,7 +258,7 @@ def body_of(kind: type, command: str, leave_out: tuple[str, ...]) -> type[Struct
     )
 
 
-@route("POST", "/sites/units/{unit}/operate")
+@route("POST", "/units/{unit}/operate")
 async def operate_unit(call: Call, unit: str, params: OfSite, body: UnitOperation) -> OperatedUnit:
     """Have a unit's driver do something with a unit that is up."""
     site = _actor(call, SITE, params, OPERATOR)
@@ -267,14 +267,14 @@ async def operate_unit(call: Call, unit: str, params: OfSite, body: UnitOperatio
     return OperatedUnit(done={name: str(value) for name, value in done.items()})
 
 
-@route("POST", "/sites/units/{unit}/probe")
+@route("POST", "/units/{unit}/probe")
 async def probe_unit(call: Call, unit: str, params: OfSite) -> answers.ProbedUnit:
     """Have a unit's driver look at a unit that is up, now."""
     site = _actor(call, SITE, params, OPERATOR)
     return answers.ProbedUnit(**await site.command("unit.probe", {"unit": unit}, **call.signed))
 
 
-_looked_at(SITE, "/sites/units", "units", list[answers.UnitDetails], "List a site's units: state, lease, trouble.")
+_looked_at(SITE, "/units", "units", list[answers.UnitDetails], "List a site's units: state, lease, trouble.")
 _looked_at(SITE, "/sites/inventory", "inventory", list[answers.InventoryEntry], "List the units of a site's inventory.")
 _looked_at(SITE, "/sites/leases", "leases", list[answers.SiteLeaseDetails], "List the leases at a site.")
 _looked_at(SITE, "/sites/status", "status", answers.SiteStatus, "Show how a site is.")
@@ -289,16 +289,13 @@ _looked_at(
 )
 _looked_at(SITE, "/evidence", "evidence", list[answers.EvidenceDetails], "List evidence of what somebody did wrong.")
 _looked_at(
-    SITE, "/sites/delegations", "delegations", list[answers.DelegationDetails], "List what a site has delegated."
+    "", "/delegations", "delegations", list[answers.DelegationDetails], "List what a site or a broker has given."
 )
 _looked_at(
     BROKER, "/brokers/sources", "sources", list[answers.SourceDetails], "List what a broker holds, and what is free."
 )
 _looked_at(BROKER, "/brokers/leases", "leases", list[answers.BrokerLeaseDetails], "List the leases at a broker.")
 _looked_at(BROKER, "/brokers/status", "status", answers.BrokerStatus, "Show how a broker is.")
-_looked_at(
-    BROKER, "/brokers/delegations", "delegations", list[answers.DelegationDetails], "List what a broker has given."
-)
 _looked_at(BROKER, "/brokers/holds", "holds", list[answers.HoldDetails], "List what a broker holds for topologies.")
 _looked_at(GUEST, "/slices", "slices", list[answers.SliceDetails], "List the slices of a project.")
 _looked_at(GUEST, "/topologies", "topologies", list[answers.TopologyDetails], "List the topologies of a project.")
@@ -306,24 +303,24 @@ _looked_at(GUEST, "/topologies/{topology}", "topology", answers.TopologyDetails,
 _looked_at("", "/peers", "peers", list[answers.PeerDetails], "List whom an actor knows.")
 
 _done(
-    SITE, "/sites/units", "unit.add", commands.SetUnit, answers.InventoryEntry,
+    SITE, "/units", "unit.add", commands.SetUnit, answers.InventoryEntry,
     "Have a unit in the inventory that the deploy file does not name.",
 )  # fmt: skip
 _done(
-    SITE, "/sites/units/{unit}", "unit.set", commands.SetUnit, answers.InventoryEntry,
+    SITE, "/units/{unit}", "unit.set", commands.SetUnit, answers.InventoryEntry,
     "Say that a unit has other attributes, or a host more or less.", method="PATCH",
 )  # fmt: skip
 _done(
-    SITE, "/sites/units/{unit}", "unit.remove", commands.RemoveUnit, answers.InventoryEntry,
+    SITE, "/units/{unit}", "unit.remove", commands.RemoveUnit, answers.InventoryEntry,
     "Have a unit in the inventory no more; it is gone when its leases are over.", method="DELETE",
 )  # fmt: skip
 _done(
-    SITE, "/sites/units/{unit}/reset", "unit.reset", commands.ResetUnit, answers.InventoryEntry,
+    SITE, "/units/{unit}/reset", "unit.reset", commands.ResetUnit, answers.InventoryEntry,
     "Have a unit be as the deploy file says again.",
 )  # fmt: skip
 _done(
     SITE,
-    "/sites/units/{unit}/disable",
+    "/units/{unit}/disable",
     "unit.disable",
     commands.DisableUnit,
     answers.ServiceOfUnit,
@@ -331,7 +328,7 @@ _done(
 )
 _done(
     SITE,
-    "/sites/units/{unit}/enable",
+    "/units/{unit}/enable",
     "unit.enable",
     commands.EnableUnit,
     answers.ServiceOfUnit,
@@ -339,7 +336,7 @@ _done(
 )
 _done(
     SITE,
-    "/sites/units/{unit}/move",
+    "/units/{unit}/move",
     "unit.move",
     commands.MoveUnit,
     answers.MovedUnit,
@@ -408,21 +405,20 @@ _done(
     "", "/peers/{peer}/command", "peer.command", commands.CommandPeer, dict[str, Any],
     "Have a peer carry out a command, which lets this actor's operator do so.",
 )  # fmt: skip
-for _role, _noun in ((SITE, "/sites"), (BROKER, "/brokers")):
-    _done(
-        _role, f"{_noun}/delegations", "delegation.give", commands.GiveDelegation, answers.GivenChain,
-        "Give units to a broker: again, or more of them, or fewer, or until another instant.",
-    )  # fmt: skip
-    _done(
-        _role, f"{_noun}/delegations/reclaim", "delegation.reclaim", commands.ReclaimDelegation,
-        answers.ReclaimedDelegation, "Take a delegation back from its broker.",
-    )  # fmt: skip
+_done(
+    "", "/delegations", "delegation.give", commands.GiveDelegation, answers.GivenChain,
+    "Have a site or a broker give units to a broker: again, or more of them, or fewer, or until another instant.",
+)  # fmt: skip
+_done(
+    "", "/delegations/reclaim", "delegation.reclaim", commands.ReclaimDelegation, answers.ReclaimedDelegation,
+    "Take a delegation back from its broker.",
+)  # fmt: skip
 _done(
     BROKER, "/brokers/sources/release", "source.release", commands.ReleaseSource, answers.ReleasedDelegations,
     "Let go of what a broker holds of one that is gone.",
 )  # fmt: skip
 _done(
-    SITE, "/sites/units/{unit}/fail", "unit.fail", commands.FailUnit, answers.ServiceOfUnit,
+    SITE, "/units/{unit}/fail", "unit.fail", commands.FailUnit, answers.ServiceOfUnit,
     "Say that a unit is down: its lease gets another.",
 )  # fmt: skip
 _done(

@@ -86,7 +86,7 @@ class UnitLines(OfSite, kw_only=True):
     lines: Annotated[int, Meta(ge=1, le=10_000)] = 200
 
 
-@route("GET", "/sites/units/{unit}/log")
+@route("GET", "/units/{unit}/log")
 async def site_log(call: Call, unit: str, params: UnitLines) -> UnitLog:
     """Show what a site's drivers said of a unit."""
     need_office(call, AUDITOR)

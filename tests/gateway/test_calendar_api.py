@@ -99,9 +99,9 @@ def test_a_lease_to_come_is_planned_on_units(
         lease = stranger.get(f"/leases/{id_}").json()
         assert (lease["planned"], lease["members"], lease["units"]) == (["vm-5", "vm-4"], [], 2)
         assert _units_of(user, start) == [["vm-5", "vm-4"]]
-        assert operator.post("/sites/units/vm-5/disable", json={"reason": "fan"}).status_code == 200
+        assert operator.post("/units/vm-5/disable", json={"reason": "fan"}).status_code == 200
         assert hear("place")["reason"] == "vm-3, not vm-5"
-    operator.post("/sites/units/vm-5/enable")
+    operator.post("/units/vm-5/enable")
     assert stranger.get(f"/leases/{id_}").json()["planned"] == ["vm-4", "vm-3"]
     assert stranger.get("/leases").json()["items"][0]["planned"] == [], "lists ask no site"
     stranger.post(f"/leases/{id_}/close", json={})
@@ -120,7 +120,7 @@ def test_maintenance_is_seen_by_all_and_failures_with_their_reasons_by_operators
     """A window is a bar on its units; a unit that is out of service says so."""
     window = {"units": ["vm-1", "vm-2"], "start": at(8), "end": at(10), "reason": "new disks"}
     made = operator.post("/maintenance", json=window).json()
-    operator.post("/sites/units/vm-3/disable", json={"reason": "smoke in rack 7"})
+    operator.post("/units/vm-3/disable", json={"reason": "smoke in rack 7"})
     try:
         seen = shown(stranger)
         (bar,) = [one for one in seen["bars"] if one["kind"] == "maintenance"]
@@ -134,7 +134,7 @@ def test_maintenance_is_seen_by_all_and_failures_with_their_reasons_by_operators
         assert shown(user, project="alpha")["bars"] == []
     finally:
         operator.post(f"/maintenance/{made['window']}/remove", json={})
-        operator.post("/sites/units/vm-3/enable")
+        operator.post("/units/vm-3/enable")
 
 
 def test_what_is_left_out_is_counted(user: httpx.Client, stranger: httpx.Client, leased: Leased) -> None:

@@ -26,15 +26,15 @@ def test_an_operator_sees_and_does_what_a_site_and_a_broker_can(operator: httpx.
     """Units, delegations, maintenance: as the command line has them, with instants as text."""
     lease = leased(units=2)
     until(operator, lease["id"], "active")
-    units = operator.get("/sites/units").json()
+    units = operator.get("/units").json()
     assert [unit["state"] for unit in units] == ["active", "active", "free", "free", "free", "free"]
     (source,) = operator.get("/brokers/sources").json()
     assert (source["free_now"], source["reclaimed"]) == (4, None)
     assert source["term"][1].endswith("Z")
-    disabled = operator.post("/sites/units/vm-5/disable", json={"reason": "fan"})
+    disabled = operator.post("/units/vm-5/disable", json={"reason": "fan"})
     assert (disabled.json()["state"], disabled.json()["reason"]) == ("out", "fan")
-    assert operator.post("/sites/units/vm-5/enable", json={}).json()["state"] == "free"
-    assert operator.post("/sites/units/vm-50/disable", json={}).status_code == 404
+    assert operator.post("/units/vm-5/enable", json={}).json()["state"] == "free"
+    assert operator.post("/units/vm-50/disable", json={}).status_code == 404
     window = {"units": ["vm-0"], "reason": "dust", "start": "2030-01-01T00:00:00Z", "end": "2030-01-02T00:00:00Z"}
     made = operator.post("/maintenance", json=window).json()
     assert (made["start"], made["end"]) == ("2030-01-01T00:00:00.000Z", "2030-01-02T00:00:00.000Z")
@@ -81,26 +81,27 @@ def test_every_command_of_an_actor_has_a_route() -> None:
 
 def test_an_operator_gives_and_takes_back(operator: httpx.Client, user: httpx.Client, leased: Leased) -> None:
     """Delegations are given otherwise, and again after a reclaim; a unit is probed, operated, and said to be down."""
-    given = operator.post("/sites/delegations", json={"broker": "broker", "type": "vm", "units": 5})
+    given = operator.post("/delegations?actor=site", json={"broker": "broker", "type": "vm", "units": 5})
     assert (given.status_code, given.json()["chain"]) == (200, "site/vm@broker"), given.text
-    taken = operator.post("/sites/delegations/reclaim", json={"delegation": "site/vm@broker"}).json()
+    taken = operator.post("/delegations/reclaim?actor=site", json={"delegation": "site/vm@broker"}).json()
     assert (taken["delegation"].partition("#")[0], taken["at"][-1]) == ("site/vm@broker", "Z")
-    assert operator.post("/sites/delegations", json={"broker": "broker", "type": "vm"}).status_code == 200
+    assert operator.post("/delegations?actor=site", json={"broker": "broker", "type": "vm"}).status_code == 200
     whole = {"type": "vm", "units": 6, "length": "1h"}
     wait_until("all units", lambda: user.post("/leases/dry-run", json=whole).json()["status"] != "granted")
     lease = until(operator, leased(units=1)["id"], "active")
     unit = lease["members"][0]["unit"]
-    assert operator.post(f"/sites/units/{unit}/probe").json()["state"] == "up"
-    refused = operator.post(f"/sites/units/{unit}/operate", json={"operation": "restart"})
+    assert operator.post(f"/units/{unit}/probe").json()["state"] == "up"
+    refused = operator.post(f"/units/{unit}/operate", json={"operation": "restart"})
     assert (refused.status_code, "restart" in refused.json()["detail"]) == (409, True), refused.text
-    assert user.post(f"/sites/units/{unit}/fail", json={}).status_code == 403
-    failed = operator.post(f"/sites/units/{unit}/fail", json={"reason": "its fan"}).json()
+    assert user.post(f"/units/{unit}/fail", json={}).status_code == 403
+    failed = operator.post(f"/units/{unit}/fail", json={"reason": "its fan"}).json()
     assert "its fan" in failed["reason"]
-    assert operator.post(f"/sites/units/{unit}/enable", json={}).status_code == 200
+    assert operator.post(f"/units/{unit}/enable", json={}).status_code == 200
     assert operator.get("/sites/saved").json() == []
     for path, body in (
-        ("/sites/delegations", {"broker": "none", "type": "vm"}), ("/brokers/delegations", {"broker": "none"}),
-        ("/brokers/delegations/reclaim", {"delegation": "none"}), ("/brokers/sources/release", {"source": "none"}),
+        ("/delegations?actor=site", {"broker": "none", "type": "vm"}),
+        ("/delegations?actor=broker", {"broker": "none"}), ("/delegations?actor=none", {"broker": "broker"}),
+        ("/delegations/reclaim?actor=broker", {"delegation": "none"}), ("/brokers/sources/release", {"source": "none"}),
         ("/peers/broker/succeed?actor=site", {"succession": "none"}), ("/evidence/word", {"file": "none"}),
     ):  # fmt: skip
         answer = operator.post(path, json=body)
@@ -115,23 +116,31 @@ def test_an_operator_gives_and_takes_back(operator: httpx.Client, user: httpx.Cl
 
 def test_an_operator_changes_the_inventory(operator: httpx.Client) -> None:
     """Units come, change and go, and are as the file says again; what is wrong is told with its field."""
-    added = operator.post("/sites/units", json={"unit": "vm-9", "type": "vm", "attributes": {"rack": "b"}}).json()
+    added = operator.post("/units", json={"unit": "vm-9", "type": "vm", "attributes": {"rack": "b"}}).json()
     assert (added["number"], added["attributes"], added["differs"]) == (7, {"rack": "b"}, "added")
-    changed = operator.patch("/sites/units/vm-9", json={"attributes": {"rack": "c"}}).json()
+    changed = operator.patch("/units/vm-9", json={"attributes": {"rack": "c"}}).json()
     assert (changed["number"], changed["attributes"]) == (7, {"rack": "c"})
-    assert operator.delete("/sites/units/vm-0").json()["differs"] == "removed"
+    assert operator.delete("/units/vm-0").json()["differs"] == "removed"
     listed = {row["unit"]: row["differs"] for row in operator.get("/sites/inventory").json()}
     assert (listed["vm-0"], listed["vm-1"], listed["vm-9"]) == ("removed", "", "added")
-    assert operator.post("/sites/units/vm-0/reset", json={}).json()["differs"] == ""
-    assert operator.delete("/sites/units/vm-9").status_code == 200
-    assert operator.delete("/sites/units/vm-9").status_code == 404
-    assert operator.patch("/sites/units/vm-1", json={"type": "gpu"}).status_code == 409
-    assert operator.post("/sites/units", json={"unit": "vm-1", "type": "vm"}).status_code == 409
+    assert operator.post("/units/vm-0/reset", json={}).json()["differs"] == ""
+    assert operator.delete("/units/vm-9").status_code == 200
+    assert operator.delete("/units/vm-9").status_code == 404
+    assert operator.patch("/units/vm-1", json={"type": "gpu"}).status_code == 409
+    assert operator.post("/units", json={"unit": "vm-1", "type": "vm"}).status_code == 409
 
 
 @pytest.mark.parametrize(
     "path",
-    ["/sites/units", "/sites/inventory", "/brokers/sources", "/claims", "/peers?actor=site", "/audit?actor=site"],
+    [
+        "/units",
+        "/sites/inventory",
+        "/delegations?actor=broker",
+        "/brokers/sources",
+        "/claims",
+        "/peers?actor=site",
+        "/audit?actor=site",
+    ],
 )
 def test_only_those_with_an_office_look_into_sites_and_brokers(
     gateway: GatewayUnderTest, user: httpx.Client, path: str
@@ -140,7 +149,7 @@ def test_only_those_with_an_office_look_into_sites_and_brokers(
     assert user.get(path).status_code == 403
     with gateway.client(gateway.token("aude", "auditor")) as auditor:
         assert auditor.get(path).status_code == 200
-        assert auditor.post("/sites/units/vm-0/disable", json={}).status_code == 403
+        assert auditor.post("/units/vm-0/disable", json={}).status_code == 403
         assert auditor.post("/leases?project=alpha", json={"type": "vm", "length": "1h"}).status_code == 403
         assert auditor.get("/leases?project=beta").status_code == 200
 
@@ -229,7 +238,7 @@ def test_answers_are_as_the_document_says(operator: httpx.Client, leased: Leased
     for path, methods in document["paths"].items():
         if "get" not in methods or "{" in path or path.endswith("/events"):
             continue
-        query = {"actor": "site"} if path.endswith("/peers") else {"project": "alpha"}
+        query = {"actor": "site"} if path.endswith(("/peers", "/delegations")) else {"project": "alpha"}
         known = {one["name"] for one in methods["get"]["parameters"]}
         answer = operator.get(path.removeprefix("/api/v1"), params={k: v for k, v in query.items() if k in known})
         assert answer.status_code == 200, (path, answer.text)
@@ -256,7 +265,7 @@ def test_what_drivers_say_of_a_unit(user: httpx.Client, operator: httpx.Client, 
     """The guest's side to those of the project, the site's to those with an office."""
     lease = until(user, leased(name="logged")["id"], "active")
     unit = lease["members"][0]["unit"]
-    assert any("setup" in line for line in operator.get(f"/sites/units/{unit}/log").json()["lines"])
-    assert user.get(f"/sites/units/{unit}/log").status_code == 403
+    assert any("setup" in line for line in operator.get(f"/units/{unit}/log").json()["lines"])
+    assert user.get(f"/units/{unit}/log").status_code == 403
     assert user.get(f"/leases/logged/units/{unit}/log").status_code == 200
     assert user.get("/leases/logged/units/vm-99/log").status_code == 422

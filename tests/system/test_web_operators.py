@@ -13,10 +13,35 @@ import httpx
 import pytest
 from gateway.gateway_world import until
 from playwright.sync_api import Browser, Page, Route, expect
-from web_world import PASSWORD, Person, ada, chromium, gateway_alone, lab, lab_apart, log_in, olga, person, visit
+from web_world import (
+    PASSWORD,
+    Person,
+    ada,
+    chromium,
+    gateway_alone,
+    lab,
+    lab_apart,
+    log_in,
+    olga,
+    person,
+    visit,
+    web_lab,
+)
 
 __all__ = ["ada", "chromium", "lab", "olga", "person"]
 pytestmark = pytest.mark.xdist_group("web")
+HOSTS = """
+[[actor.site.inventory]]
+type = "node"
+units = 2
+prefix = "rack-seven-node-"
+driver = "null"
+capacity = { cpu = 2, memory = "8GiB" }
+
+[[actor.site.delegation]]
+broker = "broker"
+type = "node"
+"""
 FULL = "/request?project=alpha&type=vm&units=6"
 """A request that does not fit for as long as there is any lease."""
 BEGINS = """() => {
@@ -25,6 +50,24 @@ BEGINS = """() => {
   return document.activeElement === (field ?? open.querySelector("button"));
 }"""
 """Whether what is open has the focus at its first field, or at its button where there is none."""
+
+
+def test_machines_are_shown_with_their_hosts(chromium: Browser, tmp_path: Path) -> None:
+    """On a phone as well: what a host has left, what a machine gets; names are whole."""
+    with web_lab(tmp_path, HOSTS) as lab, lab.client("ada") as ada:
+        wish = {"type": "node", "length": "2h", "needs": {"cpu": "0.5", "memory": "4GiB"}}
+        machine = until(ada, ada.post("/leases", json=wish).json()["id"], "active")["members"][0]["unit"]
+        who = log_in(lab, chromium, "olga", viewport={"width": 390, "height": 844})
+        rows = who.open("/sites").get_by_role("region", name="Units").get_by_role("row")
+        host = machine.rpartition(".")[0]
+        expect(rows.filter(has_text=machine)).to_contain_text(f"{host}0.5")
+        expect(rows.filter(has_text=host).first).to_contain_text("cpu=0.5, memory=4GiB of cpu=2, memory=8GiB")
+        for name in (host, machine):
+            shown = who.page.locator(".named").get_by_text(name, exact=True).first
+            assert shown.evaluate("one => one.offsetHeight < 2 * parseFloat(getComputedStyle(one).lineHeight)")
+        who.check()
+        who.context.close()
+        assert not who.complaints
 
 
 def test_maintenance_hits_a_lease_and_is_removed(
@@ -50,7 +93,7 @@ def test_maintenance_hits_a_lease_and_is_removed(
     expect(windows).to_contain_text("until it is removed")
     windows.get_by_role("button", name="Remove").hover()
     page.mouse.down()
-    unit = "/sites/units/board-1"
+    unit = "/units/board-1"
     assert olga.post(f"{unit}/disable", json={"reason": "it hums"}).is_success
     expect(page.get_by_role("row").filter(has_text="board-1")).to_contain_text("it hums")  # the page was drawn anew
     page.mouse.up()
@@ -161,7 +204,7 @@ def test_usage_and_audit(person: Callable[..., Person], ada: httpx.Client, olga:
     expect(page.get_by_role("region", name="Commands")).to_contain_text("ada")
     who.check()
     for what in ("disable", "enable"):
-        assert olga.post(f"/sites/units/board-1/{what}", json={}).is_success
+        assert olga.post(f"/units/board-1/{what}", json={}).is_success
     other = person("olga")
     page = other.open("/audit?of=site")
     expect(page.locator("#page")).to_contain_text("olga")

@@ -121,6 +121,9 @@ export function paged(at, size, caption, columns, items, row, attributes = {}) {
   return items.length > size ? h("div", {}, list, h("div", { class: "buttons" }, before, shown, after)) : list;
 }
 
+/** A name in a table, which is not broken at its hyphens where it fits. */
+export const named = (name) => h("span", { class: "named" }, name);
+
 /** What is said where there is nothing, with what would change that. */
 export function empty(words, ...more) {
   return h("div", { class: "empty" }, h("p", { tabindex: -1 }, words), more);

@@ -2,7 +2,7 @@
 
 import { Dialog } from "./acts.js";
 import { gently, get, here, latest, listen, path } from "./api.js";
-import { h, fill, button, chip, empty, table } from "./dom.js";
+import { button, chip, empty, fill, h, named, table } from "./dom.js";
 import { myProjects, note, onlyLooks, page, view } from "./frame.js";
 import { changeForm, closeForm, extendForm, extends_, goesOn, handForm, lastEnd, plain, sshLine, stateOf, title, undoForm, whose } from "./lease-actions.js";
 import * as time from "./time.js";
@@ -75,7 +75,7 @@ await page(async (place) => {
   function member(one) {
     const ssh = sshLine(one.properties), rest = Object.entries(one.properties);
     const reach = ssh ? copied(ssh) : one.properties.host ? copied([one.properties.host, one.properties.port].filter(Boolean).join(":")) : h("span", { class: "dim" }, "–");
-    return h("tr", {}, h("td", {}, one.unit), h("td", {}, chip(one.state), one.reason && h("div", { class: "dim" }, one.reason)),
+    return h("tr", {}, h("td", {}, named(one.unit)), h("td", {}, chip(one.state), one.reason && h("div", { class: "dim" }, one.reason)),
       h("td", {}, reach, rest.length > 0 && h("details", {}, h("summary", { data: { key: `All that ${one.unit} says` } }, "All it says"), h("dl", {}, rest.map(([name, value]) => [h("dt", {}, name), h("dd", { class: "code" }, value)])))),
       h("td", {}, may && button("Console", () => lines(one.unit, "console"), { "aria-label": `Console of ${one.unit}` }), " ", button("Log", () => lines(one.unit, "log"), { "aria-label": `Log of ${one.unit}` })));
   }

@@ -2,7 +2,7 @@
 
 import { Dialog, did, shows, whyForm } from "./acts.js";
 import { actors, ask, gently, get, here, listen, path, post } from "./api.js";
-import { button, chip, choice, empty, field, fill, h, paged, table } from "./dom.js";
+import { button, chip, choice, empty, field, fill, h, named, paged, table } from "./dom.js";
 import { page, setView, view } from "./frame.js";
 import { known } from "./lease-actions.js";
 import * as time from "./time.js";
@@ -32,7 +32,7 @@ await page(async (place) => {
     const of = { site };
     // A site that hangs has one of the browser's few connections, and not all: other pages need some.
     const status = await get("/sites/status", of);
-    const [unitList, inventory, maintenance, delegations, peerList] = await Promise.all([get("/sites/units", of), get("/sites/inventory", of), get("/maintenance", of), get("/sites/delegations", of), get("/peers", { actor: site })]);
+    const [unitList, inventory, maintenance, delegations, peerList] = await Promise.all([get("/units", of), get("/sites/inventory", of), get("/maintenance", of), get("/delegations", { actor: site }), get("/peers", { actor: site })]);
     if (!last()) return;
     const numbers = new Map(inventory.map((one) => [one.unit, one]));
     Object.assign(shown, { status, units: unitList.map((one) => ({ ...numbers.get(one.unit), ...one })).sort((a, b) => a.unit.localeCompare(b.unit, "en", { numeric: true })), maintenance, delegations, peers: peerList });
@@ -57,19 +57,22 @@ await page(async (place) => {
   function showUnits() {
     const words = (view().find ?? "").toLowerCase();
     const found = shown.units.filter((one) => [one.unit, one.type, one.state, one.reason, one.lease].some((text) => (text ?? "").toLowerCase().includes(words)));
-    fill(units, h("h2", {}, "Units"), found.length ? paged(turned, PAGE, "Units", ["Unit", "Type", "State", "Lease", "Attributes", "Power", "Failures", h("span", { class: "hidden" }, "Do")], found, unitRow) : empty("No unit fits."));
+    fill(units, h("h2", {}, "Units"), found.length ? paged(turned, PAGE, "Units", ["Unit", "Type", "State", "Lease", ...more().map(([word]) => word), "Attributes", "Power", "Failures", h("span", { class: "hidden" }, "Do")], found, unitRow) : empty("No unit fits."));
   }
+
+  /** What machines and hosts have, where there are any. */
+  const more = () => [["Host", ({ leaves, host }) => (leaves ? [named(leaves), " → ", host && named(host)] : host && named(host))], ["CPU", cpu], ["Taken of it", ({ taken, capacity }) => capacity && `${taken || "nothing"} of ${capacity}`.replaceAll(",", ", ")]].filter(([, cell]) => shown.units.some(cell));
 
   function unitRow(one) {
     const words = Object.entries(one.attributes ?? {}).map(([name, value]) => `${name}=${value}`).join(", ");
-    return h("tr", {}, h("td", {}, one.unit, one.differs && h("div", { class: "dim" }, `${one.differs}, unlike the file`)), h("td", {}, one.type),
+    return h("tr", {}, h("td", {}, named(one.unit), one.differs && h("div", { class: "dim" }, `${one.differs}, unlike the file`)), h("td", {}, one.type),
       h("td", {}, chip(one.state, one.state === "active" ? "leased" : one.state === "out" ? "disabled" : one.state), (one.trouble || one.reason) && h("div", { class: "dim why" }, time.dated(one.trouble || one.reason))),
-      h("td", { class: "code" }, leaseLink(one.lease || one.promised)), h("td", {}, words || h("span", { class: "dim" }, "–")), h("td", {}, one.power), h("td", { class: "number" }, String(one.failures)),
+      h("td", { class: "code" }, leaseLink(one.lease || one.promised)), more().map(([, cell]) => h("td", {}, cell(one))), h("td", {}, words || h("span", { class: "dim" }, "–")), h("td", {}, one.power), h("td", { class: "number" }, String(one.failures)),
       h("td", {}, h("span", { class: "group" }, button("Log", () => log(one.unit), { "aria-label": `Log of ${one.unit}` }),
         here.operates && [one.state === "out" || one.state === "disabled"
-          ? button("Enable", () => done(`${one.unit} is in service.`, () => post(`/sites/units/${encodeURIComponent(one.unit)}/enable`, {}, { site })), { "aria-label": `Enable ${one.unit}` })
-          : button("Disable…", () => dialog.open(why(`Take ${one.unit} out of service?`, "Disable", `${one.unit} is out of service.`, (reason) => post(`/sites/units/${encodeURIComponent(one.unit)}/disable`, { reason }, { site }))), { "aria-label": `Disable ${one.unit}` }),
-        one.lease && button("Move…", () => dialog.open(why([`Give another unit than ${one.unit} to `, known(one.lease), "?"], "Move", `Lease ${one.lease} gets another unit.`, (reason) => post(`/sites/units/${encodeURIComponent(one.unit)}/move`, { reason }, { site }))), { "aria-label": `Move ${one.unit}` }),
+          ? button("Enable", () => done(`${one.unit} is in service.`, () => post(`/units/${encodeURIComponent(one.unit)}/enable`, {}, { site })), { "aria-label": `Enable ${one.unit}` })
+          : button("Disable…", () => dialog.open(why(`Take ${one.unit} out of service?`, "Disable", `${one.unit} is out of service.`, (reason) => post(`/units/${encodeURIComponent(one.unit)}/disable`, { reason }, { site }))), { "aria-label": `Disable ${one.unit}` }),
+        one.lease && button("Move…", () => dialog.open(why([`Give another unit than ${one.unit} to `, known(one.lease), "?"], "Move", `Lease ${one.lease} gets another unit.`, (reason) => post(`/units/${encodeURIComponent(one.unit)}/move`, { reason }, { site }))), { "aria-label": `Move ${one.unit}` }),
         one.lease && button("Evict…", () => dialog.open(evictForm(one.lease)), { "aria-label": `Evict from ${one.unit}` })])));
   }
 
@@ -89,7 +92,7 @@ await page(async (place) => {
   async function log(unit) {
     const text = h("pre", { tabindex: 0, "aria-label": `Log of ${unit}` }, "Loading…");
     dialog.open(h("div", {}, h("h2", {}, unit), text, h("div", { class: "buttons" }, button("Close", () => dialog.close()))));
-    text.textContent = await get(`/sites/units/${encodeURIComponent(unit)}/log`, { site }).then((told) => told.lines.join("\n") || "Its drivers have said nothing.", (problem) => problem.message);
+    text.textContent = await get(`/units/${encodeURIComponent(unit)}/log`, { site }).then((told) => told.lines.join("\n") || "Its drivers have said nothing.", (problem) => problem.message);
   }
 
   async function done(words, doing) {
@@ -130,6 +133,12 @@ await page(async (place) => {
   listen({ all: true }, (event) => { if (!event || event.actor === site) soon(); }, soon);
   window.addEventListener("zone", () => load());
 });
+
+/** How much CPU a machine gets of what was asked for it, in cores, and how much it uses. */
+function cpu({ asked, cap, used }) {
+  if (!asked) return "";
+  return `${cap >= 0 && cap < asked ? `${cap / 1000} of ` : ""}${asked / 1000}${used >= 0 ? ` (uses ${used / 1000})` : ""}`;
+}
 
 function leaseLink(id) {
   return id ? h("a", { class: "code", href: path(`leases/${encodeURIComponent(id)}`) }, id) : "";
