@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runtime.runtime_processes import UpProcess
 
 from leasekit.cli import main
 from leasekit.config.load import load
@@ -64,19 +65,24 @@ class Cli:
 
 @contextmanager
 def running(
-    file: Path, env: Mapping[str, str], state: Path | None = None, only: Sequence[str] = ()
-) -> Iterator[subprocess.Popen[bytes]]:
+    file: Path, env: Mapping[str, str] | None = None, state: Path | None = None, only: Sequence[str] = ()
+) -> Iterator[UpProcess | subprocess.Popen[bytes]]:
     """The process that runs all actors of ``file``, once they are ready and brokers have what sites delegate; or
-    ``only`` some, once they are ready.
+    ``only`` some, once they are ready. It is forked, or, with an environment ``env`` of its own, a command.
 
     It must end without an error, on SIGTERM if nothing has ended it before.
     """
     names = list(only or load(file, state).daemons)
-    reader, writer = os.pipe()
-    line = [sys.executable, "-m", "leasekit.cli.main", "up", str(file), *only, "--ready-fd", str(writer)]
     log = file.with_suffix(".log") if state is None else state.with_suffix(".log")
+    reader, writer = os.pipe()
+    words = [str(file), *only, "--ready-fd"]
     with log.open("wb") as output:
-        daemons = subprocess.Popen(line, env=dict(env), pass_fds=[writer], stdout=output, stderr=output)
+        daemons: UpProcess | subprocess.Popen[bytes]
+        if env is None:
+            daemons = UpProcess(words, writer, log)
+        else:
+            line = [sys.executable, "-m", "leasekit.cli.main", "up", *words, str(writer)]
+            daemons = subprocess.Popen(line, env=dict(env), pass_fds=[writer], stdout=output, stderr=output)
     os.close(writer)
     try:
         with os.fdopen(reader) as ready:

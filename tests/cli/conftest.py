@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,7 @@ def file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     for name, text in getattr(request.module, "FILES", {}).items():
         (path.parent / name).parent.mkdir(exist_ok=True)
         (path.parent / name).write_text(text)
-    with running(path, os.environ):
+    with running(path):
         yield path
 
 

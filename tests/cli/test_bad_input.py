@@ -5,7 +5,6 @@ everybody goes on.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,7 +116,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("bad") / "leasekit.toml"
     path.write_text(DEPLOY)
     path.with_name("naughty.py").write_text(NAUGHTY)
-    with running(path, os.environ):
+    with running(path):
         yield path
 
 

@@ -219,7 +219,7 @@ def test_changes_when_the_site_goes_on_by_an_extension_already(
     """
     path = tmp_path / "leasekit.toml"
     path.write_text(DEPLOY.replace('extend_lead = "60s"', 'extend_lead = "30m"'))
-    with running(path, os.environ):
+    with running(path):
         cli = Cli(path, capfd)
 
         def redeemed(extensions: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,7 +58,7 @@ def cli(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Live:
 
 def test_again_fewer_more_and_until_when(cli: Live) -> None:
     """Each reaches the broker at once, stands over a restart, and `status` says where the file differs."""
-    with running(cli.file, os.environ):
+    with running(cli.file):
         cli.settled(4)
         assert cli.notes() == ""
         cli("lease request vm 3 --for 1h --name web --wait")
@@ -78,7 +77,7 @@ def test_again_fewer_more_and_until_when(cli: Live) -> None:
         assert [r["free_now"] for r in cli.json("broker sources") if r["state"] == "held"] == [-1]
         assert cli.json("lease show web")["state"] == "active"
         cli("lease close web --wait")
-    with running(cli.file, os.environ):
+    with running(cli.file):
         cli.settled(2)
         cli("site delegate broker vm 3 --until +3h")
         cli.settled(3)
@@ -96,17 +95,17 @@ def test_again_fewer_more_and_until_when(cli: Live) -> None:
 
 def test_inventory_that_grows_and_shrinks(cli: Live) -> None:
     """What the deploy file has more or less of reaches the broker when the daemons have read it; a lease goes on."""
-    with running(cli.file, os.environ):
+    with running(cli.file):
         cli.settled(4)
         cli("lease request vm 3 --for 1h --name web --wait")
     cli.rewrite("units = 4", "units = 7")
-    with running(cli.file, os.environ):
+    with running(cli.file):
         cli.settled(7)
         assert cli.notes() == ""
         cli("lease modify web --units 6 --wait")
         assert len(cli.json("lease show web")["units"]) == 6
     cli.rewrite("units = 7", "units = 2")
-    with running(cli.file, os.environ):
+    with running(cli.file):
         cli.settled(2)
         assert "broker has 2 vm, and leases go on to use more" in cli.notes()
         assert len(cli.json("lease show web")["units"]) == 6
@@ -119,11 +118,11 @@ def test_inventory_that_grows_and_shrinks(cli: Live) -> None:
 
 def test_a_site_that_lost_its_store(cli: Live) -> None:
     """It takes up the claim that its broker shows: leases are granted at once, and it can be taken back."""
-    with running(cli.file, os.environ):
+    with running(cli.file):
         cli.settled(4)
     for part in (cli.file.parent / "run").glob("**/site*.db*"):
         part.unlink()
-    with running(cli.file, os.environ):
+    with running(cli.file):
         cli.settled(4)
         assert cli.notes() == ""
         cli("lease request vm 4 --for 1h --name web --wait")
@@ -134,7 +133,7 @@ def test_a_site_that_lost_its_store(cli: Live) -> None:
 
 def test_a_broker_lets_go(cli: Live) -> None:
     """Nothing more is granted of it; a site that is there hears of it, and offers anew."""
-    with running(cli.file, os.environ):
+    with running(cli.file):
         cli.settled(4)
         cli("lease request vm 3 --for 1h --name web --wait")
         _, err = cli(f"broker release {LINE}")

@@ -115,7 +115,7 @@ def test_the_deploy_file_runs_as_daemons(role: str, tmp_path: Path, capsys: pyte
     assert main.run(["config", "check", str(file)]) == 0
     assert "warning" not in capsys.readouterr().err
     guest = load(file).actors["guest"].control
-    with running(file, os.environ), ControlClient(guest) as watcher, ControlClient(guest) as client:
+    with running(file), ControlClient(guest) as watcher, ControlClient(guest) as client:
         events = watcher.watch("", patience=30)
         if role != "guest":
             now = client.query("status")["now"]

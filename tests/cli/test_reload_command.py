@@ -46,7 +46,7 @@ role = "guest"
 @pytest.fixture
 def daemons(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     (tmp_path / "deploy.toml").write_text(DEPLOY)
-    with running(tmp_path / "deploy.toml", os.environ) as process:
+    with running(tmp_path / "deploy.toml") as process:
         yield process
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,7 +82,7 @@ class Cli:
 def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("d") / "leasekit.toml"
     path.write_text(TEXT + DRIVER.format(name="vms", type="vm", leased=LEASED, uri=""))
-    with running(path, os.environ):
+    with running(path):
         yield path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +24,7 @@ capacity = { cpu = 4, memory = "8GiB" }
 def cli(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Cli]:
     file = tmp_path / "leasekit.toml"
     file.write_text(TEXT)
-    with running(file, os.environ):
+    with running(file):
         yield Cli(file, capfd)
 
 

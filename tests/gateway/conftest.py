@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +19,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayUnderTe
     folder = tmp_path_factory.mktemp("gateway")
     file = folder / "leasekit.toml"
     file.write_text(site_and_broker(INVENTORY, "alpha", "beta") + 'settings.redeem_lead = "30d"\n')  # beta's
-    with running(file, os.environ):
+    with running(file):
         yield GatewayUnderTest(file, load(file).state)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from http import HTTPStatus
@@ -65,7 +64,7 @@ def test_every_route_says_who_is_away(away: str, tmp_path: Path) -> None:
     """An answer that needs the actor is a 503 that names it; no other is a server error."""
     file = tmp_path / "leasekit.toml"
     file.write_text(site_and_broker(INVENTORY, "alpha"))
-    with running(file, os.environ, only=[name for name in ("site", "broker", "alpha", "web") if name != away]):
+    with running(file, only=[name for name in ("site", "broker", "alpha", "web") if name != away]):
         gateway = GatewayUnderTest(file, load(file).state)
         with gateway.client(gateway.token("olga", "operator")) as client:
             client.timeout = httpx.Timeout(AT_ONCE)

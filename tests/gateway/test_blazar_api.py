@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,7 @@ RACES = 12
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BlazarUnderTest]:
     """The deployment of deploy/blazar, once for the tests of a module."""
     folder, port = tmp_path_factory.mktemp("blazar"), free_port()
-    with running(deployed(folder, port), os.environ):
+    with running(deployed(folder, port)):
         yield BlazarUnderTest(port)
 
 
@@ -276,7 +275,7 @@ def test_tokens_say_who_may_what(tmp_path_factory: pytest.TempPathFactory) -> No
     """With a token the same clients work; hosts are an auditor's to see, and an operator's to change."""
     folder, port = tmp_path_factory.mktemp("tokens"), free_port()
     file = deployed(folder, port, **{"without_login = true ": "without_login = false "})
-    with running(file, os.environ), ControlClient(folder / "run/blazar/web.control.sock") as control:
+    with running(file), ControlClient(folder / "run/blazar/web.control.sock") as control:
         world = BlazarUnderTest(port)
 
         def token(name: str, *offices: str, **projects: str) -> str:
@@ -306,7 +305,7 @@ def test_tokens_say_who_may_what(tmp_path_factory: pytest.TempPathFactory) -> No
 def test_a_lease_moves_whose_hosts_are_chosen_later(tmp_path: Path) -> None:
     """Where tickets are redeemed shortly before the start, a lease that has not begun is deferred and prolonged."""
     port = free_port()
-    with running(deployed(tmp_path, port, **{'redeem_lead = "365d"': 'redeem_lead = "5s"'}), os.environ):
+    with running(deployed(tmp_path, port, **{'redeem_lead = "365d"': 'redeem_lead = "5s"'})):
         world = BlazarUnderTest(port)
         with world.client() as client:
             made = world.lease(client, whole(4), start_date=at(60), end_date=at(120)).json()["lease"]
@@ -327,8 +326,8 @@ def test_a_broker_that_is_away_is_named_at_once(tmp_path: Path) -> None:
     """A create, or a change, that needs its answer is refused; what was to be created is being deleted."""
     port = free_port()
     file = deployed(tmp_path, port)
-    world, gone = BlazarUnderTest(port), running(file, os.environ, only=["broker"])
-    with running(file, os.environ, only=["site", "guest", "web"]), gone as broker, world.client(timeout=20) as client:
+    world, gone = BlazarUnderTest(port), running(file, only=["broker"])
+    with running(file, only=["site", "guest", "web"]), gone as broker, world.client(timeout=20) as client:
         lease = until(client, world.lease(client, whole()).json()["lease"]["id"], "ACTIVE")
         broker.send_signal(signal.SIGTERM)
         broker.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import ssl
 import subprocess
 import sys
@@ -67,6 +66,7 @@ def test_what_can_be_done_with_a_lease(gateway: GatewayUnderTest) -> None:
         api.keep_alive(api.request("vm", length="1h", keepalive="1m", start=datetime(2030, 1, 1, tzinfo=UTC)))
         assert {one.id for one in api.leases()} >= {lease.id}
         assert api.history(lease)[0].event == "ask"
+        api.wait(lease)
         api.extend(lease, hours=0.5)
         wait = api.wait_for(SlotSearch(type="vm", length="1h", units=7))
         assert [one.state for one in api.waits()] == ["waiting"]
@@ -189,7 +189,7 @@ def test_a_request_outlives_its_gateway(tmp_path: Path) -> None:
     actors.write_text(site_and_broker(INVENTORY.partition("[actor.web]")[0], "alpha"))
     whole.write_text(site_and_broker(INVENTORY, "alpha"))
     gateway = GatewayUnderTest(whole, load(whole).state)
-    with running(actors, os.environ):
+    with running(actors):
         first = started(whole)
         token = gateway.token("carl", alpha="user")
         with client(gateway, token) as api, client(gateway, token) as other:
@@ -239,7 +239,7 @@ def test_a_gateway_that_is_killed_again_and_again(tmp_path: Path, kills: int) ->
                     served.add(worker)
                     more.notify()
 
-    with running(actors, os.environ):
+    with running(actors):
         process = started(whole)
         token = gateway.token("carl", alpha="user")
         with ThreadPoolExecutor() as pool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -47,13 +46,13 @@ def test_a_project_is_added_without_a_restart(by: str, tmp_path: Path, capfd: py
     """
     file = tmp_path / "leasekit.toml"
     file.write_text(site_and_broker(INVENTORY, "alpha"))
-    with running(file, os.environ) as process:
+    with running(file) as process:
         gateway, cli = GatewayUnderTest(file, load(file).state), Cli(file, capfd)
         with gateway.client(gateway.token("olga", "operator")) as client:
             before = until(client, _ask(client, "alpha")["id"], "active")
             file.write_text(site_and_broker(INVENTORY, "alpha") + NEW)
             if by == "process":
-                with running(file, os.environ, only=["lab"]):
+                with running(file, only=["lab"]):
                     assert _added(cli) == {("web", "actor.lab.role"), *_of_others()}
                     _check(client, before)
                 return
@@ -95,7 +94,7 @@ def test_a_project_that_can_t_be_run(tmp_path: Path, capfd: pytest.CaptureFixtur
     file = tmp_path / "leasekit.toml"
     text = site_and_broker(INVENTORY, "alpha", "beta")
     file.write_text(text)
-    with running(file, os.environ):
+    with running(file):
         gateway, cli = GatewayUnderTest(file, load(file).state), Cli(file, capfd)
         file.write_text(text + NEW.replace("guest", "gust"))
         assert "actor.lab.role: found 'gust'" in cli("reload", 1)[1]
@@ -120,11 +119,11 @@ def test_a_broker_and_a_site_come_and_go(tmp_path: Path, capfd: pytest.CaptureFi
     file = tmp_path / "leasekit.toml"
     text = site_and_broker(INVENTORY, "alpha")
     file.write_text(text)
-    with running(file, os.environ):
+    with running(file):
         gateway, cli = GatewayUnderTest(file, load(file).state), Cli(file, capfd)
         with gateway.client(gateway.token("olga", "operator")) as client:
             file.write_text(text + SECOND)
-            with running(file, os.environ, only=["second", "east"]):
+            with running(file, only=["second", "east"]):
                 told = _reloaded(cli, client)
                 assert {row["key"] for row in told} == {"actor.second.role", "actor.east.role"}
                 found = {one["name"]: one["state"] for one in client.get("/actors").json()["items"]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
 import socket
 import threading
@@ -123,7 +122,7 @@ mail = {{ server = "127.0.0.1:{port}", sender = "leasekit@lab.example", tls = "n
     file = folder / "leasekit.toml"
     file.write_text(site_and_broker(INVENTORY + more, "alpha", "beta"))
     try:
-        with running(file, os.environ):
+        with running(file):
             yield World(GatewayUnderTest(file, load(file).state), receiver, mails)
     finally:
         server.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,7 +157,7 @@ def test_without_login_a_page_of_another_site_changes_nothing(tmp_path: Path) ->
     """Programs, and pages of this gateway, do as before."""
     file = tmp_path / "leasekit.toml"
     file.write_text(site_and_broker(INVENTORY.replace("[actor.web]", "[actor.web]\nwithout_login = true"), "alpha"))
-    with running(file, os.environ):
+    with running(file):
         gateway = GatewayUnderTest(file, load(file).state)
         with gateway.client() as client:
             assert client.get("http://gateway/leases").status_code == 200
@@ -185,7 +184,7 @@ blazar = { site = "site", type = "vm" }"""
     other = f'[actor.door]\nrole = "gateway"\nlisten = ["http://127.0.0.1:{login}"]\n'
     listen = INVENTORY.replace("[actor.web]", table).replace('["unix:', f'["http://127.0.0.1:{port}", "unix:')
     file.write_text(site_and_broker(listen + other, "alpha"))
-    with running(file, os.environ), httpx.Client() as client:
+    with running(file), httpx.Client() as client:
         for path in ("/api/v1/me", "/leases", "/blazar/v1/leases"):
             url = f"http://127.0.0.1:{port}{path}"
             for own in (f"127.0.0.1:{port}", "LOCALHOST:1", "[::1]:80", "lab.example", "lab.example:443"):

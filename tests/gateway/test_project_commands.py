@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +58,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GatewayU
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
     file = tmp_path_factory.mktemp("commands") / "leasekit.toml"
     file.write_text(site_and_broker(INVENTORY.replace("unix:web.http", url) + HOSTS, "alpha", "beta"))
-    with running(file, os.environ):
+    with running(file):
         yield GatewayUnderTest(file, load(file).state), url
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -26,7 +25,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
     file = tmp_path_factory.mktemp("plugin") / "leasekit.toml"
     file.write_text(site_and_broker(INVENTORY.replace("unix:web.http", url), "alpha"))
-    with running(file, os.environ):
+    with running(file):
         yield url, GatewayUnderTest(file, load(file).state).token("ci", alpha="user")
 
 

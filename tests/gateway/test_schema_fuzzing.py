@@ -4,7 +4,6 @@ others: no answer is a server error, and each is as the document says.
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -38,7 +37,7 @@ def api_schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("schema")
     file = folder / "leasekit.toml"
     file.write_text(site_and_broker(INVENTORY, "alpha", "beta").replace("unix:web.http", address))
-    with running(file, os.environ):
+    with running(file):
         token = GatewayUnderTest(file, load(file).state).token("olga", "operator")
         headers = {"authorization": f"Bearer {token}"}
         schema = schemathesis.openapi.from_url(f"{address}/api/v1/openapi.json", headers=headers)

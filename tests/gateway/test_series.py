@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
@@ -207,7 +206,7 @@ def test_days_that_begin_before_the_approval_are_left_out(tmp_path: Path) -> Non
     )  # fmt: skip
     with closing(SqliteStore(web.store)) as store:
         store.commit([Change(APPROVALS, kept.id, kept.row())])
-    with running(file, os.environ):
+    with running(file):
         gateway = GatewayUnderTest(file, load(file).state)
         with gateway.client(gateway.token("manfred", alpha="manager")) as manager:
             series = manager.post("/approvals/a1/approve", json={}).json()["series"]

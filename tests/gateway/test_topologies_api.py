@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,7 +22,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayUnderTe
     """The deployment, whose broker plans; another is away."""
     file = tmp_path_factory.mktemp("plans") / "leasekit.toml"
     file.write_text(site_and_broker(INVENTORY + PLANS, "alpha", "beta") + SPARE)
-    with running(file, os.environ, only=["site", "broker", "alpha", "beta", "web"]):
+    with running(file, only=["site", "broker", "alpha", "beta", "web"]):
         until_delegated(load(file).actors["site"].control)
         yield GatewayUnderTest(file, load(file).state)
 

@@ -6,19 +6,21 @@ files and SIGKILL.
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from leasekit.cli import main as cli
 from leasekit.config.load import load
 from leasekit.core.errors import LeasekitError
 from leasekit.core.protocol.channel import VERSIONS, Channel
@@ -29,7 +31,9 @@ READY_WITHIN = 30.0
 ENDED_WITHIN = 30.0
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["leasekit.runtime.daemon", "leasekit.config.load"])
+_context.set_forkserver_preload(
+    ["leasekit.cli.daemons", "leasekit.config.load", "leasekit.gateway.serve", "leasekit.runtime.daemon"]
+)
 
 
 def main(
@@ -37,11 +41,7 @@ def main(
 ) -> None:
     """What a child does: all that it says goes to ``errors``. It is code that speaks ``versions`` of the protocol."""
     Channel.__init__.__kwdefaults__["versions"] = versions
-    descriptor = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    sys.stdout = os.fdopen(1, "w", closefd=False)
-    sys.stderr = os.fdopen(2, "w", closefd=False)
+    _say_to(errors)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         status = run(load(file, state), names, ready_fd=ready.fileno())
@@ -51,6 +51,62 @@ def main(
     sys.stderr.flush()
     # Not by way of the interpreter's end: what a daemon leaves to it would be lost in a crash as well.
     os._exit(status)
+
+
+def _say_to(file: Path) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", closefd=False)
+
+
+def _up(words: Sequence[str], ready: Connection, log: Path, environment: Mapping[str, str]) -> None:
+    """What a process of ``leasekit up`` does."""
+    os.environ.clear()
+    os.environ.update(environment)
+    _say_to(log)
+    faulthandler.enable()
+    sys.argv = ["leasekit", "up", *words, str(ready.fileno())]
+    try:
+        cli.main()
+    except SystemExit as end:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code if isinstance(end.code, int) else 1)
+
+
+class UpProcess:
+    """``leasekit up`` with these words and the descriptor ``ready``, forked as well; what it says goes to ``log``."""
+
+    def __init__(self, words: Sequence[str], ready: int, log: Path) -> None:
+        self._log = log
+        passed = Connection(os.dup(ready), readable=False)
+        self._process: ForkServerProcess = _context.Process(
+            target=_up, args=(words, passed, log, dict(os.environ)), daemon=True
+        )
+        self._process.start()
+        passed.close()
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit status, if it has ended."""
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        """As to any process."""
+        os.kill(self.pid, number)
+
+    def wait(self, timeout: float = ENDED_WITHIN) -> int:
+        """Its exit status, once it has ended."""
+        self._process.join(timeout)
+        assert self._process.exitcode is not None, f"it did not end: {self._log.read_text()}"
+        return self._process.exitcode
 
 
 class DaemonProcess:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections.abc import Callable
@@ -98,7 +97,7 @@ def test_a_rogue_that_says_it_is_quick_harms_nobody(name: str, words: str, tmp_p
     file = tmp_path / "deploy.toml"
     file.write_text(DEPLOYMENT.replace("NAME", name))
     actors = load(file).actors
-    with running(file, os.environ):
+    with running(file):
         with ControlClient(actors["broker"].control) as watcher, ControlClient(actors["guest"].control) as guest:
             events = watcher.watch("", patience=30)
             now = guest.query("status")["now"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
@@ -112,7 +111,7 @@ def deployed(folder: Path, driver: str) -> Iterator[Deployed]:
     for name, text in (("setup.sh", SETUP), ("unit.sh", UNIT)):
         (run / name).write_text(text)
     file.write_text(DEPLOY + driver.replace("unit.sh", str(run / "unit.sh")))
-    with running(file, os.environ):
+    with running(file):
         yield Deployed(file)
 
 

@@ -94,7 +94,7 @@ def test_live_topologies_of_any_shape_hold_up_nobody(tmp_path: Path) -> None:
     """While a guest's questions wait, another guest's requests are granted; each question is answered in the end."""
     file = tmp_path / "questions.toml"
     file.write_text(network())
-    with running(file, os.environ) as daemons:
+    with running(file) as daemons:
         doors = [ControlClient(tmp_path / "s" / f"{name}.control.sock") for name in ("greedy", "honest", "broker")]
         with doors[0] as greedy, doors[1] as honest, doors[2] as broker:
             wait_until("all that is delegated", lambda: SITES * SITES - len(broker.query("sources")))

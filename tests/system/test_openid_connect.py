@@ -43,7 +43,7 @@ def test_a_device_logs_in(lab: OpenIdProvider, tmp_path: Path) -> None:
     file.write_text(site_and_broker('inventory = [{ type = "vm", units = 2 }]\n' + table, "alpha", "beta"))
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     words = [sys.executable, "-m", "leasekit.cli.main"]
-    with running(file, os.environ):
+    with running(file):
         line = [*words, "login", "--url", address]
         with subprocess.Popen(
             line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -88,7 +88,7 @@ def test_a_local_user_logs_in(tmp_path: Path) -> None:
         return done.stdout + done.stderr
 
     password = ("--password-file", str(secret))
-    with running(file, os.environ):
+    with running(file):
         run("user", "add", "ada", "--project", "alpha:user", *password, "--file", str(file))
         assert "say a local user by --user" in run("login", "--url", address, status=1)
         assert run("login", "--url", address, "--user", "ada", *password).startswith("ada: kept in ")

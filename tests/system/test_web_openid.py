@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
@@ -36,7 +35,7 @@ def socket(lab: OpenIdProvider, tmp_path_factory: pytest.TempPathFactory) -> Ite
     table += f'issuer = "{lab.issuer}"\nclient_id = "{CLIENT}"\nscopes = "openid lab"\n'
     table += '[actor.web.oidc.groups]\nlab-users = ["alpha:user"]\n'
     file.write_text(site_and_broker('inventory = [{ type = "vm", units = 2 }]\n' + table, "alpha"))
-    with running(file, os.environ):
+    with running(file):
         yield load(file).state / "web.http"
 
 
