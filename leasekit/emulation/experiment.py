@@ -176,6 +176,8 @@ def run_deployment(
                 (out / _file(task.stem, "transitions")).unlink(missing_ok=True)
     if out is not None:
         with writing(out):
+            if stopped_by and results:  # as the table was written, perhaps
+                write_table([one.summary for one in results], out)
             summary["pictures"] = [path.name for path in draw(deployment, results, out)]
             _write_summary(summary, out)
     return summary, results

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from polling import PATIENCE, poll
 
 from leasekit.cli import main
 from leasekit.core.errors import LeasekitError
-from leasekit.emulation import plots
+from leasekit.emulation import experiment, plots
 from leasekit.emulation.experiment import run_file
 from leasekit.emulation.spread import spread
 from leasekit.emulation.tidy import interval
@@ -66,6 +67,22 @@ def test_several_processes_write_what_one_does(tmp_path: Path, whole: Path) -> N
     """The same bytes: tables, series, a picture, in the order of the file."""
     run_file(lab(tmp_path), tmp_path / "two", jobs=2)
     assert contents(tmp_path / "two") == contents(whole)
+
+
+def test_an_interrupt_as_the_table_is_written_leaves_it_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C may come while runs.csv is open: what is over is in it all the same."""
+    write, out = experiment.write_table, tmp_path / "out"
+
+    def interrupted(rows: Sequence[Mapping[str, Any]], to: Path) -> None:
+        monkeypatch.setattr(experiment, "write_table", write)
+        (to / "runs.csv").write_text("")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment, "write_table", interrupted)
+    summary = run_file(lab(tmp_path), out)
+    assert (summary["stopped_by"], summary["not_run"]) == ("interrupt", ["nodes 4", "nodes 6"])
+    with (out / "runs.csv").open(newline="") as lines:
+        assert [row["run"] for row in csv.DictReader(lines)] == ["nodes 2"]
 
 
 async def test_a_sweep_goes_on_where_it_was_killed(tmp_path: Path, whole: Path) -> None:
