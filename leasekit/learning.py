@@ -174,8 +174,10 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         return self._seen(), {}
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Do what was chosen, and go on to the next choice."""
+        """Do what was chosen, and go on to the next choice. Raises ``LeasekitError`` for what is no action."""
         world, mapper = self._running(), self._mapper
+        if not 0 <= action <= self._queue:
+            raise LeasekitError(f"action: found {action}, expected a place from 0 on, or {self._queue} for none")
         shown = mapper.waiting[: self._queue]
         lease = shown[action].lease if action < len(shown) else ""
         mapper.tell(lease if lease in mapper.able else "")
@@ -253,8 +255,9 @@ def train(
 ) -> LinearAgent:
     """The baseline agent, by the cross-entropy method: of each generation's weights the best quarter, by their mean
     bounded slowdown over the episodes of ``seeds``, says around which the next ones are drawn. The same ``seed`` gives
-    the same agent.
+    the same agent. Raises ``LeasekitError`` for no seeds.
     """
+    _check_some("seeds", seeds)
     draw = np.random.default_rng(seed)
     mean, spread = np.zeros(FEATURES - 1), np.ones(FEATURES - 1)
     for _ in range(generations):
@@ -275,8 +278,11 @@ def held_out(
 ) -> Rows:
     """Agents beside mappers of a deployment's ``broker``, on the same episodes: a row for each ``scheduler`` with the
     ``mean`` of its mean bounded slowdowns, and ``low`` and ``high`` (95%, Student's t); and the same of how much it is
-    below that of the first mapper, episode by episode (``gain``, ``gain_low``, ``gain_high``).
+    below that of the first mapper, episode by episode (``gain``, ``gain_low``, ``gain_high``). Raises ``LeasekitError``
+    for no mapper and for no seeds.
     """
+    _check_some("mappers", mappers)
+    _check_some("seeds", seeds)
     env = SchedulingEnv(config, broker=broker)
     found = {name: [_slowdown_by(config, broker, name, seed) for seed in seeds] for name in mappers}
     found |= {name: [slowdown_of(env, policy, seed) for seed in seeds] for name, policy in agents.items()}
@@ -287,6 +293,11 @@ def held_out(
         more = {"gain": gain["mean"], "gain_low": gain["low"], "gain_high": gain["high"]}
         rows.append({"scheduler": name, **interval(values), **more})
     return Rows(rows)
+
+
+def _check_some(name: str, given: Sequence[object]) -> None:
+    if not given:
+        raise LeasekitError(f"{name}: found none, expected one at least")
 
 
 def _slowdown_by(config: Config, broker: str, mapper: str, seed: int) -> float:

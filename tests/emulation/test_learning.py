@@ -126,6 +126,25 @@ def test_what_makes_no_environment_is_told(given: dict[str, Any], told: str) -> 
         SchedulingEnv(_of_two(), **given)
 
 
+def test_what_is_no_action_is_told() -> None:
+    """It is not taken for none, or for the last in line."""
+    env = SchedulingEnv(queue=3)
+    env.reset(seed=1)
+    for action in (-1, 4):
+        with pytest.raises(LeasekitError, match=rf"action: found {action}, expected a place from 0 on, or 3 for none"):
+            env.step(action)
+
+
+def test_nothing_is_compared_with_nothing() -> None:
+    """An agent needs episodes, and mappers to be held against."""
+    with pytest.raises(LeasekitError, match="seeds: found none"):
+        train(SchedulingEnv(), [])
+    with pytest.raises(LeasekitError, match="seeds: found none"):
+        held_out({}, ["fcfs"], [])
+    with pytest.raises(LeasekitError, match="mappers: found none"):
+        held_out({}, [], [1])
+
+
 def test_guests_without_jobs_are_told() -> None:
     """An episode in which nobody asks for anything has no slowdown."""
     env = SchedulingEnv(changes={"actor.users.mapper": {"name": "manual"}})
