@@ -14,7 +14,7 @@ from leasekit.cli.options import Count, Parsed, argument, gathered, option, zone
 from leasekit.config.instants import WEEKDAYS, on_clock, parse_clock, zone_named
 from leasekit.config.recurrence import Recurrence, weekdays
 from leasekit.core.properties import Vector, read_amount, written
-from leasekit.core.requests import NOTICE, REQUEUE, TERMINATE, WantedLease
+from leasekit.core.requests import NOTICE, ON_PREEMPT, SUSPEND, TERMINATE, WantedLease
 from leasekit.core.time import SECOND, Duration, Instant, format_duration, parse_duration
 
 ANSWER_WITHIN: Duration = GuestSettings().request_timeout
@@ -67,7 +67,10 @@ def _wish(
     min_run: Duration | None = option("How long it runs at least before that."),
     bid: int | None = option("What it pays at most for a unit and billing period.", type=Count(min=0), metavar="PRICE"),
     max_run: Duration | None = option("How long it runs at most, extensions included."),
-    on_preempt: str | None = option(f"What becomes of it then [{TERMINATE}].", type=click.Choice([TERMINATE, REQUEUE])),
+    on_preempt: str | None = option(
+        f"What becomes of it then [{TERMINATE}]; {SUSPEND} goes with `--property suspend=30s`, how long that takes.",
+        type=click.Choice(ON_PREEMPT),
+    ),
     timeout: Duration | None = option(f"How long an answer is of use [{format_duration(ANSWER_WITHIN)}]."),
 ) -> dict[str, Any]:
     """The fields of :class:`WantedLease` that are said."""

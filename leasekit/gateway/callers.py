@@ -123,7 +123,9 @@ class Tokens:
     _by_digest: dict[bytes, TokenRecord] = attrs.field(init=False, factory=dict)
 
     def restore(self, rows: Iterable[Row]) -> None:
-        """Take up what the store has kept."""
+        """Take up what the store has kept, and nothing else."""
+        self._by_id.clear()
+        self._by_digest.clear()
         for row in rows:
             self._add(TokenRecord.of_row(row))
 

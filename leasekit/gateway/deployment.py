@@ -26,7 +26,7 @@ from leasekit.gateway.door import BROKER, GUEST, SITE, forbidden
 from leasekit.gateway.events import transition
 from leasekit.gateway.instants import converter, read_instants
 from leasekit.gateway.leases import HistoryPage, OfProject
-from leasekit.gateway.problems import ProblemError
+from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.routing import ROUTES, Call, Route, route, unprocessable, variables
 
 COMMANDED: Final = "commanded"
@@ -256,6 +256,16 @@ def body_of(kind: type, command: str, leave_out: tuple[str, ...]) -> type[Struct
         forbid_unknown_fields=True,
         omit_defaults=True,
     )
+
+
+@route("GET", "/evidence/{evidence}")
+async def show_evidence(call: Call, evidence: str, params: OfSite) -> answers.EvidenceDetails:
+    """Show one piece of evidence, with the file that anybody can check offline."""
+    found = await _actor(call, SITE, params, VIEWER).query("evidence", id=evidence)
+    if not found:
+        raise not_found("evidence", evidence)
+    shown: answers.EvidenceDetails = _told(found[0], answers.EvidenceDetails)
+    return shown
 
 
 @route("POST", "/units/{unit}/operate")

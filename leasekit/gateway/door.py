@@ -16,7 +16,7 @@ from leasekit.client.shapes import Announcement, CalendarView, LeasePolicy, Leas
 from leasekit.config.gateway import BlazarTable, MailTable
 from leasekit.core.errors import LeasekitError
 from leasekit.core.measures import Histogram
-from leasekit.core.schema import Change, Store
+from leasekit.core.schema import Change, Store, StoreError
 from leasekit.core.time import Instant
 from leasekit.gateway.actors import ActorAwayError, ActorConnection, Recent
 from leasekit.gateway.calendars import FEEDS, FeedRecord
@@ -105,7 +105,12 @@ class GatewayDoor:
     _store_lock: trio.Lock = attrs.field(init=False, factory=trio.Lock)
 
     def __attrs_post_init__(self) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
+        """Have what the store has kept, and nothing else."""
         kept = self._store.load()
+        self.policies.clear()
         self.tokens.restore(kept.get(TABLE, ()))
         self.users.restore(kept.get(USERS, ()))
         self.policies.update((id_, read_policy(body)) for id_, body in kept.get(POLICIES, ()))
@@ -115,12 +120,16 @@ class GatewayDoor:
 
     async def commit(self, *changes: Change) -> None:
         """Keep what has changed; it is on the disk when this returns. Who listens by a token that is gone hears nothing
-        more. Raises ``StoreError``.
+        more. Raises ``StoreError`` where it can't be kept: then all is as it was before.
         """
         if any(one.table == TABLE and one.row is None for one in changes):
             self.hub.review()
         async with self._store_lock:
-            await trio.to_thread.run_sync(partial(self._store.commit, list(changes)))
+            try:
+                await trio.to_thread.run_sync(partial(self._store.commit, list(changes)))
+            except StoreError:
+                self._restore()
+                raise
 
     def knows(self, caller: Caller) -> bool:
         """Whether what somebody called with is good by now, too."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
 from starlette.requests import Request
 
+from leasekit.core.schema import StoreError
 from leasekit.gateway.callers import ANYBODY, Caller
 from leasekit.gateway.cookies import HEADER, is_foreign, says_word, session_of
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.problems import ProblemError
 from leasekit.gateway.rates import network
 
+logger = logging.getLogger(__name__)
 BODY_MAX: Final = 1024 * 1024
 """The longest body of a request, in bytes."""
 JSON: Final = "application/json"
@@ -92,7 +95,10 @@ async def _shown(door: GatewayDoor, headers: Mapping[str, str], changes: bool) -
     if record is None:
         raise _unauthorized("the token is not one of this gateway's, or its time is over")
     if change is not None:
-        await door.commit(change)
+        try:
+            await door.commit(change)
+        except StoreError as error:  # one may look although it can't be kept when
+            logger.error("%s", error)
     return record.caller
 
 

@@ -24,7 +24,8 @@ class Kept(dict[str, T]):
         self._table, self._kind = table, kind
 
     def restore(self, tables: Mapping[str, Iterable[Row]]) -> None:
-        """Take up what the store has kept."""
+        """Take up what the store has kept, and nothing else."""
+        self.clear()
         kind: Any = self._kind
         read = getattr(kind, "from_row", lambda row: msgspec.json.decode(row[-1], type=kind))
         found = [(row[0], read(row)) for row in tables.get(self._table, ())]

@@ -10,6 +10,7 @@ from leasekit.client.shapes import ProblemDetails
 from leasekit.config.instants import dated
 from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import Code
+from leasekit.core.schema import StoreError
 from leasekit.gateway.actors import ActorAwayError, RefusedError
 from leasekit.gateway.instants import values_of
 
@@ -53,6 +54,9 @@ def of_error(error: LeasekitError) -> ProblemDetails:
         return ProblemDetails(
             title=status.phrase, status=status, detail=str(error), code="away", values={"actor": error.actor}
         )
+    if isinstance(error, StoreError):
+        status = HTTPStatus.SERVICE_UNAVAILABLE
+        return ProblemDetails(title=status.phrase, status=status, detail=f"nothing is done: {error}", code="store")
     if isinstance(error, RefusedError):
         values = values_of(dict(error.because or {}))
         code = str(values.pop("code", ""))

@@ -71,8 +71,8 @@ class LocalUsers:
     _hashing: trio.CapacityLimiter = attrs.field(init=False, factory=lambda: trio.CapacityLimiter(AT_ONCE))
 
     def restore(self, rows: Iterable[Row]) -> None:
-        """Take up what the store has kept."""
-        self._by_name.update((record.name, record) for record in map(UserRecord.from_row, rows))
+        """Take up what the store has kept, and nothing else."""
+        self._by_name = {record.name: record for record in map(UserRecord.from_row, rows)}
 
     def all(self) -> list[UserRecord]:
         """Every user, by name."""

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import httpx
 import msgspec
 import pytest
-from gateway_world import GatewayUnderTest
+from cli_daemons import running, site_and_broker
+from gateway_world import INVENTORY, GatewayUnderTest
 from test_feeds import fetched, read
 
 from leasekit.client.shapes import Announcement
+from leasekit.config.load import load
 from leasekit.core.schema import Change
 from leasekit.gateway.announcements import ANNOUNCEMENTS_MAX, announced
 from leasekit.gateway.door import GatewayDoor
@@ -94,3 +100,30 @@ def test_an_announcement_is_kept_until_it_is_over() -> None:
     for now, seen in ((last - 1, [one]), (last, [])):
         door = GatewayDoor("web", {}, False, store, rates, rates, rates, clock=lambda now=now: now)
         assert announced(door) == seen
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_what_a_full_disk_does_not_keep_is_not_there(tmp_path: Path) -> None:
+    """Who asks is told so; all that was acknowledged is there, and with room it goes on."""
+    file, small = tmp_path / "leasekit.toml", tmp_path / "small"
+    file.write_text(site_and_broker(INVENTORY + f'store = "sqlite:{small}/web.db"\n', "alpha"))
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "none", str(small)], check=True)
+    try:
+        with running(file, os.environ, only=["web"]):
+            gateway = GatewayUnderTest(file, load(file).state)
+            with gateway.client(gateway.token("olga", "operator")) as client:
+                with (small / "ballast").open("wb", buffering=0) as out, pytest.raises(OSError) as full:
+                    while True:
+                        out.write(b"x" * 4096)
+                assert full.value.errno == errno.ENOSPC
+                answers = [client.post("/announcements", json=OUTAGE) for _ in range(5)]
+                assert (answers[-1].status_code, answers[-1].json()["code"]) == (503, "store"), answers[-1].text
+                assert "web.db" in answers[-1].json()["detail"]
+                made = [one.json()["id"] for one in answers if one.status_code == 200]
+                assert [one["id"] for one in client.get("/announcements").json()["items"]] == made
+                (small / "ballast").unlink()
+                made.append(client.post("/announcements", json=OUTAGE).json()["id"])
+                assert {one["id"] for one in client.get("/announcements").json()["items"]} == {*made}
+    finally:
+        subprocess.run(["umount", str(small)], check=True)

@@ -92,7 +92,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory, hook: str) -> Iterator[WebLab]
     kept = (
         Change(RULES, "r1", rule.row()), Change(DELIVERIES, "d1", dead.row()), Change(APPROVALS, "a1", approved.row())
     )  # fmt: skip
-    with web_lab(tmp_path_factory.mktemp("web"), 'webhook_networks = ["127.0.0.0/8"]\n', *kept) as made:
+    with web_lab(tmp_path_factory.mktemp("web"), 'webhook_networks = ["127.0.0.0/8"]\n', web=kept) as made:
         yield made
 
 

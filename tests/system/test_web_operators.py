@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from cli.test_evidence_command import BROKER, FOUND
 from gateway.gateway_world import until
 from playwright.sync_api import Browser, Page, Route, expect
 from web_world import (
@@ -27,6 +28,10 @@ from web_world import (
     visit,
     web_lab,
 )
+
+from leasekit.core.claims.evidence import decode_evidence, encode_evidence, of_overdelegation
+from leasekit.core.leases.records import Incident
+from leasekit.core.schema import Change
 
 __all__ = ["ada", "chromium", "lab", "olga", "person"]
 pytestmark = pytest.mark.xdist_group("web")
@@ -242,6 +247,30 @@ def test_claims_show_who_gave_what(person: Callable[..., Person], ada: httpx.Cli
     who.check()
     for lease in leases:
         ada.post(f"/leases/{lease}/close", json={})
+
+
+def test_evidence_is_saved_and_checked(tmp_path: Path, chromium: Browser) -> None:
+    """What a site holds against a broker is a file that anybody can check; instants in its words are as people read
+    them.
+    """
+    held = of_overdelegation(FOUND)
+    incident = Incident(
+        "b-1", 1_700_000_001_000, held.kind, BROKER.public.hex(), "gave away 12 at 2023-11-14 22:13:20.000Z",
+        encode_evidence(held).encode(),
+    )  # fmt: skip
+    with web_lab(tmp_path, site=[Change("evidence", incident.id, incident.row())]) as lab, lab.client("olga") as olga:
+        who = log_in(lab, chromium, "olga")
+        page = who.open("/claims")
+        row = page.get_by_role("table", name="Evidence").get_by_role("row").filter(has_text="overdelegation")
+        expect(row).to_contain_text("gave away 12 at Tue 14 Nov 2023 22:13")
+        who.check()
+        with page.expect_download() as saved:
+            row.get_by_role("button", name="Save evidence b-1").click()
+        assert saved.value.suggested_filename == "evidence-b-1.json"
+        assert decode_evidence(Path(saved.value.path()).read_text()) == held
+        missing = olga.get("/evidence/b-2")
+        assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
+        who.context.close()
 
 
 def _too_much(page: Page, lease: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -151,20 +151,21 @@ def lab_apart(folder: Path) -> Iterator[tuple[WebLab, Daemons]]:
 
 
 @contextmanager
-def web_lab(folder: Path, more: str = "", *kept: Change) -> Iterator[WebLab]:
-    """The deployment, with ``more`` in the gateway's table, whose store has ``kept`` when it begins."""
+def web_lab(folder: Path, more: str = "", **kept: Sequence[Change]) -> Iterator[WebLab]:
+    """The deployment, with ``more`` in the gateway's table. By name, what a daemon's store has when it begins."""
     file, port = folder / "leasekit.toml", free_port()
     file.write_text(site_and_broker(INVENTORY.format(port=port) + more, "alpha", "beta"))
-    if kept:
-        (web,) = load(file).gateways.values()
-        assert web.store is not None
-        web.store.parent.mkdir(parents=True, exist_ok=True)
-        with closing(SqliteStore(web.store)) as store:
-            store.commit(kept)
+    made = load(file)
+    for name, changes in kept.items():
+        path = (made.actors.get(name) or made.gateways[name]).store
+        assert path is not None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(SqliteStore(path)) as store:
+            store.commit(changes)
     with running(file, {**os.environ, "PYTHONFAULTHANDLER": "1"}):
-        made = WebLab(file, load(file).state, f"http://127.0.0.1:{port}")
-        made.users()
-        yield made
+        lab = WebLab(file, made.state, f"http://127.0.0.1:{port}")
+        lab.users()
+        yield lab
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,8 @@
 // Claims: who gave what to whom, from a site's own down to the leases of guests; what is given more than once; evidence.
 
-import { shows } from "./acts.js";
+import { refused, shows } from "./acts.js";
 import { actors, gently, get, listen, path } from "./api.js";
-import { chip, choice, empty, field, fill, h, table } from "./dom.js";
+import { button, chip, choice, empty, field, fill, h, saved, table } from "./dom.js";
 import { page, setView, view } from "./frame.js";
 import * as time from "./time.js";
 
@@ -56,7 +56,7 @@ await page(async (place) => {
 
   const load = shows(async (last) => {
     const [claims, evidence] = await Promise.all([get("/claims", { site: site() }), get("/evidence", { site: site() })]);
-    if (last()) fill(list, treeOf(claims, over.checked), evidenceOf(evidence));
+    if (last()) fill(list, treeOf(claims, over.checked), evidenceOf(evidence, site()));
   }, list);
   const soon = gently(load);
   await load();
@@ -96,8 +96,16 @@ function treeOf(claims, all) {
 }
 
 /** What somebody did wrong, and how one checks it. */
-function evidenceOf(evidence) {
+function evidenceOf(evidence, site) {
   return h("section", {}, h("h2", {}, "Evidence"),
-    evidence.length ? table("Evidence", [`When (${time.zone()})`, "Kind", "Guilty", "What was done"], evidence.map((one) => [time.moment(Date.parse(one.at)), one.kind, one.guilty_name || h("code", {}, one.guilty_fingerprint), time.dated(one.words)])) : h("p", { class: "dim" }, "None: nobody was found to have given more than it had."),
-    h("p", { class: "dim" }, "Anybody can check evidence offline: ", h("code", {}, "leasekit evidence show ID --out FILE"), ", then ", h("code", {}, "leasekit evidence verify FILE"), "."));
+    evidence.length ? table("Evidence", [`When (${time.zone()})`, "Kind", "Guilty", "What was done", h("span", { class: "hidden" }, "Do")], evidence.map((one) => [time.moment(Date.parse(one.at)), one.kind, one.guilty_name || h("code", {}, one.guilty_fingerprint), time.dated(one.words), button("Save", () => save(one.id, site), { "aria-label": `Save evidence ${one.id}` })])) : h("p", { class: "dim" }, "None: nobody was found to have given more than it had."),
+    h("p", { class: "dim" }, "Anybody can check offline what is saved: ", h("code", {}, "leasekit evidence verify FILE"), "."));
+}
+
+async function save(id, site) {
+  try {
+    saved(`evidence-${id}.json`, "application/json", (await get(`/evidence/${encodeURIComponent(id)}`, { site })).file);
+  } catch (problem) {
+    refused(problem);
+  }
 }

@@ -128,3 +128,10 @@ export const named = (name) => h("span", { class: "named" }, name);
 export function empty(words, ...more) {
   return h("div", { class: "empty" }, h("p", { tabindex: -1 }, words), more);
 }
+
+/** Have the browser save a file with this `text`. */
+export function saved(name, type, text) {
+  const address = URL.createObjectURL(new Blob([text], { type }));
+  h("a", { href: address, download: name }).click();
+  URL.revokeObjectURL(address);
+}

@@ -87,6 +87,9 @@ export async function myProjects() {
 /** What is said to who may look into no project. */
 export const noProject = () => empty("You have no project. An operator can give you a role in one.");
 
+/** What is said in the place of what asks for a type, where brokers have none. */
+export const nothingOffered = () => empty("There is nothing to be asked for: no broker has units by now.");
+
 /** What is said in the place of what only users of a project may do. */
 export const onlyLooks = (project) => h("p", { class: "dim" }, `You look at ${project} as a viewer. An operator can make you a user, who leases.`);
 

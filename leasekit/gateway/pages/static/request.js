@@ -3,7 +3,7 @@
 import { refused } from "./acts.js";
 import { Problem, get, listen, path, post } from "./api.js";
 import { button, choice, field, fill, h } from "./dom.js";
-import { myProjects, noProject, onlyLooks, page, setView, view } from "./frame.js";
+import { myProjects, noProject, nothingOffered, onlyLooks, page, setView, view } from "./frame.js";
 import { Trying, verdict } from "./lease-actions.js";
 import { NOT_OF_SERIES, Recurring, showDays } from "./recurring.js";
 import { mayFitLater, Offers } from "./reserve.js";
@@ -36,8 +36,8 @@ function made(name, schema, value, types) {
 await page(async (place) => {
   const shown = view();
   const [{ projects, uses }, document_, { items: types }] = await Promise.all([myProjects(), get("/openapi.json"), get("/types")]);
-  if (!projects.length) {
-    fill(place, noProject());
+  if (!projects.length || !types.length) {
+    fill(place, projects.length ? nothingOffered() : noProject());
     return;
   }
   const project = projects.includes(shown.project) ? shown.project : projects.find(uses) ?? projects[0];

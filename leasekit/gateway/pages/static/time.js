@@ -108,10 +108,12 @@ export function toSpan(text) {
   return found.reduce((sum, one) => sum + one[1] * sizes[one[2]], 0);
 }
 
-const INSTANT = /\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z/;
+const INSTANT = /\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?Z/;
 const TERM = new RegExp(`\\[(${INSTANT.source}), (${INSTANT.source})\\)`, "g");
+
+const parsed = (at) => Date.parse(at.replace(" ", "T"));
 
 /** A sentence of the API, with its instants and terms as people read them. */
 export const dated = (words) => words
-  .replace(TERM, (_, start, end) => term(Date.parse(start), Date.parse(end)))
-  .replace(new RegExp(INSTANT.source, "g"), (at) => moment(Date.parse(at)));
+  .replace(TERM, (_, start, end) => term(parsed(start), parsed(end)))
+  .replace(new RegExp(INSTANT.source, "g"), (at) => moment(parsed(at)));

@@ -2,8 +2,8 @@
 
 import { did, shows } from "./acts.js";
 import { Problem, gently, get, listen, path, post } from "./api.js";
-import { button, chip, choice, empty, field, fill, h, paged, table } from "./dom.js";
-import { asList, myProjects, ofList, onlyLooks, page, setView, view } from "./frame.js";
+import { button, chip, choice, field, fill, h, paged, table } from "./dom.js";
+import { asList, myProjects, noProject, nothingOffered, ofList, onlyLooks, page, setView, view } from "./frame.js";
 import { Trying, lengthInput } from "./lease-actions.js";
 import * as time from "./time.js";
 
@@ -46,7 +46,7 @@ await page(async (place) => {
   const [{ projects, uses }, { items: offered }] = await Promise.all([myProjects(), get("/types")]);
   const types = offered.filter((one) => !one.classes.some(({ properties }) => "link.a" in properties)); // links are planned
   if (!projects.length || !types.length) {
-    fill(place, empty(projects.length ? "There is nothing to be asked for." : "You have no project. An operator can give you a role in one."));
+    fill(place, projects.length ? nothingOffered() : noProject());
     return;
   }
   const shown = view(), project = projects.includes(shown.project) ? shown.project : projects.find(uses) ?? projects[0], may = uses(project);

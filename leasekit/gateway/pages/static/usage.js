@@ -2,7 +2,7 @@
 
 import { shows, whoIsAway } from "./acts.js";
 import { WITHIN, gently, get, here, listen } from "./api.js";
-import { button, choice, empty, field, fill, h, table } from "./dom.js";
+import { button, choice, empty, field, fill, h, saved, table } from "./dom.js";
 import { myProjects, noProject, page, setView, view } from "./frame.js";
 import * as time from "./time.js";
 
@@ -98,7 +98,5 @@ function save(rows) {
   // A cell that begins like a formula is text to a spreadsheet as well.
   const quoted = (value) => `"${String(value).replace(/^([=+\-@\t\r])/, "'$1").replaceAll('"', '""')}"`;
   const lines = [["project", "type", "site", "requests", "granted", "refused", "granted_unit_hours", "used_unit_hours", "lead_median_s"], ...rows.map((row) => [row.holder, row.type, row.site, row.requests, row.granted, refused(row), row.granted_unit_ms / time.HOUR, row.used_unit_ms / time.HOUR, row.lead === null ? "" : row.lead / 1000])];
-  const address = URL.createObjectURL(new Blob([lines.map((line) => line.map(quoted).join(",")).join("\r\n") + "\r\n"], { type: "text/csv" }));
-  h("a", { href: address, download: "leasekit-usage.csv" }).click();
-  URL.revokeObjectURL(address);
+  saved("leasekit-usage.csv", "text/csv", lines.map((line) => line.map(quoted).join(",")).join("\r\n") + "\r\n");
 }
