@@ -103,6 +103,8 @@ class GatewayDoor:
     calendars: Recent[Any, tuple[Any, CalendarView]] = attrs.field(init=False, factory=lambda: Recent(4))
     """The last calendars that were shown, by who may see what; each with what it was made of."""
     _store_lock: trio.Lock = attrs.field(init=False, factory=trio.Lock)
+    _astray: bool = attrs.field(init=False, default=False)
+    """Whether there may be something here that the store has not, or the other way round."""
 
     def __attrs_post_init__(self) -> None:
         self._restore()
@@ -128,8 +130,12 @@ class GatewayDoor:
             try:
                 await trio.to_thread.run_sync(partial(self._store.commit, list(changes)))
             except StoreError:
-                self._restore()
+                self._astray = True
                 raise
+            finally:
+                if self._astray:
+                    self._restore()
+                    self._astray = self._store_lock.statistics().tasks_waiting > 0
 
     def knows(self, caller: Caller) -> bool:
         """Whether what somebody called with is good by now, too."""
