@@ -72,7 +72,7 @@ from leasekit.emulation.recorder import Outages, Recorder, Topologies, total
 from leasekit.emulation.request_book import RequestBook, Tally
 from leasekit.emulation.runs.book import SUFFIX
 from leasekit.emulation.spread import spread
-from leasekit.emulation.tidy import means, write_table
+from leasekit.emulation.tidy import means, parquet_writer, write_table
 from leasekit.emulation.unservable import unservable
 from leasekit.emulation.world import World, few_collections
 from leasekit.policies.guest.load_following import LoadFollowing
@@ -146,6 +146,7 @@ def run_deployment(
         raise LeasekitError("resume: found no folder of results, expected one to go on with")
     if out is not None:
         make_folder(out)
+        parquet_writer()
     if errors := senseless(deployment):
         raise ConfigErrors(errors)
     stems = file_stems([spec.name for spec in deployment.emulation.runs])

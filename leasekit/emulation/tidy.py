@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
@@ -114,12 +115,22 @@ def write_table(runs: Sequence[Mapping[str, Any]], out: Path) -> None:
     columns = dict.fromkeys(key for row in rows for key in row)
     write_rows(out / "runs.csv", list(columns), ([row.get(key, "") for key in columns] for row in rows))
     table = {key: _of_one_type([row.get(key) for row in rows]) for key in columns}
+    if (write := parquet_writer()) is not None:
+        write(table, out / "runs.parquet")
+
+
+@cache
+def parquet_writer() -> Callable[[Mapping[str, Any], Path], object] | None:
+    """What writes columns as Parquet: polars, or else pyarrow; None where neither is installed. Who runs anything asks
+    for it before, as a module whose import was interrupted can't be imported again.
+    """
     with suppress(ImportError):
-        importlib.import_module("polars").DataFrame(table, strict=False).write_parquet(out / "runs.parquet")
-        return
+        frames = importlib.import_module("polars")
+        return lambda table, path: frames.DataFrame(table, strict=False).write_parquet(path)
     with suppress(ImportError):
         arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
-        parquet.write_table(arrow.table(table), out / "runs.parquet")
+        return lambda table, path: parquet.write_table(arrow.table(table), path)
+    return None
 
 
 def column(runs: Sequence[Mapping[str, Any]], name: str, where: str) -> list[float | None]:

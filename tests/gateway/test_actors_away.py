@@ -49,7 +49,7 @@ BODIES: Final = {
 NEEDS: Final = {
     "alpha": ("/leases", "/slices", "/topologies", "/audit"),
     "broker": ("/brokers", "/types", "/prices", "/slots"),
-    "site": ("/sites", "/maintenance", "/claims", "/evidence", "/peers"),
+    "site": ("/sites", "/units", "/delegations", "/maintenance", "/claims", "/evidence", "/peers"),
 }
 """With which words the paths begin that come to nothing without an actor."""
 AT_ONCE: Final = 10.0
