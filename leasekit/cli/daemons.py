@@ -183,7 +183,7 @@ def _command_all(place: DeployPlace, name: str, **arguments: Any) -> tuple[int, 
     """
     from leasekit.runtime.client import ControlClient, ControlError, RequestError
 
-    answers, doors = [], place.doors(place.actors)
+    answers, doors, refusals = [], place.doors(place.actors), dict[str, list[str]]()
     for door in doors:
         called = door.name or str(door.control)
         try:
@@ -191,7 +191,9 @@ def _command_all(place: DeployPlace, name: str, **arguments: Any) -> tuple[int, 
                 answers.append((called, client.command(name, **arguments)))
         except (ControlError, RequestError) as error:
             for line in str(error).splitlines():
-                note(f"{called}: {line}")
+                refusals.setdefault(line, []).append(called)
+    for line, names in refusals.items():
+        note(f"{', '.join(names)}: {line}")
     return 0 if len(answers) == len(doors) else 1, answers
 
 

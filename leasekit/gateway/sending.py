@@ -96,7 +96,8 @@ async def addresses(url: httpx.URL, networks: Sequence[str]) -> list[str]:
         address = getattr(address, "ipv4_mapped", None) or address
         is_public = address.is_global and not address.is_multicast
         if not is_public and not any(address in network for network in allowed):
-            raise SendingError(f"url: {url.host} is {address}, an internal address: webhook_networks does not allow it")
+            named = f"{address}, of {url.host}," if url.host != str(address) else url.host
+            raise SendingError(f"url: {named} is an internal address: webhook_networks does not allow it")
         made.append(str(address))
     return made
 

@@ -186,14 +186,14 @@ def chromium() -> Iterator[Browser]:
 
 
 def visit(page: Page, address: str) -> None:
-    """Go there. Chromium gives up what it loads when an interface of the machine comes or goes, as other tests have it:
-    then it is told again.
+    """Go there. Chromium gives up what it loads when an interface of the machine comes or goes, as other tests have it,
+    and may yet be on its way to a page that says so: then it is told again.
     """
     for last in (False, False, True):
         try:
             page.goto(address)
         except Error as error:
-            if last or "ERR_NETWORK_CHANGED" not in error.message:
+            if last or not any(cause in error.message for cause in ("ERR_NETWORK_CHANGED", "chrome-error:")):
                 raise
         else:
             return
