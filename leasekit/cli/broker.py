@@ -461,7 +461,9 @@ def prices(
     if out is not None and found:
         from leasekit.cli.pictures import draw_prices
 
-        draw_prices(found, period, out)
+        # Without a begin the picture is of what there is: the prices of a new market would be a line at its edge.
+        first = period.start if since is not None else min(*(one["at"] for one in found), end - SECOND)
+        draw_prices(found, Term(max(first, period.start), end), out)
         return found, f"written to {out}"
     return found, PRICES
 

@@ -188,7 +188,14 @@ PATIENCE: Final = 900.0
 """How long an operation on a unit may take, in seconds, before the command gives up waiting for it."""
 
 
-@click.group()
+class _OfSite(click.Group):
+    """Hosts are units: `site host add` is `site unit add`."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, "unit" if cmd_name == "host" else cmd_name)
+
+
+@click.group(cls=_OfSite)
 def site() -> None:
     """Look after a site's units."""
 

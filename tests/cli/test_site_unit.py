@@ -42,7 +42,7 @@ def test_hosts_come_change_and_go(cli: Cli) -> None:
     """Each command says what it has done; a host that is removed with --move is gone when its machines have moved."""
     cli("lease request node 3 --for 1h --needs cpu=1,memory=2GiB --name web --wait")
     (host,) = set(machines(cli).values())
-    said = cli("site unit add c --type node --capacity cpu=8,memory=16GiB --attribute rack=c")[1]
+    said = cli("site host add c --type node --capacity cpu=8,memory=16GiB --attribute rack=c")[1]
     assert said == "unit c of type node is free: cpu=8,memory=16GiB\n"
     wait_until("the broker", lambda: "" if cli.json("status site")[0]["delegations"] == [] else "an offer")
     cli("lease request node 1 --for 1h --needs cpu=8 --name large --wait")
@@ -50,7 +50,7 @@ def test_hosts_come_change_and_go(cli: Cli) -> None:
     small = cli(f"site unit set {host} --capacity cpu=4,memory=4GiB", 1)[1]
     assert f"host {host}: found cpu=4,memory=4GiB, its machines take up to memory=6GiB, now or later" in small
     assert cli(f"site unit set {host} --least-yield 0.5")[1] == f"unit {host} is free: cpu=4,memory=8GiB\n"
-    cli(f"site unit remove {host} --move")
+    cli(f"site host remove {host} --move")
     wait_until("the moves", lambda: machines(cli) if host in machines(cli).values() else "")
     assert differs(cli) == {"a": "", "b": "", "c": "added"} | {host: "removed"}
     assert {unit["unit"]: unit["state"] for unit in cli.json("site units")}[host] == "out"
