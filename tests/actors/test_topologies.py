@@ -13,6 +13,7 @@ from topology_worlds import HEAD, STAR, TopologyWorld, ask, broker, guest, held,
 from leasekit.core.protocol.messages import Plan, Planned, Redeem, RequestTicket, TicketUpdate, Withhold
 from leasekit.core.reasons import mark, words
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
+from leasekit.stores.memory import MemoryStore
 
 
 def planned(made: TopologyWorld, request: dict[str, Any], guest_: str = "g") -> dict[str, Any]:
@@ -44,6 +45,24 @@ def test_exact_start_is_leased_at_once(tmp_path: Path) -> None:
     made.run_until(3 * HOUR)
     assert made.query("g", "topologies", all=False) == []
     assert {row["free_now"] == row["units"] for row in made.query("b", "sources")} == {True}
+
+
+def test_links_that_are_given_anew_are_planned_on(tmp_path: Path) -> None:
+    """To a broker whose store was lost: of what is taken back it does not know where it leads."""
+    made = world(STAR, tmp_path)
+    made.nodes["b"].store = MemoryStore()
+    made.restart("b")
+    for site_ in made.deployment.of_role("authority"):
+        for row in made.query(site_.name, "delegations"):
+            for command, asked in (
+                ("delegation.reclaim", {"delegation": row["delegation"]}),
+                ("delegation.give", {"broker": "b", "type": row["type"]}),
+            ):
+                assert not made.command(site_.name, command, **asked).error
+    made.pass_time(MINUTE)
+    assert {} in [row["properties"] for row in made.query("b", "sources") if row["type"] == "n0x"]
+    shown = planned(made, pair())
+    assert shown["state"] == "committed", shown["reason"]
 
 
 def test_bandwidth_takes_whole_granules(tmp_path: Path) -> None:

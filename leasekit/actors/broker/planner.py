@@ -365,7 +365,9 @@ class Quotes:
         chain = self._book.chain(source)
         if not chain:
             raise CommandError(f"source {source!r} is not known")
-        return (self._keyring.name, source, chain[0].site, chain[0].type), chain[0].properties
+        # Of what was taken back it may not be known what it was.
+        first = next((one for one in chain if one.can_grant(self._kernel.now)), chain[0])
+        return (self._keyring.name, source, first.site, first.type), first.properties
 
 
 def source_of(id_: str, offer: QuotedOffer) -> Source:
