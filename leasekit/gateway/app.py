@@ -47,7 +47,7 @@ from leasekit.gateway.callers import NOBODY
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.events import WholeStream
 from leasekit.gateway.feeds import PATH, answer_feed
-from leasekit.gateway.incoming import JSON, SAFE, caller_of, read_body, source_of, take_unknown
+from leasekit.gateway.incoming import JSON, SAFE, caller_of, read_body, read_rest, source_of, take_unknown
 from leasekit.gateway.matching import change_if_matched, made_response
 from leasekit.gateway.openapi import document
 from leasekit.gateway.pages.frames import PageFrames
@@ -122,6 +122,7 @@ async def _or_problem(answer: Callable[[Request], Awaitable[Response]], request:
     try:
         return await answer(request)
     except LeasekitError as error:
+        await read_rest(request)
         problem = of_error(error)
         headers = dict(error.headers) if isinstance(error, ProblemError) else {}
         return told(problem, headers)

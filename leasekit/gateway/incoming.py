@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
-from starlette.requests import Request
+import trio
+from starlette.requests import ClientDisconnect, Request
 
 from leasekit.core.schema import StoreError
 from leasekit.gateway.callers import ANYBODY, Caller
@@ -19,6 +20,8 @@ from leasekit.gateway.rates import network
 logger = logging.getLogger(__name__)
 BODY_MAX: Final = 1024 * 1024
 """The longest body of a request, in bytes."""
+REST_WITHIN: Final = 1.0
+"""How long the rest of a request is waited for that is refused already, in seconds."""
 JSON: Final = "application/json"
 SAFE: Final = {
     "cache-control": "no-store", "x-content-type-options": "nosniff", "content-security-policy": "default-src 'none'",
@@ -42,6 +45,21 @@ async def read_body(request: Request, expected: str = JSON) -> bytes:
         found = f"Content-Type: found {kind or 'none'!r:.60}, expected {expected}"
         raise ProblemError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, found, code="bad_argument")
     return bytes(data)
+
+
+async def read_rest(request: Request) -> None:
+    """What has not been read of a request that is refused, if it comes soon and is not too long: else the server ends a
+    connection that its caller goes on to use.
+    """
+    with trio.move_on_after(REST_WITHIN):
+        try:
+            left = BODY_MAX
+            async for chunk in request.stream():
+                left -= len(chunk)
+                if left < 0:
+                    return
+        except (ClientDisconnect, RuntimeError):  # nobody waits; or, by Starlette, it was read whole
+            return
 
 
 def source_of(request: Request) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import select
+import socket
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -15,6 +18,24 @@ from leasekit.gateway.leases import LeaseList, list_leases
 
 Leased = Callable[..., dict[str, Any]]
 MANY = [str(number) for number in range(257)]
+
+
+def test_a_refused_request_leaves_its_connection_to_the_next(gateway: GatewayUnderTest) -> None:
+    """Its body comes after its head, as clients send them: the server has read it before it says no."""
+    head = (
+        b"POST /api/v1/leases HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
+    )
+    with socket.socket(socket.AF_UNIX) as one, one.makefile("rb") as answers:
+        one.connect(str(gateway.folder / "web.http"))
+        for _ in range(2):
+            one.sendall(head)
+            assert not select.select([one], [], [], 0.2)[0], "an answer before its body, that would end the connection"
+            one.sendall(b"{}")
+            assert answers.readline().split()[1] == b"401"
+            length = 0
+            while (line := answers.readline()) != b"\r\n":
+                length = int(line.split()[1]) if line.lower().startswith(b"content-length") else length
+            assert json.loads(answers.read(length))["code"] == "unauthenticated"
 
 
 def test_a_lease_from_request_to_close(user: httpx.Client, leased: Leased) -> None:
