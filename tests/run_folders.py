@@ -28,8 +28,12 @@ mapper = {{ name = "load_following", type = "{type}", term = "2h", signal = {{ s
 
 [emulation]
 horizon = "1d"
-run = [{{ name = "{name}", each = {{ "actor.lab.inventory.0.units" = [2, 4] }} }}]
-plot = [{{ kind = "site_usage" }}]
+[[emulation.run]]
+name = "{name}"
+each = {{ "actor.lab.inventory.0.units" = [2, 4] }}
+set = {{ "actor.web.settings" = {{ retry_max = "30s" }} }}
+[[emulation.plot]]
+kind = "site_usage"
 """
 
 

@@ -5,7 +5,7 @@ import { empty, field, fill, h, table } from "./dom.js";
 import { page, setView, view } from "./frame.js";
 
 const SHOWN = 6, UNSET = "—";
-const figure = (value) => (typeof value === "number" ? (Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4)))) : value ?? UNSET);
+const figure = (value) => (typeof value === "number" ? (Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4)))) : typeof value === "object" && value ? JSON.stringify(value) : value ?? UNSET);
 const called = (run) => run.run || "the run";
 
 /** How far a figure is from that of the first run. */
