@@ -171,7 +171,8 @@ def test_a_folder_of_runs(folder: Path) -> None:
     found = RunsFolder(folder)
     told = found.overview()
     assert [(one["run"], one["calendar"], one["set"]) for one in told.runs] == [
-        (f"nodes {units}", True, {"actor.lab.inventory.0.units": units}) for units in (2, 4)
+        (f"nodes {units}", True, {"actor.web.settings": {"retry_max": "30s"}, "actor.lab.inventory.0.units": units})
+        for units in (2, 4)
     ]
     summary = json.loads((folder / "summary.json").read_text())
     for run, written in zip(told.runs, summary["runs"], strict=True):
