@@ -13,12 +13,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pytest
 
 if TYPE_CHECKING:
     from leasekit.client import Client, Lease, LeaseUnit
+
+T = TypeVar("T")
 
 MARKER: Final = (
     "lease(type, units=1, *, scope='test', hours=1, filter='', ...): have a lease of units; scope='session' shares one "
@@ -35,13 +37,16 @@ class SessionLeases:
 
     def __init__(self, config: pytest.Config) -> None:
         from leasekit.client import Client
+        from leasekit.client.shapes import LeaseRequest
 
+        self.wishes: Final = LeaseRequest.__struct_fields__
         self._stack = ExitStack()
         url = os.environ.get("LEASEKIT_URL") or config.getini("leasekit_url")
         if not url:
             raise pytest.UsageError("lease: found no gateway: set LEASEKIT_URL, or leasekit_url in pytest's settings")
         self.client: Client = self._stack.enter_context(Client(url, project=config.getini("leasekit_project")))
         self._shared: dict[str, Lease] = {}
+        _or_fail(url, self.client.me)
 
     def shared(self, wish: dict[str, Any]) -> Lease:
         """The lease of all tests that want the same."""
@@ -66,6 +71,21 @@ class SessionLeases:
         except ApiError as error:
             what, lines = "log", [f"(no console: {error})", *self.client.log(lease, unit.unit)]
         return f"{what} of {unit.unit}", "\n".join(map(_printable, lines[-LINES_MAX:]))
+
+
+def _or_fail(what: str, do: Callable[[], T]) -> T:
+    """What a gateway gives. A test that can't have it is told why, in one line."""
+    import httpx
+
+    from leasekit.client import ApiError, LeaseFailed
+
+    try:
+        return do()
+    except httpx.TransportError as error:
+        problem = f"no gateway answers there: {error}"
+    except (ApiError, LeaseFailed, TypeError, ValueError) as error:
+        problem = str(error)
+    pytest.fail(f"{what}: {problem}", pytrace=False)
 
 
 def _printable(line: str) -> str:
@@ -117,10 +137,13 @@ def lease(request: pytest.FixtureRequest, session_leases: SessionLeases) -> Iter
     scope = wish.pop("scope", "test")
     if scope not in SCOPES:
         pytest.fail(f"lease: scope: found {scope!r}, expected one of {', '.join(SCOPES)}", pytrace=False)
+    if unknown := sorted(wish.keys() - (known := {"hours", *session_leases.wishes})):
+        pytest.fail(f"lease: found {unknown[0]!r}, expected one of {', '.join(sorted(known))}, scope", pytrace=False)
     if "length" not in wish:
         wish.setdefault("hours", 1)
     with ExitStack() as stack:
         shared = scope == "session"
-        found = session_leases.shared(wish) if shared else stack.enter_context(session_leases.client.lease(**wish))
+        own = session_leases.client.lease
+        found = _or_fail("lease", lambda: session_leases.shared(wish) if shared else stack.enter_context(own(**wish)))
         request.node.stash[_SAID] = lambda: session_leases.said(found)
         yield found

@@ -61,6 +61,8 @@ FIRST_WAIT: Final = 0.2
 """How long is waited before the second try, in seconds; twice as long before each further one."""
 AWAY: Final = 503
 OVER: Final = frozenset({"closed", "failed"})
+TRANSITION: Final = "transition"
+"""The kind of an event that tells what happened to a lease."""
 
 
 class ApiError(Exception):
@@ -165,16 +167,18 @@ def span(length: Length, hours: float | None) -> str | None:
 
 
 def transitions(lines: Iterator[str]) -> Iterator[tuple[str, Transition | None]]:
-    """Server-sent events: the id of each, and what it tells (None: nothing but the id)."""
-    id_, data = "", ""
+    """Server-sent events: the id of each, and what it tells of a lease (None: nothing; it is another kind of event)."""
+    id_, kind, data = "", "", ""
     for line in lines:
         if line.startswith("id: "):
             id_ = line.removeprefix("id: ")
+        elif line.startswith("event: "):
+            kind = line.removeprefix("event: ")
         elif line.startswith("data: "):
             data = line.removeprefix("data: ")
         elif not line:
-            yield id_, msgspec.json.decode(data, type=Transition) if data else None
-            data = ""
+            yield id_, msgspec.json.decode(data, type=Transition) if kind == TRANSITION else None
+            kind = ""
 
 
 class _Named(Protocol):

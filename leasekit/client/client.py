@@ -156,7 +156,8 @@ class Client(ApiMethods):
 
     def events(self, last: str = "") -> Generator[tuple[str, Transition | None], None, None]:
         """What happens in the project, as it happens, each with the id of its event: who gives the id of the last one
-        that they heard misses nothing. The first tells nothing but from where on it goes.
+        that they heard misses nothing. None is told by the first, which says from where on it goes, and by what is of
+        no lease.
         """
         headers = {"last-event-id": last} if last else {}
         with self._http.stream("GET", "/events", params=self._asks.of_project(), headers=headers) as answer:

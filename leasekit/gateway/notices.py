@@ -106,7 +106,7 @@ class Notification:
         if self.kind in _OTHER_WORDS:
             said = {"name": self.name, "project": self.project, "reason": self.reason}
             return one_line(_OTHER_WORDS[self.kind].format_map(said))
-        what = _WORDS[self.kind].format(format_duration(self.before))
+        what = _WORDS[self.kind].format(format_duration(self.before // SECOND * SECOND))
         return one_line(f"lease {self.name or self.lease or '-'} of {self.project} {what}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import ssl
 import subprocess
@@ -112,6 +113,22 @@ async def test_the_same_without_blocking(gateway: GatewayUnderTest) -> None:
         assert (await api.dry_run("vm", hours=1)).status == "granted"
         with pytest.raises(ApiError):
             await api.request("vm", hours=1, start=datetime(2000, 1, 1, tzinfo=UTC))
+
+
+def test_what_happens_besides_is_no_transition(gateway: GatewayUnderTest) -> None:
+    """Who listens to what happens to leases is not disturbed by announcements, and hears of none."""
+    with (
+        client(gateway, gateway.token("cleo", alpha="user")) as api,
+        client(gateway, gateway.token("opal", "operator")) as boss,
+        contextlib.closing(api.events()) as events,
+    ):
+        at, told = next(events)
+        assert (at != "", told) == (True, None)
+        outage = boss.announce("no power", datetime(2031, 1, 1, tzinfo=UTC))
+        assert next(events) == (at, None)
+        boss.announce_no_more(outage)
+        with api.lease("vm", hours=1) as lease:
+            assert next(told.event for _, told in events if told is not None and told.lease == lease.id) == "ask"
 
 
 def test_what_is_approved_and_announced(gateway: GatewayUnderTest) -> None:

@@ -90,8 +90,10 @@ def test_a_report_has_what_units_said(suite: pytest.Pytester) -> None:
     [
         ("", "*needs a marker: @pytest.mark.lease(TYPE, units=1, ...)*"),
         ('@pytest.mark.lease("vm", scope="module")', "*scope: found 'module', expected one of test, session*"),
-        ('@pytest.mark.lease("vm", 40)', "*LeaseFailed*"),
-        ('@pytest.mark.lease("vm", colour="red")', "*colour*"),
+        ('@pytest.mark.lease("vm", 40)', "lease: lease * is failed: broker: units: found 40, no site here has *"),
+        ('@pytest.mark.lease("vm", colour="red")', "lease: found 'colour', expected one of *, filter, *, units, *"),
+        ('@pytest.mark.lease("vm", length="long")', "lease: length: 'long' is not a duration: *"),
+        ('@pytest.mark.lease("vm", length="1h", hours=1)', "lease: hours: goes without length"),
     ],
 )
 def test_a_lease_that_can_not_be(suite: pytest.Pytester, marker: str, told: str) -> None:
@@ -100,6 +102,25 @@ def test_a_lease_that_can_not_be(suite: pytest.Pytester, marker: str, told: str)
     done = suite.runpytest_subprocess()
     done.assert_outcomes(errors=1)
     done.stdout.fnmatch_lines([told])
+    done.stdout.no_fnmatch_line("*leasekit/testing.py*")
+
+
+def test_a_gateway_that_is_not_there(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests are told so, and it is asked for once."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        monkeypatch.setenv("LEASEKIT_URL", url := f"http://127.0.0.1:{probe.getsockname()[1]}")
+    suite.makeconftest("from leasekit.client import asking\n\nasking.FIRST_WAIT = 0\n")
+    suite.makepyfile("""
+        import pytest
+
+        @pytest.mark.lease("vm")
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_it(lease, number):
+            pass
+    """)
+    done = suite.runpytest_subprocess()
+    done.assert_outcomes(errors=2)
+    done.stdout.fnmatch_lines([f"{url}: no gateway answers there: *"])
 
 
 def test_without_a_gateway_it_says_what_to_set(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
