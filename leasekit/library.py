@@ -6,7 +6,7 @@ docs/library.md has examples. Instants are milliseconds of the emulation's clock
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import product
 from os import PathLike, fspath
 from pathlib import Path
@@ -131,7 +131,8 @@ class Result:
         """
         names = [result.spec.name for result in self._results]
         if run not in names:
-            raise LeasekitError(f"run: found {run!r}, {expect_one_of(run, names)}")
+            known = expect_one_of(str(run), names) if any(names) else "but the file names none ([[emulation.run]])"
+            raise LeasekitError(f"run: found {run!r}, {known}")
         return _series(self._results[names.index(run)], every)
 
 
@@ -172,12 +173,12 @@ class Swept(NamedTuple):
         combination of what was varied, with how many ``seeds`` there are, ``mean``, and ``low`` and ``high``, between
         which the mean of many seeds lies with 95% confidence (Student's t; None for one seed).
 
-        Raises ``LeasekitError`` for a column that is not there.
+        Raises ``LeasekitError`` for a column, guest or site that is not there.
         """
-        if guest:
-            chosen = [row for row in self.guests if row["guest"] == guest]
-        else:
-            chosen = [row for row in self.sites if row["site"] == site] if site else list(self.runs)
+        whole, kind, name = (self.guests, "guest", guest) if guest else (self.sites, "site", site)
+        chosen = [row for row in whole if row[kind] == name] if name else list(self.runs)
+        if not chosen:
+            raise LeasekitError(f"{kind}: found {name!r}, {expect_one_of(name, {row[kind] for row in whole})}")
         values = Rows(chosen).column(of)
         keys = [key for key in self.runs.columns if "." in key and not key.startswith("measured.")]
         grouped: dict[tuple[Any, ...], list[float]] = {}
@@ -205,11 +206,16 @@ def sweep(
     Raises ``LeasekitError`` in words for a user.
     """
     deployment = deployment_of(config, changes, None)
-    _expect("over", over, Mapping, "a table of lists of values, by dotted keys")
+    _expect_keys("over", over, "a table of lists of values, by dotted keys")
     for key, values in over.items():
-        _expect(f"over: {key}", values, Iterable, "a list of values")
+        _expect(f"over: {key}", values, Collection, "a list of values")
+        if len(values) == 0:
+            raise LeasekitError(f"over: {key}: found {values!r}, expected one value at least")
     _expect("seeds", seeds, Iterable | int, "a list of seeds, or how many")
     _expect("jobs", jobs, int, "a number of processes")
+    if jobs < 1:
+        raise LeasekitError(f"jobs: found {jobs}, expected a whole number from 1 on")
+    _expect("dask", dask, str, "the address of a Dask scheduler")
     first, traces = emulation_of(deployment).seed, _path("data", data)
     chosen = tuple(range(first, first + seeds) if isinstance(seeds, int) else seeds)
     if not chosen:
@@ -296,12 +302,13 @@ class SteppedWorld:
 
     def run_for(self, time: Duration | str) -> Instant:
         """Let so much time pass, in ms or as ``"2h"``; returns the instant that it is then."""
-        return self.run_until(self.now + _duration(time))
+        return self.run_until(self.now + _duration("time", time))
 
     def run_until(self, at: Instant) -> Instant:
-        """Let time pass up to and including an instant. Raises ``ValueError`` for one that is past."""
+        """Let time pass up to and including an instant. Raises ``LeasekitError`` for one that is past."""
+        _expect("at", at, int, "an instant, in ms")
         if at < self.now:
-            raise ValueError(f"at: found {at}, which is past: it is {self.now}")
+            raise LeasekitError(f"at: found {at}, which is past: it is {self.now}")
         self._emulated.world.run_until(at)
         return self.now
 
@@ -328,6 +335,7 @@ class SteppedWorld:
         return Result({**head, "runs": [dict(found.summary)]}, [found])
 
     def _known(self, actor: str) -> None:
+        _expect("actor", actor, str, "a name")
         if actor not in self.actors:
             raise LeasekitError(f"actor: found {actor!r}, {expect_one_of(actor, self.actors)}")
 
@@ -371,7 +379,7 @@ def _swept(point: _Point) -> dict[str, Any]:
 def deployment_of(config: Config, changes: Changes | None, seed: int | None) -> Deployment:
     """A deployment with changes made to it. Raises ``LeasekitError``."""
     _expect("config", config, str | PathLike | Mapping | Deployment, "a deploy file's path, or the table that it holds")
-    _expect("changes", changes, Mapping | None, "a table of values by dotted keys")
+    _expect_keys("changes", {} if changes is None else changes, "a table of values by dotted keys")
     if isinstance(config, Mapping):
         deployment = resolve_document(Path.cwd() / "config", None, config, {})
     else:
@@ -381,9 +389,15 @@ def deployment_of(config: Config, changes: Changes | None, seed: int | None) -> 
 
 def _expect(name: str, given: object, kinds: type | UnionType, expected: str) -> None:
     """Raises ``LeasekitError`` for an argument that is nothing of what it may be; text is no list of anything."""
-    is_text = isinstance(given, str | bytes) and kinds in (Iterable, Iterable | int)
+    is_text = isinstance(given, str | bytes) and kinds in (Iterable, Iterable | int, Collection)
     if is_text or not isinstance(given, kinds):
         raise LeasekitError(f"{name}: found {given!r:.60}, expected {expected}")
+
+
+def _expect_keys(name: str, given: object, expected: str) -> None:
+    _expect(name, given, Mapping, expected)
+    for key in given if isinstance(given, Mapping) else ():
+        _expect(f"{name}: a key", key, str, "text with dots, as actor.east.inventory.0.units")
 
 
 def _path(name: str, given: str | PathLike[str] | None) -> Path | None:
@@ -391,13 +405,20 @@ def _path(name: str, given: str | PathLike[str] | None) -> Path | None:
     return None if given is None else Path(fspath(given))
 
 
-def _duration(given: Duration | str) -> Duration:
-    return parse_duration(given) if isinstance(given, str) else given
+def _duration(name: str, given: Duration | str, least: Duration = 0) -> Duration:
+    _expect(name, given, int | str, 'a duration, in ms or as "2h"')
+    try:
+        found = parse_duration(given) if isinstance(given, str) else given
+    except ValueError as error:
+        raise LeasekitError(f"{name}: {error}") from None
+    if found < least:
+        raise LeasekitError(f"{name}: found {given!r}, expected {least} ms at least")
+    return found
 
 
 def _series(result: RunResult, every: Duration | str | None) -> Rows:
     window, columns = result.window, series_of(result)
-    step = emulation_of(result.deployment).sample if every is None else _duration(every)
+    step = emulation_of(result.deployment).sample if every is None else _duration("every", every, least=1)
     cells = [[value for _, value in one.sampled(window.start, window.end, step)] for one in columns.values()]
     instants = range(window.start, window.end, step)
     return Rows(

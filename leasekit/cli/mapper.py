@@ -191,6 +191,7 @@ def compare(
     swf: Path | None = option("A job log in the Standard Workload Format, gzip or not.", metavar="FILE"),
     deploy: Path | None = option("A deploy file that is emulated with each of them.", "--in", metavar="FILE"),
     actor: str = option("Whose mapper in that file they take the place of.", default="", metavar="NAME"),
+    run: str = option("The variant of that file that is emulated [none].", default="", metavar="NAME"),
     data: Path | None = option("Where that file's traces are [LEASEKIT_DATA].", metavar="DIR"),
     synthetic: bool = option("Generated load instead of that file's traces."),
     seed: int | None = option("Instead of that file's.", metavar="N"),
@@ -205,7 +206,7 @@ def compare(
     """Run the same through several mappers, and show how it fared with each.
 
     Brokers' mappers are given a workload of jobs or reservations. Mappers of any role take the place of an actor's in a
-    deploy file (--in, --actor), which is emulated as it is, without the variants of its runs, once with each of them.
+    deploy file (--in, --actor), which is emulated as it is, or in one variant of it (--run), once with each of them.
 
     MAPPER is a name, module:Class or path/to/file.py:Class, with settings after a colon if need be, as
     `backfill:mode=easy`, or a TOML file with `name` and settings. Work asks for its estimate and ends when it is done.
@@ -216,7 +217,7 @@ def compare(
 
     Example:
       leasekit mapper compare fcfs backfill:mode=easy --swf log.swf.gz --nodes 240 --out compared
-      leasekit mapper compare first_fit energy:types=[\"node\"] --in energy.toml --actor site
+      leasekit mapper compare first_fit energy:types=[\"node\"] --in energy.toml --actor site --run EWMA
     """
     from leasekit.emulation.outputs import make_folder
 
@@ -229,8 +230,8 @@ def compare(
         raise click.UsageError(f"--workload: found the job log {str(workload_file)!r}, which is given by --swf")
     if sum(given is not None for given in (workload_file, swf, deploy)) != 1:
         raise click.UsageError("give either --workload or --swf, or a deploy file by --in")
-    if (deploy is None) == bool(actor):
-        raise click.UsageError("--in and --actor go together")
+    if (deploy is None) == bool(actor) or (run and deploy is None):
+        raise click.UsageError("--in and --actor go together, and --run goes with them")
     if (deploy is None) == (nodes is None):
         raise click.UsageError("--swf and --workload need --nodes N; with --in the file says it")
     if (engine == "dask") != (scheduler is not None):
@@ -245,7 +246,7 @@ def compare(
         assert deploy is not None, "one of the two is given"
         from leasekit.emulation.compare.deployed import Contest
 
-        contest = Contest(file=deploy, actor=actor, data=data, synthetic=synthetic, seed=seed)
+        contest = Contest(file=deploy, actor=actor, run=run, data=data, synthetic=synthetic, seed=seed)
         return _contested(contest, chosen, misfits, out)
     workload = _workload(workload_file, swf)
     from leasekit.emulation.compare.engines import cpus, run_dask, run_local

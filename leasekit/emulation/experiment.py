@@ -149,11 +149,9 @@ def run_deployment(
         parquet_writer()
     if errors := senseless(deployment):
         raise ConfigErrors(errors)
-    stems = file_stems([spec.name for spec in deployment.emulation.runs])
-    wanted = [
-        _Task(deployment, spec, out, stem, data, synthetic)
-        for spec, stem in _chosen(deployment.emulation.runs, stems, only)
-    ]
+    runs, chosen = deployment.emulation.runs, runs_named(deployment.emulation.runs, only)
+    stems = zip(runs, file_stems([spec.name for spec in runs]), strict=True)
+    wanted = [_Task(deployment, spec, out, stem, data, synthetic) for spec, stem in stems if spec in chosen]
     done: dict[int, RunResult] = {}
     stopped_by = ""
     try:
@@ -268,14 +266,14 @@ def _kept(task: _Task) -> RunResult | None:
     return take_up(file, digest, task.spec, task.stem, varied, loads)
 
 
-def _chosen(runs: Sequence[RunSpec], stems: Sequence[str], only: Sequence[str]) -> list[tuple[RunSpec, str]]:
+def runs_named(runs: Sequence[RunSpec], only: Sequence[str]) -> list[RunSpec]:
     """The runs of these names, or all of them. Raises ``LeasekitError`` for a name that is none's."""
     names = [spec.name for spec in runs]
     for name in only:
         if name not in names:
             known = expect_one_of(name, names) if any(names) else "but the file names none ([[emulation.run]])"
             raise LeasekitError(f"run: found {name!r}, {known}")
-    return [(spec, stem) for spec, stem in zip(runs, stems, strict=True) if not only or spec.name in only]
+    return [spec for spec in runs if not only or spec.name in only]
 
 
 def _summed_up(deployment: Deployment, results: Sequence[RunResult], synthetic: bool) -> dict[str, Any]:

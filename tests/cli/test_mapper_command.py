@@ -13,6 +13,7 @@ import pytest
 from leasekit.cli import main
 
 TESTS = Path(__file__).resolve().parents[1]
+ENERGY = TESTS.parent / "deploy" / "energy" / "energy.toml"
 MONTH = TESTS.parent / "deploy" / "emulation" / "month.toml"
 
 
@@ -128,7 +129,9 @@ def test_compare_tells_who_went_wrong(log: Path, capsys: pytest.CaptureFixture[s
         (["fcfs", "--swf", "x.swf"], "--swf and --workload need --nodes N"),
         (["fcfs", "--nodes", "4", "--swf", "x.swf", "--actor", "site"], "go together"),
         (["fcfs", "--in", "x.toml"], "go together"),
+        (["fcfs", "--nodes", "4", "--swf", "x.swf", "--run", "a"], "--run goes with them"),
         (["fcfs", "--in", str(MONTH), "--actor", "nobody"], "--actor: found 'nobody'"),
+        (["fcfs", "--in", str(MONTH), "--actor", "broker", "--run", "a"], "run: found 'a', but the file names none"),
         (["fcfs", "--nodes", "4", "--swf", "x.swf", "--engine", "dask"], "go together"),
         (["fcfs", "fcfs", "--nodes", "4", "--swf", "x.swf"], "given twice"),
         (["nosuch", "--nodes", "4", "--swf", "x.swf"], "found 'nosuch'"),
@@ -188,6 +191,15 @@ def test_mappers_of_any_role_meet_in_a_deploy_file(
     if actor == "east":
         (run,) = _json(capsys, "emulate", str(file))["runs"]
         assert run["sites"] == found["runs"][0]["sites"]
+
+
+def test_mappers_meet_in_a_variant_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the load that it sets: the file's own guest asks for nothing."""
+    file = tmp_path / "energy.toml"
+    file.write_text(ENERGY.read_text().replace('horizon = "14d"', 'horizon = "6h"'))
+    words = ("mapper", "compare", "first_fit", "--in", str(file), "--actor", "site")
+    asked = [_json(capsys, *words, *run)["runs"][0]["figures"]["asked"] for run in ((), ("--run", "EWMA"))]
+    assert asked[0] == 0 < asked[1]
 
 
 def test_a_mapper_that_does_not_fit_ends_nothing_for_the_others(log: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -179,6 +179,8 @@ def test_a_sweep_is_its_runs_one_by_one() -> None:
     means = swept.mean("unserved", guest="web")
     assert means.column("mean") == [(web[0] + web[1]) / 2, (web[2] + web[3]) / 2]
     assert means.column("seeds") == [2, 2]
+    with pytest.raises(leasekit.LeasekitError, match=r"guest: found 'wbe', expected one of.*web"):
+        swept.mean("unserved", guest="wbe")
     with pytest.raises(leasekit.LeasekitError, match=r"actor\.east\.inventory\.9"):
         leasekit.sweep(_day(), {"actor.east.inventory.9.units": [1]})
     with pytest.raises(
@@ -200,6 +202,17 @@ def test_a_sweep_is_its_runs_one_by_one() -> None:
         (lambda: leasekit.sweep(_day(), {}, seeds="12"), "seeds: found '12', expected a list"),  # type: ignore[arg-type]
         (lambda: leasekit.sweep(_day(), {}, seeds=0), "seeds: found 0, expected one at least"),
         (lambda: leasekit.sweep(_day(), {}, jobs="2"), "jobs: found '2', expected a number"),  # type: ignore[arg-type]
+        (lambda: leasekit.sweep(_day(), {}, jobs=0), "jobs: found 0, expected a whole number from 1 on"),
+        (lambda: leasekit.sweep(_day(), {}, dask=3), "dask: found 3, expected the address"),  # type: ignore[arg-type]
+        (lambda: leasekit.sweep(_day(), {"a.b": []}), r"over: a\.b: found \[\], expected one value at least"),
+        (lambda: leasekit.sweep(_day(), {3: [1]}), "over: a key: found 3, expected text"),  # type: ignore[dict-item]
+        (lambda: leasekit.emulate(_day(), changes={3: 1}), "changes: a key: found 3, expected text"),  # type: ignore[dict-item]
+        (lambda: leasekit.World(_day()).run_for([1]), r"time: found \[1\], expected a duration"),  # type: ignore[arg-type]
+        (lambda: leasekit.World(_day()).run_for("x"), "time: 'x' is not a duration"),
+        (lambda: leasekit.World(_day()).run_for(-1), "time: found -1, expected 0 ms at least"),
+        (lambda: leasekit.World(_day()).run_until("1h"), "at: found '1h', expected an instant"),  # type: ignore[arg-type]
+        (lambda: leasekit.World(_day()).mapper([1]), r"actor: found \[1\], expected a name"),  # type: ignore[arg-type]
+        (lambda: leasekit.World(_day()).result().series(every=0), "every: found 0, expected 1 ms at least"),
     ],
 )
 def test_arguments_that_are_none_are_named(call: Callable[[], object], message: str) -> None:
@@ -261,7 +274,7 @@ def test_a_world_is_commanded_and_asked() -> None:
         world.command("guest", "lease.close", lease="nosuch")
     with pytest.raises(leasekit.LeasekitError, match=r"actor: found 'gest'.*guest"):
         world.query("gest", "leases")
-    with pytest.raises(ValueError, match="which is past"):
+    with pytest.raises(leasekit.LeasekitError, match="which is past"):
         world.run_until(0)
     with pytest.raises(leasekit.LeasekitError, match=r"no \[emulation\] table"):
         leasekit.World(

@@ -1,7 +1,7 @@
 """Mappers of any role against each other in a world of one's own: a deploy file, emulated once with each of them.
 
-Whatever the file has is the same in all runs but the mapper of one actor. What its runs vary is left alone: the file is
-taken as it is. A mapper that does not fit there, or does not end its turn, takes its own run with it and no other.
+Whatever the file has is the same in all runs but the mapper of one actor. What its runs vary is left alone, but for one
+that is named. A mapper that does not fit there, or does not end its turn, takes its own run with it and no other.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from leasekit.config.load import load
 from leasekit.core.errors import LeasekitError
 from leasekit.core.settings import expect_one_of
 from leasekit.emulation.compare.targets import Target
-from leasekit.emulation.experiment import Progress, file_stems, run_one
+from leasekit.emulation.experiment import Progress, file_stems, run_one, runs_named
 from leasekit.emulation.mapper_faults import Tell
 from leasekit.emulation.outputs import write_json, write_rows, writing
+from leasekit.emulation.pictures import emulation_of
 from leasekit.policies.registry import find_mapper
 
 _REQUESTS: Final = ("asked", "granted_at_once", "granted_later", "refused", "given_up", "failed", "cut", "mean_wait_s")
@@ -31,24 +32,29 @@ _POWER: Final = ("e_savings", "delay_req", "delayed", "switched")
 
 @attrs.frozen(kw_only=True)
 class Contest:
-    """Where mappers meet: ``actor`` of the deploy ``file`` is given each of them. ``data``, ``synthetic`` and ``seed``
-    are as for an emulation.
+    """Where mappers meet: ``actor`` of the deploy ``file``, or of its variant ``run``, is given each of them. ``data``,
+    ``synthetic`` and ``seed`` are as for an emulation.
     """
 
     file: Path
     actor: str
+    run: str = ""
     data: Path | None = None
     synthetic: bool = False
     seed: int | None = None
 
     def open(self) -> Deployment:
-        """The deployment. Raises ``LeasekitError`` where it has no such actor, or can't be emulated."""
+        """The deployment. Raises ``LeasekitError`` where it has no such actor or run, or can't be emulated."""
         deployment = load(self.file)
         if deployment.emulation is None:
             raise LeasekitError(f"{self.file}: found no [emulation] table, expected one that says how long to run")
         if self.actor not in deployment.actors:
             raise LeasekitError(f"--actor: found {self.actor!r}, {expect_one_of(self.actor, deployment.actors)}")
-        return deployment.with_overrides({} if self.seed is None else {"emulation.seed": self.seed})
+        deployment = deployment.with_overrides({} if self.seed is None else {"emulation.seed": self.seed})
+        if not self.run:
+            return deployment
+        (run,) = runs_named(emulation_of(deployment).runs, (self.run,))
+        return deployment.with_run(run)
 
 
 def run_contest(
