@@ -5,6 +5,7 @@ some hundred times.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -46,8 +47,9 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests in tests/system go first, as they take longest, then what takes a processor for long; those of a file in
-    tests/system that name no group are one, and share a worker.
+    """Tests in tests/system go first, as they take longest, then what takes a processor for long. Of those that name no
+    group, the tests of a file in tests/system are one, and share a worker; so are those of any file that share what it
+    makes once, as each worker would make it again.
     """
 
     def place(item: pytest.Item) -> tuple[int, bool, bool]:
@@ -57,6 +59,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return rank, SYSTEM not in item.path.parents, not (group or item.get_closest_marker("long"))
 
     for item in items:
-        if SYSTEM in item.path.parents and not item.get_closest_marker("xdist_group"):
+        if (SYSTEM in item.path.parents or _shares(item)) and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected stays: Python need not look through all of it for garbage again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def _shares(item: pytest.Item) -> bool:
+    """Whether a test uses what our tests make once for a module."""
+    known = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+    return any(one.scope == "module" and one.baseid for found in known.values() for one in found)

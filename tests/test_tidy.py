@@ -51,7 +51,7 @@ def _first_paragraph(text: str) -> str:
     [
         ["ruff", "check", "."],
         ["ruff", "format", "--check", "."],
-        ["mypy", "--strict"],
+        pytest.param(["mypy", "--strict"], marks=pytest.mark.xdist_group("mypy")),
         ["lint-imports", "--no-cache", "--no-logo"],
     ],
     ids=["ruff", "format", "mypy", "imports"],

@@ -113,6 +113,7 @@ def elsewhere() -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.xdist_group("built_in_mappers")  # who asks for what is decided elsewhere has it for all
 @pytest.mark.parametrize(("name", "role"), ALL, ids=str)
 def test_built_in_mappers_do_what_they_must(name: str, role: str, elsewhere: dict[str, list[str]]) -> None:
     """Every mapper that comes with leasekit does what every mapper must, and the same in two processes."""
