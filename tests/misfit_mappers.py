@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -175,6 +176,16 @@ class Loops(_Fcfs):
         """Round and round."""
         while cycle.requests:
             pass
+        return []
+
+
+class Hangs(_Fcfs):
+    """Waits in its turn for what never comes."""
+
+    def allocate(self, cycle: BrokerCycle) -> list[Any]:
+        """Nobody sets it."""
+        if cycle.requests:
+            threading.Event().wait()
         return []
 
 

@@ -102,6 +102,11 @@ class UpProcess:
         """As to any process."""
         os.kill(self.pid, number)
 
+    def kill(self) -> None:
+        """SIGKILL, if it has not ended, and wait until it is gone."""
+        self._process.kill()
+        self._process.join()
+
     def wait(self, timeout: float = ENDED_WITHIN) -> int:
         """Its exit status, once it has ended."""
         self._process.join(timeout)

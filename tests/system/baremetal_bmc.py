@@ -19,6 +19,7 @@ from pathlib import Path
 from system.packages import unavailable
 
 TOOLS = ("virtualbmc>=3.1", "sushy-tools>=1.3", "setuptools<81")
+PIP = ("install", "--quiet", "--disable-pip-version-check", "--no-compile")
 INSTALL_WITHIN = 600
 STARTED_WITHIN = 60.0
 USER, PASSWORD = "leasekit", "se cret"
@@ -41,8 +42,9 @@ def bmc_tools() -> Path:
 
 def _install(folder: Path) -> None:
     for command in (
-        [sys.executable, "-m", "venv", "--clear", folder],
-        [folder / "bin/pip", "install", "--quiet", "--disable-pip-version-check", *TOOLS],
+        # Our own pip installs them, and Python compiles what of them is used: that takes half as long.
+        [sys.executable, "-m", "venv", "--clear", "--without-pip", folder],
+        [sys.executable, "-m", "pip", "--python", folder, *PIP, *TOOLS],
     ):
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_WITHIN, check=False)
         if done.returncode:

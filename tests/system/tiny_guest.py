@@ -24,9 +24,9 @@ SIGNED = b"~Module signature appended~\n"
 MARKER = "tiny guest is up"
 COMMAND_LINE = (
     "console=ttyS0 quiet loglevel=3 panic=-1 random.trust_cpu=on "
-    "mitigations=off nokaslr tsc=reliable cryptomgr.notests init_on_alloc=0 no_timer_check"
+    "mitigations=off nokaslr tsc=reliable cryptomgr.notests init_on_alloc=0 no_timer_check noreplace-smp"
 )
-"""What a guest is not to do at its start is a fifth of it, where its instructions are translated. Nor is it to panic
+"""What a guest is not to do at its start is a third of it, where its instructions are translated. Nor is it to panic
 because a busy host brings it no tick of its timer in time.
 """
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,7 +18,7 @@ from cli_daemons import running, site_and_broker
 from openid_provider import free_port
 from packages import CHROMIUM, require
 from playwright.sync_api import Browser, BrowserContext, Error, Page, expect, sync_playwright
-from runtime.runtime_processes import Daemons
+from runtime.runtime_processes import Daemons, UpProcess
 from system_waits import wait_until
 
 from leasekit.config.load import load
@@ -73,11 +73,12 @@ listen = ["http://127.0.0.1:{port}"]
 @attrs.frozen
 class WebLab:
     """A deployment whose pages are at ``url``; ``ada`` and ``bob`` use the project alpha, ``mona``
-    manages it, ``olga`` operates all."""
+    manages it, ``olga`` operates all. ``pid`` is the process that has all its daemons, if one has."""
 
     file: Path
     folder: Path
     url: str
+    pid: int = 0
 
     def client(self, name: str) -> httpx.Client:
         """The API as somebody."""
@@ -101,10 +102,10 @@ class WebLab:
             sockets = subprocess.run(
                 ["ss", "-tniop", f"sport = :{port} or dport = :{port}"], capture_output=True, text=True
             )
-            daemon = subprocess.run(["pgrep", "-f", f" up {self.file}"], capture_output=True, text=True).stdout.split()
             # Nanoseconds that each thread had a processor, and waited for one.
-            ran = [path.read_text() for pid in daemon for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
-            subprocess.run(["pkill", "-ABRT", "-f", f" up {self.file}"], check=True)
+            ran = [path.read_text() for path in Path(f"/proc/{self.pid}/task").glob("*/schedstat")]
+            if self.pid:
+                os.kill(self.pid, signal.SIGABRT)
             raise AssertionError(
                 "".join(ran) + sockets.stdout + self.file.with_suffix(".log").read_text()[-8_000:]
             ) from error
@@ -123,20 +124,18 @@ class WebLab:
 
 
 @contextmanager
-def gateway_alone(lab: WebLab) -> Iterator[subprocess.Popen[bytes]]:
+def gateway_alone(lab: WebLab) -> Iterator[UpProcess]:
     """The gateway as a process of its own, once it listens; it is killed at the end, if it was not before."""
     reader, writer = os.pipe()
-    line = [sys.executable, "-m", "leasekit.cli.main", "up", str(lab.file), "web", "--ready-fd", str(writer)]
-    with lab.file.with_suffix(".log").open("ab") as output:
-        process = subprocess.Popen([*line, "--state", str(lab.folder)], pass_fds=[writer], stdout=output, stderr=output)
+    log = lab.file.with_suffix(".log")
+    process = UpProcess([str(lab.file), "web", "--state", str(lab.folder), "--ready-fd"], writer, log)
     os.close(writer)
     try:
         with os.fdopen(reader) as ready:
-            assert ready.readline().startswith("ready web"), lab.file.with_suffix(".log").read_text()
+            assert ready.readline().startswith("ready web"), log.read_text()
         yield process
     finally:
         process.kill()
-        process.wait()
 
 
 @contextmanager
@@ -162,8 +161,8 @@ def web_lab(folder: Path, more: str = "", **kept: Sequence[Change]) -> Iterator[
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(SqliteStore(path)) as store:
             store.commit(changes)
-    with running(file, {**os.environ, "PYTHONFAULTHANDLER": "1"}):
-        lab = WebLab(file, made.state, f"http://127.0.0.1:{port}")
+    with running(file) as daemons:
+        lab = WebLab(file, made.state, f"http://127.0.0.1:{port}", daemons.pid)
         lab.users()
         yield lab
 

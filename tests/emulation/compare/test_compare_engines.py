@@ -52,7 +52,7 @@ def test_one_that_fails_takes_no_other_along() -> None:
     """Mappers that die or never end are told each; the others' runs are as ever, and so is that of one that overbooks,
     but for what its broker did not do.
     """
-    names = ("Dies", "Loops", "Overbooks")
+    names = ("Dies", "Hangs", "Overbooks")
     targets = _targets("fcfs", *(f"misfit_mappers:{name}" for name in names))
     lines: list[tuple[str, str]] = []
     found = run_local(
