@@ -77,7 +77,13 @@ def _fickle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Planner, "_on_plan", planned_anew)
 
 
-@pytest.mark.parametrize(("plant", "seed"), [(_eager, 19), (_forgetful, 8), (_endless, 0), (_leaking, 0), (_fickle, 0)])
+@pytest.mark.parametrize(
+    ("plant", "seed"),
+    [
+        (_eager, 19), (_endless, 0), (_fickle, 0),
+        pytest.param(_forgetful, 8, marks=pytest.mark.soak), pytest.param(_leaking, 0, marks=pytest.mark.soak),
+    ],
+)  # fmt: skip
 def test_what_is_broken_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
