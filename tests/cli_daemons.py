@@ -65,10 +65,14 @@ class Cli:
 
 @contextmanager
 def running(
-    file: Path, env: Mapping[str, str] | None = None, state: Path | None = None, only: Sequence[str] = ()
+    file: Path,
+    env: Mapping[str, str] | None = None,
+    state: Path | None = None,
+    only: Sequence[str] = (),
+    command: bool = False,
 ) -> Iterator[UpProcess | subprocess.Popen[bytes]]:
     """The process that runs all actors of ``file``, once they are ready and brokers have what sites delegate; or
-    ``only`` some, once they are ready. It is forked, or, with an environment ``env`` of its own, a command.
+    ``only`` some, once they are ready. It is forked, or a ``command``, which has all that this process has.
 
     It must end without an error, on SIGTERM if nothing has ended it before.
     """
@@ -78,11 +82,11 @@ def running(
     words = [str(file), *only, "--ready-fd"]
     with log.open("wb") as output:
         daemons: UpProcess | subprocess.Popen[bytes]
-        if env is None:
-            daemons = UpProcess(words, writer, log)
-        else:
+        if command:
             line = [sys.executable, "-m", "leasekit.cli.main", "up", *words, str(writer)]
-            daemons = subprocess.Popen(line, env=dict(env), pass_fds=[writer], stdout=output, stderr=output)
+            daemons = subprocess.Popen(line, env=env, pass_fds=[writer], stdout=output, stderr=output)
+        else:
+            daemons = UpProcess(words, writer, log, env)
     os.close(writer)
     try:
         with os.fdopen(reader) as ready:

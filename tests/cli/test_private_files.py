@@ -75,7 +75,7 @@ def test_what_daemons_write_is_private(tmp_path: Path) -> None:
     state.mkdir()
     state.chmod(0o755)
     with umask(0), no_units_left(state):
-        with running(file, os.environ):
+        with running(file, command=True):
             lease(file)
             wide = [path for path in state.rglob("*.db*") if path.suffix != ".lock"]
             assert {path.name for path in wide} >= {f"site.db{suffix}" for suffix in ("", "-wal", "-shm")}
@@ -84,13 +84,13 @@ def test_what_daemons_write_is_private(tmp_path: Path) -> None:
         wide = [*state.glob("*.db"), *state.rglob("*.log"), state / "logs", *state.glob("site-units/units/*")]
         for path in wide:
             path.chmod(path.stat().st_mode | 0o055)
-        with running(file, os.environ):
+        with running(file, command=True):
             assert open_to_others(state) == []
         said = file.with_suffix(".log").read_text()
         databases = [path for path in wide if path.suffix == ".db"]
         assert all(said.count(f"others could use {path} (mode 0655)") == 1 for path in databases), said
         # One line for each actor's database, one for its logs, and one for the site's units.
         assert said.count("others could use") == 2 * len(databases) + 1
-        with running(file, os.environ):
+        with running(file, command=True):
             assert open_to_others(state) == []
         assert "others could" not in file.with_suffix(".log").read_text()

@@ -110,7 +110,7 @@ def test_what_a_full_disk_does_not_keep_is_not_there(tmp_path: Path) -> None:
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "none", str(small)], check=True)
     try:
-        with running(file, os.environ, only=["web"]):
+        with running(file, only=["web"]):
             gateway = GatewayUnderTest(file, load(file).state)
             with gateway.client(gateway.token("olga", "operator")) as client:
                 with (small / "ballast").open("wb", buffering=0) as out, pytest.raises(OSError) as full:

@@ -77,13 +77,17 @@ def _up(words: Sequence[str], ready: Connection, log: Path, environment: Mapping
 
 
 class UpProcess:
-    """``leasekit up`` with these words and the descriptor ``ready``, forked as well; what it says goes to ``log``."""
+    """``leasekit up`` with these words and the descriptor ``ready``, forked as well, with an environment like this
+    process's, if not ``environment``; what it says goes to ``log``.
+    """
 
-    def __init__(self, words: Sequence[str], ready: int, log: Path) -> None:
+    def __init__(
+        self, words: Sequence[str], ready: int, log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._log = log
         passed = Connection(os.dup(ready), readable=False)
         self._process: ForkServerProcess = _context.Process(
-            target=_up, args=(words, passed, log, dict(os.environ)), daemon=True
+            target=_up, args=(words, passed, log, dict(environment or os.environ)), daemon=True
         )
         self._process.start()
         passed.close()

@@ -38,7 +38,10 @@ have (a whole run of the tests begins with virtual machines that are emulated).
 SESSIONS: dict[tuple[str, str], httpx.Cookies] = {}
 """The cookies of those who have logged in, by the address of the pages and the name."""
 expect.set_options(timeout=WITHIN_MS)
-RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}}
+RULES = {
+    "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]},
+    "resultTypes": ["violations"],
+}
 INVENTORY = """
 [[actor.site.inventory]]
 type = "vm"
