@@ -46,7 +46,7 @@ COLUMNS: Final[Mapping[str, str]] = {
 
 def _factor(_: object, field: attrs.Attribute[float], found: float) -> None:
     if not 0 < found <= 1e6:
-        raise ValueError(f"{field.name} is {found}, expected a number above 0, at most a million")
+        raise ValueError(f"'{field.name}' must be a number above 0, at most a million: {found}")
 
 
 @attrs.frozen(kw_only=True)
@@ -207,12 +207,13 @@ class _Cells:
         estimate = self._time("estimate_s") if cells.get("estimate_s") else run
         start = self._time("start_s") if cells.get("start_s") else submit
         units = self._whole("units") if cells.get("units") else 1
-        if units < 1 or run < 1 or estimate < 1 or start < submit:
-            found = ",".join(cells.values())
-            raise wrong(self.path, self.line, found, "a unit or more, for some time, from its submission on")
+        latest = self._time("latest_s") if cells.get("latest_s") else -1
+        if units < 1 or run < 1 or estimate < 1 or start < submit or -1 < latest < start:
+            found, allowed = ",".join(cells.values()), "a unit or more, for some time, from its submission on"
+            raise wrong(self.path, self.line, found, f"{allowed}, with no latest start before the first")
         return ReplayedJob(
             cells.get("id") or str(self.line), cells.get("holder") or "?", submit, start,
-            self._time("latest_s") if cells.get("latest_s") else -1, units, estimate, min(run, estimate),
+            latest, units, estimate, min(run, estimate),
             cells.get("type", ""), cells.get("site", ""), self._whole("priority") if cells.get("priority") else 0,
             self._properties(),
         )  # fmt: skip

@@ -35,7 +35,7 @@ import attrs
 import cattrs
 
 from leasekit.core.errors import LeasekitError
-from leasekit.core.time import INSTANT_MAX, Duration, parse_duration
+from leasekit.core.time import INSTANT_MAX, Duration, format_duration, parse_duration
 
 T = TypeVar("T")
 
@@ -354,17 +354,19 @@ class _Structurer:
         else:
             made = _checked(value, field.name, lambda: _convert(field.converter, value))
         if field.validator is not None:
-            _checked(value, field.name, lambda: _validate(field, made))
+            _checked(value, field.name, lambda: _validate(field, made), "a duration" in _describe(field.type))
         # A converter runs once more in the class itself, on what it was given here.
         return made if field.converter is None else value
 
 
-def _checked(value: Any, name: str, check: Callable[[], T]) -> T:
+def _checked(value: Any, name: str, check: Callable[[], T], is_duration: bool = False) -> T:
     try:
         return check()
     except (ValueError, TypeError) as error:
-        text = str(error.args[0]) if error.args else type(error).__name__
-        raise _fault(f"found {_show(value)}, {_expectation(name, text)}") from None
+        said = _expectation(name, str(error.args[0]) if error.args else type(error).__name__)
+        if is_duration and isinstance(value, str):
+            said = re.sub(r"(?<=[<>]= )\d+$", lambda found: format_duration(int(found[0])), said)
+        raise _fault(f"found {_show(value)}, {said}") from None
 
 
 def _convert(converter: Any, value: Any) -> Any:
@@ -395,15 +397,15 @@ def _show(value: Any) -> str:
     if isinstance(value, Mapping):
         return "a table"
     if isinstance(value, list | tuple | AbstractSet):
-        return "a list"
+        return "a list" if value else "an empty list"
     text = repr(value)
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
 def _expectation(name: str, text: str) -> str:
     """What a validator says, in the words of all other errors where it is one of those of attrs."""
-    found = re.fullmatch(rf"'{name}' must be (.+?)(?:: [^:]*| \(got .*\))", text, re.DOTALL)
-    return f"expected {found[1]}" if found else f"but {text}"
+    found = re.fullmatch(rf"(Length of )?'{name}' must be (.+?)(?:: [^:]*| \(got .*\))", text, re.DOTALL)
+    return f"expected {'a length ' if found[1] else ''}{found[2]}" if found else f"but {text}"
 
 
 _WORDS: Final[Mapping[Any, str]] = {

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 import attrs
 
@@ -426,15 +426,25 @@ def _titled(load: Load, what: str | None) -> str:
     return title if load.rmse is None else f"{title} (RMSE {load.rmse:.2f})"
 
 
+_STEPS: Final = (
+    *(minutes * MINUTE for minutes in (1, 5, 15, 30)),
+    *(hours * HOUR for hours in (1, 3, 6, 12)),
+    *(days * DAY for days in (1, 2, 7, 14, 30, 60, 180, 365)),
+)
+"""How far the dates on an axis may be apart."""
+
+
 def _time_axis(axes: Axes, window: Term) -> None:
-    """Days since the start; dates, where it lies after 1990 and is one therefore."""
-    from matplotlib.ticker import MaxNLocator
+    """Days since the start; dates, at whole hours or days, where it lies after 1990 and is one therefore."""
+    from matplotlib.ticker import FixedLocator, MaxNLocator
 
     axes.set_xlim(0, window.length / DAY)
     if window.start >= FIRST_DATE:
         begins = datetime.fromtimestamp(window.start / SECOND, UTC)
         short = "%Y-%m-%d" if window.length >= 4 * DAY else "%m-%d %H:%M"
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
+        step = next((step for step in _STEPS if window.length <= 7 * step), _STEPS[-1] * (window.length // _STEPS[-1]))
+        marked = range(-(-window.start // step) * step, window.end + 1, step)
+        axes.xaxis.set_major_locator(FixedLocator([(at - window.start) / DAY for at in marked]))
         axes.xaxis.set_major_formatter(lambda at, _: f"{begins + timedelta(days=at):{short}}")
         axes.set_xlabel("UTC")
         return

@@ -14,15 +14,15 @@ from leasekit.core.settings import structure
 from leasekit.core.signals import whole_units
 from leasekit.core.time import HOUR
 from leasekit.policies.guest.load_following import LoadFollowing, LoadFollowingSettings
-from leasekit.policies.guest.replaying import Replay, ReplaySettings
+from leasekit.policies.guest.replaying import Replay, ReplaySettings, ThinkingUsers, UsersSettings
 from leasekit.policies.guest.static import StaticDemand, StaticSettings
 from leasekit.policies.registry import find_mapper
 
 
 def unservable(deployment: Deployment, actors: Mapping[str, BuiltActor]) -> Iterator[str]:
-    """A line for each guest whose requests, of a list or of jobs, ask for more units of a type than any site has, or
-    than the one has that they are for; or whose load has a peak above that. A line for each type of which the jobs of
-    all guests come to more work than all sites can do in the time.
+    """A line for each guest whose requests, of a list, of jobs or of users, ask for more units of a type than any site
+    has, or than the one has that they are for; or whose load has a peak above that. A line for each type of which the
+    jobs of all guests come to more work than all sites can do in the time.
     """
     has: dict[tuple[str, str], int] = {}
     most: dict[str, int] = {}
@@ -38,8 +38,9 @@ def unservable(deployment: Deployment, actors: Mapping[str, BuiltActor]) -> Iter
         if vain:
             widest = max(vain, key=lambda one: one.units)
             where = f"site {widest.site!r}" if widest.site else "the largest site"
+            which = "widths" if built.spec.mapper.target == "users" else "requests"
             yield (
-                f"{name}: {len(vain)} of {len(asked)} requests ask for more units than any site has that they may be "
+                f"{name}: {len(vain)} of {len(asked)} {which} ask for more units than any site has that they may be "
                 f"at, the widest for {widest.units} of {widest.type!r}, where {where} has "
                 f"{has.get((widest.type, widest.site), 0)}: they can't be granted"
             )
@@ -83,13 +84,17 @@ class _Asked(NamedTuple):
 
 
 def _asked(built: BuiltActor) -> Iterator[_Asked]:
-    """Each request that is known beforehand and takes no fewer."""
+    """Each request that is known beforehand and takes no fewer; of users each width."""
     spec = built.spec.mapper
     kind = find_mapper(spec.target, built.spec.role, spec.where)
     if issubclass(kind, StaticDemand):
         for demand in structure(StaticSettings, spec.settings, spec.where).demands:
             if demand.properties.get("elastic") != TRUE:
                 yield from [_Asked(demand.type, demand.units, demand.site)] * demand.count
+    if issubclass(kind, ThinkingUsers):
+        users = structure(UsersSettings, spec.settings, spec.where)
+        if users.properties.get("elastic") != TRUE:
+            yield from (_Asked(users.type, units, "") for units in users.units)
     if (settings := _replays(built)) is not None:
         for job in built.jobs or ():
             if {**settings.properties, **job.properties}.get("elastic") != TRUE:

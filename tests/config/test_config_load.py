@@ -296,7 +296,7 @@ def test_a_key_of_another_table_is_told_as_that(tmp_path: Path, table: str, key:
         ("[actor.guest.settings]\nretry_first = -5", "actor.guest.settings.retry_first", "a duration"),
         ('[actor.guest.settings]\ndefault_broker = "x"', "actor.guest.settings.default_broker", "no broker here"),
         ('[actor.broker.settings.preemptible]\nnotice_max = "10s"', "actor.broker.settings.preemptible.notice_max",
-         "expected >= 30000"),
+         "expected >= 30s"),
         ("[actor.broker.settings]\npriorities = {}", "actor.broker.settings.priorities", "a key of [actor.broker], "),
         ("[actor.site.settings]\ninventory = []", "actor.site.settings.inventory", "a key of [actor.site], "),
         ('[actor.broker.driver.x]\nkind = "null"', "actor.broker.driver", "[actor.NAME] of role authority or "),

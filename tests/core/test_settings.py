@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasekit.core.settings import DurationSetting, SettingsError, expect_one_of, structure
-from leasekit.core.time import format_duration
+from leasekit.core.time import HOUR, format_duration
 
 
 class Colour(enum.Enum):
@@ -56,12 +56,13 @@ class Settings:
     share: float = 0.5
     on: bool = False
     patience: DurationSetting = 0
+    rest: DurationSetting = attrs.field(default=HOUR, validator=attrs.validators.ge(HOUR))
     file: Path = Path("default")
     mode: Literal["a", "b", 3] = "a"
     colour: Colour = Colour.RED
     limit: int | None = None
     either: int | str = 0
-    names: Sequence[str] = ()
+    names: Sequence[str] = attrs.field(default=(), validator=attrs.validators.max_len(3))
     pair: tuple[int, str] = (0, "")
     tags: frozenset[str] = frozenset()
     weights: Mapping[str, float] = attrs.Factory(dict)
@@ -164,15 +165,19 @@ def test_relative_paths_start_at_the_base():
             "soon",
             "site.patience: found 'soon', expected a duration such as 90s or 1h30m, or a whole number of milliseconds",
         ),
+        ("rest", "10m", "site.rest: found '10m', expected >= 1h"),
+        ("rest", 600_000, "site.rest: found 600000, expected >= 3600000"),
         ("file", "", "site.file: found '', expected a path"),
         ("mode", "c", "site.mode: found 'c', expected one of: 'a', 'b', 3"),
         ("colour", "green", "site.colour: found 'green', expected one of: 'red', 'blue'"),
         ("limit", "no", "site.limit: found 'no', expected a whole number"),
         ("either", 1.5, "site.either: found 1.5, expected a whole number or text in quotes"),
         ("names", "x", "site.names: found 'x', expected a list of text in quotes"),
+        ("names", ["x"] * 4, "site.names: found a list, expected a length <= 3"),
         ("names", ["x", 1], "site.names[1]: found 1, expected text in quotes"),
         ("pair", [1], "site.pair: found 1 items, expected 2"),
         ("weights", [1], "site.weights: found a list, expected a table"),
+        ("weights", [], "site.weights: found an empty list, expected a table"),
         ("weights", {"a": "b"}, "site.weights.a: found 'b', expected a number"),
         ("latency", {"mean": 1}, "site.latency.kind: found nothing, expected one of: fixed, normal"),
         (

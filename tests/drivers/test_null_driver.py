@@ -112,7 +112,10 @@ def test_the_extreme_draws_are_finite():
             {"failure": {"setup": 2}},
             "null.failure: found a table, but a probability lies between 0 and 1 (setup: 2.0)",
         ),
-        ({"latency": {"setup": {"kind": "table", "latencies": []}}}, "null.latency.setup.latencies: found a list, "),
+        (
+            {"latency": {"setup": {"kind": "table", "latencies": []}}},
+            "null.latency.setup.latencies: found an empty list, ",
+        ),
         (
             {"latency": {"setup": {"kind": "table", "latencies": [1], "weights": [1, 2]}}},
             "null.latency.setup: found 2 weights for 1 latencies",

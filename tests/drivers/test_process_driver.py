@@ -512,7 +512,7 @@ async def test_a_directory_is_wiped_whatever_it_holds(process_harness, make_unit
     ("settings", "error"),
     [
         ({"ports": [5, 4]}, "process.ports: found a list, but expected the first and the last of a range of ports"),
-        ({"command": []}, "process.command: found a list, "),
+        ({"command": []}, "process.command: found an empty list, "),
         ({"command": ["no-such-program"]}, "process.command: found 'no-such-program', there is no such program"),
         ({"limits": {"memory_mb": 0}}, "process.limits.memory_mb: found 0, expected >= 1"),
         ({"limits": {"memroy_mb": 1}}, "process.limits.memroy_mb: found an unknown key, expected one of: "),

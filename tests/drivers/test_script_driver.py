@@ -324,7 +324,7 @@ def test_programs_are_checked_when_the_driver_is_made(script_harness):
         ("setup", "rm -rf /", "script.setup: found 'rm -rf /', but expected a command as a list of words"),
         ("setup", [["ok"], []], "script.setup: found a list, but a command is a list of words"),
         ("setup", ["a", 1], "script.setup: found a list, but a command is a list of words"),
-        ("operations", [], "script.operations: found a list, but expected a table of commands"),
+        ("operations", [], "script.operations: found an empty list, but expected a table of commands"),
         ("grace", "x", "script.grace: found 'x', expected a duration"),
         ("setpu", [], "script.setpu: found an unknown key, expected one of: "),
         ("directory", "/nowhere/at/all", "script.directory: found '/nowhere/at/all', there is no directory"),

@@ -201,6 +201,9 @@ def test_requests_that_no_site_can_grant_are_told_before_the_run(
     jobs = """[actor.batch]
 role = "guest"
 mapper = { name = "replay", type = "node", jobs = { file = "jobs.csv" } }
+[actor.people]
+role = "guest"
+mapper = { name = "users", type = "node", units = [1, 5] }
 """
     annex = """[actor.annex]
 role = "authority"
@@ -214,6 +217,7 @@ delegation = [{ broker = "broker", type = "node" }]
     told = capsys.readouterr().err
     more = "requests ask for more units than any site has that they may be at, the widest for"
     assert f"web: 1 of 1 {more} 6 of 'node', where the largest site has 4: they can't be granted" in told
+    assert f"people: 1 of 2 {more.replace('requests', 'widths')} 5 of 'node'" in told
     assert f"batch: 2 of 3 {more} 9 of 'node'" in told and "late:" not in told
     (tmp_path / "annex.csv").write_text("submit_s,run_s,units,site\n0,60,4,lab\n90,60,2,annex\n")
     file.write_text(file.read_text().replace("jobs.csv", "annex.csv"))

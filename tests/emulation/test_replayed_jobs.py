@@ -115,6 +115,7 @@ def test_the_reservations_of_grid5000_that_ran(tmp_path: Path) -> None:
         ("submit_s,run_s,units\n1,2,x\n", "line 2: found 'x', allowed is as units a whole number"),
         ("submit_s,run_s,properties\n1,2,bid\n", "line 2: found 'bid', allowed is as properties KEY=VALUE"),
         ("submit_s,run_s,start_s\n9,2,1\n", "line 2: found '9,2,1', allowed is a unit or more"),
+        ("submit_s,run_s,start_s,latest_s\n1,2,9,8\n", "line 2: found '1,2,9,8', allowed is a unit or more"),
         ("submit_s,run_s\n1\n", "line 2: found '1', allowed is 2 columns"),
         ("submit_s,run_s\n", "found no job that took any unit for any time"),
     ],

@@ -288,9 +288,12 @@ def test_more_curves_than_can_be_told_apart_are_several_pictures(tmp_path: Path)
     assert ("curve 7" in first, "curve 8" in first, "curve 8" in second) == (True, False, True)
 
 
-def test_a_start_that_is_a_date_has_dates_on_its_axis(tmp_path: Path) -> None:
-    """The days of the calendar, in UTC, instead of days since the start."""
-    text = LAB[: LAB.index("run = [")].replace('horizon = "2d"', 'horizon = "5d"\nstart = "2027-03-01T00:00Z"')
+@pytest.mark.parametrize(
+    ("horizon", "shown"), [("5d", ["2027-03-02", "2027-03-06"]), ("26h", ["03-01 06:00", "03-02 00:00"])]
+)
+def test_a_start_that_is_a_date_has_dates_on_its_axis(tmp_path: Path, horizon: str, shown: list[str]) -> None:
+    """The days of the calendar, or its whole hours, in UTC, instead of days since the start."""
+    text = LAB[: LAB.index("run = [")].replace('"2d"', f'"{horizon}"\nstart = "2027-03-01T01:30Z"')
     run_file(lab(tmp_path, text + 'plot = [{ kind = "site_usage" }]'), tmp_path / "out")
     drawn = (tmp_path / "out" / "site_usage.svg").read_text()
-    assert "2027-03-02" in drawn and "days since" not in drawn
+    assert all(f">{one}<" in drawn for one in shown) and "days since" not in drawn

@@ -212,7 +212,7 @@ def test_demands_never_hold_more_than_asked_and_mappers_never_spin(
     ("table", "words"),
     [
         ({}, "mapper.demands: found nothing, expected a list"),
-        ({"demands": []}, "mapper.demands: found a list, "),
+        ({"demands": []}, "mapper.demands: found an empty list, "),
         ({"demands": [{"type": "vm"}]}, "mapper.demands[0].term: found nothing, expected a duration"),
         (
             {"demands": [{"type": "vm", "term": "1h", "units": 0}]},
