@@ -67,7 +67,7 @@ def test_large_commits_are_kept_up_with(tmp_path: Path) -> None:
     """As much as comes at once may go at once; what is kept is there after a restart as well."""
     path = tmp_path / "s.db"
     sizes = []
-    for day in range(30):
+    for day in range(18):
         store = SqliteStore(path, history=History(kept=5 * DAY, most=10**6))
         for batch in range(4):
             store.commit(

@@ -282,17 +282,21 @@ def test_a_series_is_approved_while_the_gateway_is_killed(tmp_path: Path) -> Non
     with lab_apart(tmp_path) as (lab, daemons):
         broker = daemons.running["broker"].process.pid
         assert broker is not None
-        with gateway_alone(lab) as gateway, ThreadPoolExecutor() as threads, daemons.client("alpha") as guest:
-            lab.users()
-            with lab.client("ada") as ada, lab.client("mona") as mona:
-                approval = ada.post("/approvals", json={"series": series}).json()["id"]
-                os.kill(broker, signal.SIGSTOP)  # so that no day is answered before the end
-                answer = threads.submit(mona.post, f"/approvals/{approval}/approve", json={})
-                wait_until("some days", lambda: not guest.query("leases") and "none")
-                gateway.kill()
-                with pytest.raises(httpx.TransportError):
-                    answer.result()
-                os.kill(broker, signal.SIGCONT)
+        with (
+            gateway_alone(lab) as gateway,
+            ThreadPoolExecutor() as threads,
+            daemons.client("alpha") as guest,
+            lab.client("ada") as ada,
+            lab.client("mona") as mona,
+        ):
+            approval = ada.post("/approvals", json={"series": series}).json()["id"]
+            os.kill(broker, signal.SIGSTOP)  # so that no day is answered before the end
+            answer = threads.submit(mona.post, f"/approvals/{approval}/approve", json={})
+            wait_until("some days", lambda: not guest.query("leases") and "none")
+            gateway.kill()
+            with pytest.raises(httpx.TransportError):
+                answer.result()
+            os.kill(broker, signal.SIGCONT)
         with gateway_alone(lab), lab.client("mona") as mona:
             refused = mona.post(f"/approvals/{approval}/refuse", json={})
             assert (refused.status_code, refused.json()["code"]) == (409, "decided")

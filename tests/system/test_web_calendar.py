@@ -337,7 +337,6 @@ def test_the_gateway_is_killed_under_an_open_page(tmp_path: Path, chromium: Brow
     """The page says so, and comes back by itself with what happened meanwhile."""
     with lab_apart(tmp_path) as (lab, daemons):
         with gateway_alone(lab) as gateway:
-            lab.users()
             who = log_in(lab, chromium, "ada")
             page = who.open("/calendar?view=table")
             table = page.get_by_role("region", name="What is free")

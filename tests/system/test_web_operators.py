@@ -325,7 +325,6 @@ def test_a_site_that_hangs_holds_up_no_page(tmp_path: Path, chromium: Browser) -
         site = daemons.running["site"].process.pid
         assert site is not None
         with gateway_alone(lab):
-            lab.users()
             who = log_in(lab, chromium, "olga")
             os.kill(site, signal.SIGSTOP)
             for path in ("/calendar", "/usage"):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ from system_waits import wait_until
 
 from leasekit.config.load import load
 from leasekit.core.schema import Change
-from leasekit.runtime.client import ControlClient
+from leasekit.gateway.users import BLOCK, COST, MEMORY, SALT, TIMES, UserRecord
 from leasekit.stores.sqlite import SqliteStore
 
 PASSWORD = "correct horse battery"
@@ -113,17 +116,34 @@ class WebLab:
                 "".join(ran) + sockets.stdout + self.file.with_suffix(".log").read_text()[-8_000:]
             ) from error
 
-    def users(self) -> None:
-        """Make those who log in."""
-        for name, rights in {
-            "ada": {"projects": {"alpha": "user"}},
-            "bob": {"projects": {"alpha": "user"}},
-            "mona": {"projects": {"alpha": "manager"}},
-            "olga": {"offices": ["operator"]},
-        }.items():
-            with ControlClient(self.folder / "web.control.sock") as control:
-                body = {"name": name, "password": PASSWORD, **rights}
-                control.command("api", method="POST", path="/users", body=body)
+
+@cache
+def users() -> tuple[Change, ...]:
+    """Those who log in, as a gateway's store has them: to hash a password once is enough for all deployments."""
+    salt = bytes(SALT)
+    digest = hashlib.scrypt(PASSWORD.encode(), salt=salt, n=COST, r=BLOCK, p=TIMES, maxmem=MEMORY)
+    known = partial(UserRecord, created=time.time_ns() // 1_000_000, salt=salt, digest=digest)
+    return tuple(
+        one.change()
+        for one in (
+            known(name="ada", projects={"alpha": "user"}, offices=[]),
+            known(name="bob", projects={"alpha": "user"}, offices=[]),
+            known(name="mona", projects={"alpha": "manager"}, offices=[]),
+            known(name="olga", projects={}, offices=["operator"]),
+        )
+    )
+
+
+def _keep(file: Path, kept: Mapping[str, Sequence[Change]]) -> Path:
+    """Write what stores of daemons have before these begin, and say where they are."""
+    made = load(file)
+    for name, changes in kept.items():
+        path = (made.actors.get(name) or made.gateways[name]).store
+        assert path is not None
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with closing(SqliteStore(path)) as store:
+            store.commit(changes)
+    return made.state
 
 
 @contextmanager
@@ -146,7 +166,7 @@ def lab_apart(folder: Path) -> Iterator[tuple[WebLab, Daemons]]:
     """The deployment, with each actor in a process of its own, and no gateway yet."""
     file, port = folder / "leasekit.toml", free_port()
     file.write_text(site_and_broker(INVENTORY.format(port=port), "alpha", "beta"))
-    lab = WebLab(file, folder / "run", f"http://127.0.0.1:{port}")
+    lab = WebLab(file, _keep(file, {"web": users()}), f"http://127.0.0.1:{port}")
     with Daemons(file, lab.folder) as daemons:
         daemons.start_all()
         yield lab, daemons
@@ -157,17 +177,9 @@ def web_lab(folder: Path, more: str = "", **kept: Sequence[Change]) -> Iterator[
     """The deployment, with ``more`` in the gateway's table. By name, what a daemon's store has when it begins."""
     file, port = folder / "leasekit.toml", free_port()
     file.write_text(site_and_broker(INVENTORY.format(port=port) + more, "alpha", "beta"))
-    made = load(file)
-    for name, changes in kept.items():
-        path = (made.actors.get(name) or made.gateways[name]).store
-        assert path is not None
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with closing(SqliteStore(path)) as store:
-            store.commit(changes)
+    state = _keep(file, kept | {"web": [*kept.get("web", ()), *users()]})
     with running(file) as daemons:
-        lab = WebLab(file, made.state, f"http://127.0.0.1:{port}", daemons.pid)
-        lab.users()
-        yield lab
+        yield WebLab(file, state, f"http://127.0.0.1:{port}", daemons.pid)
 
 
 @pytest.fixture(scope="module")
