@@ -78,7 +78,7 @@ def run_turn(number: int, call: Callable[[], Any]) -> TurnDone:
     """Call a mapper. Never raises: a mapper's bug must not become the actor's."""
     try:
         found = call()
-        if not isinstance(found, Iterable):
+        if type(found) is not list and not isinstance(found, Iterable):
             return TurnDone(number, error=f"returned {found!r:.60}, expected its decisions, as a list or by yield")
         return TurnDone(number, tuple(found))
     except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - foreign code: what it raises is reported,
@@ -486,7 +486,9 @@ class Actor:
         self.kernel.tick(tick.now)
 
     def _action_done(self, done: ActionDone) -> None:
-        any(ended(done) for ended in self.dispatch.ended)
+        for ended in self.dispatch.ended:
+            if ended(done):
+                return
 
     def _received(self, received: Received) -> None:
         peer, message = received

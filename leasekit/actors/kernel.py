@@ -13,7 +13,7 @@ A part marks its methods with :func:`takes`, :func:`command`, :func:`deferred` a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar, get_type_hints
 
@@ -23,10 +23,10 @@ from leasekit.actors.settings import ActorSettings
 from leasekit.core.answers import Answer, plain
 from leasekit.core.commands import NoArguments, read_arguments
 from leasekit.core.errors import CommandError
-from leasekit.core.leases.records import SentRecord
+from leasekit.core.leases.records import KeptRecord, SentRecord, layout_of
 from leasekit.core.properties import is_text
 from leasekit.core.protocol.messages import ErrorReply, Message
-from leasekit.core.reasons import Code, Reason, mark, said, to_text, with_article, words
+from leasekit.core.reasons import Code, Reason, mark, said, with_article, words
 from leasekit.core.schema import COPIED, LOG, Change, Row
 from leasekit.core.steps import Action, ActionDone, Command, Outgoing, PeerChange, Ready, Reply
 from leasekit.core.time import INSTANT_MAX, Duration, Instant
@@ -70,10 +70,6 @@ R = TypeVar("R", bound=Record)
 T = TypeVar("T", bound=Timed)
 
 
-def _never(record: Any) -> Instant | None:
-    return None
-
-
 def _nothing(record: Any) -> None: ...
 
 
@@ -87,13 +83,15 @@ def _sends_nothing(record: Any, peer: str) -> None: ...
 @attrs.frozen(slots=True)
 class RecordKind:
     """What a kind of record needs: ``due_at`` is when time next concerns one, ``on_due`` what happens then; ``awaits``
-    whether a peer has not acknowledged something of one, ``send`` how the peer gets that again.
+    whether a peer has not acknowledged something of one, ``send`` how the peer gets that again. ``row`` makes its row,
+    if any is made.
     """
 
-    due_at: Callable[[Any], Instant | None] = _never
+    due_at: Callable[[Any], Instant | None] | None = None
     on_due: Callable[[Any], None] = _nothing
     awaits: Callable[[Any, str], bool] = _awaits_nothing
     send: Callable[[Any, str], None] = _sends_nothing
+    row: Callable[[Any], Row] | None = None
     is_kept: bool = True
 
 
@@ -179,13 +177,25 @@ class Kernel:
         self,
         record: type[R],
         *,
-        due_at: Callable[[R], Instant | None] = _never,
+        due_at: Callable[[R], Instant | None] | None = None,
         on_due: Callable[[R], None] = _nothing,
         awaits: Callable[[R, str], bool] = _awaits_nothing,
         send: Callable[[R, str], None] = _sends_nothing,
     ) -> None:
         """Say once what all records of a class need; see :class:`RecordKind`."""
-        self._kinds[record] = RecordKind(due_at, on_due, awaits, send)
+        row: Callable[[Any], Row] = layout_of(record).row if issubclass(record, KeptRecord) else record.row
+        self._kinds[record] = RecordKind(due_at, on_due, awaits, send, row)
+
+    def show_rows(self, whole: Container[str], brief: Container[str]) -> None:
+        """No actor is made anew from its rows: of these tables rows are made, whole or without their bodies, for who
+        observes them, and of no other.
+        """
+        for cls, kind in self._kinds.items():
+            table = getattr(cls, "table", "")
+            if table in brief:
+                self._kinds[cls] = attrs.evolve(kind, row=layout_of(cls).brief)
+            elif table not in whole:
+                self._kinds[cls] = attrs.evolve(kind, row=None)
 
     def register_unkept(self, kind: type[T], *, on_due: Callable[[T], None]) -> None:
         """The same for what waits and is not kept: it is over when its actor is. Time concerns it when it was
@@ -195,7 +205,8 @@ class Kernel:
 
     def due_at(self, record: Record) -> Instant | None:
         """When time next concerns a record."""
-        return self._kinds[type(record)].due_at(record)
+        due_at = self._kinds[type(record)].due_at
+        return None if due_at is None else due_at(record)
 
     def awaits(self, record: Record, peer: str) -> bool:
         """Whether ``peer`` has not acknowledged something of a record."""
@@ -239,7 +250,8 @@ class Kernel:
         record.state, record.pending = after
         self.dirty[id(record)] = record
         if self.keeps_log:
-            row = (self.now, record.id, event, f"{before[0]}/{before[1]}", f"{after[0]}/{after[1]}", to_text(why))
+            text = "" if why is None else why.text()
+            row = (self.now, record.id, event, f"{before[0]}/{before[1]}", f"{after[0]}/{after[1]}", text)
             self.changes.append(_new(Change, (LOG, "", row)))
 
     def note(self, subject: str, event: str, before: str, after: str, why: Reason | None) -> None:
@@ -248,7 +260,8 @@ class Kernel:
             self._log(subject, event, before, after, why)
 
     def _log(self, subject: str, event: str, before: str, after: str, why: Reason | None) -> None:
-        self.changes.append(_new(Change, (LOG, "", (self.now, subject, event, before, after, to_text(why)))))
+        text = "" if why is None else why.text()
+        self.changes.append(_new(Change, (LOG, "", (self.now, subject, event, before, after, text))))
 
     def complain(self, text: str, event: str = "complaint", kind: str = "", *, because: Reason | None = None) -> None:
         """Tell the operator what is wrong."""
@@ -410,11 +423,13 @@ class Kernel:
         self._revise()
         add, kinds, schedule, keeps = self.changes.append, self._kinds, self.schedule, self.keeps_records
         for record in dirty.values():
-            at = kinds[type(record)].due_at(record)
+            kind = kinds[type(record)]
+            due_at, make_row = kind.due_at, kind.row
+            at = due_at(record) if due_at is not None else None
             if at != record.timer:
                 schedule(record, at)
-            if keeps:
-                row = record.row()
+            if keeps and make_row is not None:
+                row = make_row(record)
                 add(_new(Change, (record.table, row[0], row)))
         if self._superseded > _SUPERSEDED_MIN and 4 * self._superseded > 3 * len(self.timers):
             self.timers = [entry for entry in self.timers if entry[2].timer == entry[0]]

@@ -145,8 +145,8 @@ NO_UNITS: Final[Counts] = ()
 
 def counts(of: Mapping[bytes, int] | Iterable[tuple[bytes, int]]) -> Counts:
     """Numbers by class in order, without those of which there are none."""
-    pairs = of.items() if isinstance(of, Mapping) else of
-    return tuple(sorted((class_, units) for class_, units in pairs if units))
+    pairs = of.items() if isinstance(of, dict | Mapping) else of  # most are: only others are asked at length
+    return tuple(sorted([(class_, units) for class_, units in pairs if units]))
 
 
 def total(of: Counts) -> int:

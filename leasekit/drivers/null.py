@@ -61,6 +61,9 @@ class NullOutcome(NamedTuple):
     reason: str = ""
 
 
+_DONE: Final = NullOutcome(True)
+
+
 class LatencyModel:
     """How long each action takes and how it ends, as pure functions."""
 
@@ -85,6 +88,8 @@ class LatencyModel:
         share = self._failure.get(op, 0.0)
         if share and self._uniform(b"failure", op, unit, number) < share:
             return NullOutcome(False, reason=f"{op} of {unit} failed, as one in {1 / share:.4g} is set to")
+        if op in ("join", "leave", "teardown"):
+            return _DONE
         return NullOutcome(True, self.properties(unit) if op in ("setup", "modify") else self.metered(op))
 
     def properties(self, unit: str) -> Properties:

@@ -12,6 +12,7 @@ from leasekit.config.build import BuiltActor, build
 from leasekit.config.deployment import Deployment
 from leasekit.config.sense import capacities
 from leasekit.config.traces import TraceMissing, data_dir, missing_traces
+from leasekit.core.drivers import UNIT
 from leasekit.core.leases.power import OPERATIONS, power_driver
 from leasekit.core.schema import Change, Store
 from leasekit.core.steps import Action, ActorLike
@@ -21,9 +22,9 @@ from leasekit.emulation.failing import FailingWorld
 from leasekit.emulation.mapper_faults import MapperFaults, Tell
 from leasekit.emulation.mishaps import Mishaps
 from leasekit.emulation.pictures import emulation_of
-from leasekit.emulation.recorder import Recorder
+from leasekit.emulation.recorder import ROWS_RECORDED, Recorder
 from leasekit.emulation.request_book import RequestBook
-from leasekit.emulation.world import Outcome, World
+from leasekit.emulation.world import AT_ONCE, Outcome, World
 from leasekit.stores.memory import Forgetful, MemoryStore
 
 
@@ -61,7 +62,7 @@ class Emulated:
         self.world = self._make_world(self.recorder.observe if observe is None else self._observe)
         for built in self.actors.values():
             built.actor.kernel.resends = not emulation.is_lossless  # nothing need be said again where nothing is lost
-            store = _lightened(built) if self.mishaps is None else MemoryStore(keep_log=False)
+            store = _lightened(built, observe is None) if self.mishaps is None else MemoryStore(keep_log=False)
             self.world.add(self._on_its_clock(built), store, action_model(built))
         if self.mishaps is not None:
             self.mishaps.begin()
@@ -106,12 +107,14 @@ class Emulated:
             observer(now, actor, changes)
 
 
-def _lightened(built: BuiltActor) -> Store:
+def _lightened(built: BuiltActor, only_recorded: bool) -> Store:
     """Where no actor is made anew, no row is read: its store keeps nothing. What a broker's rows would say nobody
-    observes: none are made.
+    observes: none are made. If they are ``only_recorded``, others have what the recorder reads.
     """
-    kernel = built.actor.kernel
-    kernel.keeps_counters, kernel.keeps_records = False, built.spec.role != "broker"
+    kernel, role = built.actor.kernel, built.spec.role
+    kernel.keeps_counters, kernel.keeps_records = False, role != "broker"
+    if only_recorded:
+        kernel.show_rows(*ROWS_RECORDED[role])
     return Forgetful()
 
 
@@ -157,11 +160,10 @@ def action_model(built: BuiltActor) -> Callable[[Action], Outcome]:
     model_of = cache(built.model)
 
     def model(action: Action) -> Outcome:
-        number, op, unit, type_ = action[:4]
+        number, op, unit, type_, *_ = action
         of_type = model_of(power_driver(type_) if op in OPERATIONS else type_)
         if of_type is None:
-            return Outcome(0, True, {}, "")
-        ok, properties, reason = of_type.outcome(op, unit, number)
-        return Outcome(of_type.latency(op, unit, number), ok, properties, reason)
+            return AT_ONCE
+        return tuple.__new__(Outcome, (of_type.latency(op, unit, number), *of_type.outcome(op, unit, number), UNIT))
 
     return model

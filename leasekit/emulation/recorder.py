@@ -24,7 +24,7 @@ import csv
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TextIO
+from typing import Final, NamedTuple, TextIO
 
 import attrs
 
@@ -40,6 +40,13 @@ from leasekit.emulation.mapper_faults import MapperFaults
 from leasekit.emulation.metrics import Series, summed
 from leasekit.emulation.request_book import RequestBook
 from leasekit.emulation.runs.book import CalendarBook
+
+ROWS_RECORDED: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
+    "authority": (frozenset({"units"}), frozenset({"leases"})),
+    "broker": (frozenset(), frozenset()),
+    "guest": (frozenset(), frozenset({"leases", "units", "plans"})),
+}
+"""The tables of actors in a role that are recorded: of which rows are read whole, and of which but the columns."""
 
 
 class _Changes:
@@ -182,6 +189,7 @@ class Recorder:
         role = self._roles[actor]
         if actor in self.energy:
             self.energy[actor].observe(now, changes)
+        lines: list[Sequence[object]] = []
         for table, key, row in changes:
             if table == LOG:
                 assert row is not None, "log rows are only ever added"
@@ -192,7 +200,7 @@ class Recorder:
                 if row[2] == "mapper" and self._mappers is not None:
                     self._mappers.add(format_duration(now - self._start), actor, row[4], words(read(row[5])))
                 if self._log is not None and (self._logs == "all" or self._is_logged(role, row)):
-                    self._log.writerow([row[0], actor, *row[1:]])
+                    lines.append((row[0], actor, *row[1:]))
             elif table == "units":
                 if role == "guest":
                     self._guest_unit(now, actor, key, "" if row is None else row[3])
@@ -204,6 +212,8 @@ class Recorder:
                 self._requests.lease(actor, row)
             elif table == "plans" and role == "guest" and row is not None:
                 self._topology(actor, key, row[2])
+        if lines and self._log is not None:
+            self._log.writerows(lines)
 
     def _is_logged(self, role: str, row: Row) -> bool:
         """Whether a line is in a log that has not all."""
@@ -264,7 +274,10 @@ class Recorder:
             self._users[site, place] += change
             if (before > 0) == (before + change > 0):
                 return
-        self.in_use_by_type[site].setdefault(type_, Series()).add(now, change)
+        by_type = self.in_use_by_type[site]
+        if type_ not in by_type:
+            by_type[type_] = Series()
+        by_type[type_].add(now, change)
 
     def _topology(self, guest: str, topology: str, state: str) -> None:
         before, counts = self._planned.get((guest, topology)), self.topologies[guest]
@@ -300,7 +313,10 @@ class Recorder:
 
     def _count(self, served: _Served, change: int, at: Instant, promised_at: Instant) -> None:
         if change:
-            self._leased[served.holder].setdefault(served.type, _Changes()).add(at, change)
+            by_type = self._leased[served.holder]
+            if served.type not in by_type:
+                by_type[served.type] = _Changes()
+            by_type[served.type].add(at, change)
             self._promised[served.holder].add(promised_at, change)
 
 

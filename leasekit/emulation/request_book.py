@@ -16,7 +16,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import attrs
 
@@ -25,6 +25,7 @@ from leasekit.core.reasons import Code, read
 from leasekit.core.schema import Row
 from leasekit.core.time import SECOND, Duration, Instant
 
+K = TypeVar("K")
 SLOWDOWN_BOUND: Final[Duration] = 10 * SECOND
 _NEW: Final = f"{sm.NASCENT}/{sm.TICKETING}"
 _ASKED: Final = frozenset({"ask", "extend", "modify", "replace"})
@@ -204,11 +205,19 @@ class RequestBook:
                 tally.missed += lease.area * (what in ("refused", "given_up"))
 
     def _tallies(self, lease: _Lease) -> list[Tally]:
-        mine = self.by_guest.setdefault(lease.guest, Tally())
-        return [mine, self.by_type.setdefault((lease.guest, lease.type), Tally()), *self._sites(lease)]
+        mine = _tally(self.by_guest, lease.guest)
+        return [mine, _tally(self.by_type, (lease.guest, lease.type)), *self._sites(lease)]
 
     def _sites(self, lease: _Lease) -> list[Tally]:
         """The lease's site; as long as it has none, each that has units of the type: any could have served it."""
         if lease.site:
-            return [self.by_site.setdefault((lease.site, lease.type), Tally())]
+            return [_tally(self.by_site, (lease.site, lease.type))]
         return [tally for (_, kind), tally in self.by_site.items() if kind == lease.type]
+
+
+def _tally(of: dict[K, Tally], key: K) -> Tally:
+    """A key's tally: made only where there is none, for it has much in it."""
+    found = of.get(key)
+    if found is None:
+        found = of[key] = Tally()
+    return found

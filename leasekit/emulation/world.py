@@ -97,8 +97,11 @@ class Node:
     scheduled: Instant | None = None
     up_at: Instant = 0
     """From when on the actor runs (again)."""
+    name: str = attrs.field(default=attrs.Factory(lambda self: self.actor.name, takes_self=True), init=False)
 
 
+_new: Final = tuple.__new__
+"""Makes a named tuple from a tuple without a call in Python."""
 UNHEARD: Final = 0
 """The id of commands whose reply nobody waits for."""
 WAKE: Final = 0
@@ -151,8 +154,7 @@ class World:
 
     def add(self, actor: ActorLike, store: Store, model: ActionModel = instant) -> Node:
         """Put an actor into the world; it takes up what its store holds and is ticked at once."""
-        node = Node(len(self.nodes), actor, store, model)
-        self.nodes[actor.name] = node
+        node = self.nodes[actor.name] = Node(len(self.nodes), actor, store, model)
         actor.restore(store.load())
         self._schedule_wake(node, self.now)
         return node
@@ -198,7 +200,7 @@ class World:
             tick = Tick(at)
             for node in nodes:
                 if node.scheduled != at and node.up_at <= at:  # those that are due get their tick in their turn
-                    self.acting = node.actor.name
+                    self.acting = node.name
                     node.actor.step(tick)
                     self._handle(node)
             while queue and queue[0][0] <= at:
@@ -225,9 +227,9 @@ class World:
             elif node.scheduled == at:
                 node.scheduled = None
                 self.timers += 1
-        self.now, self.acting = at, node.actor.name
+        self.now, self.acting = at, node.name
         self.events += 1
-        node.actor.step(Tick(at))
+        node.actor.step(_new(Tick, (at,)))
         self._handle(node)
 
     def _handle(self, node: Node) -> None:
@@ -302,14 +304,14 @@ class World:
     def _hand(self, sender: str, receiver: str, messages: Iterable[Message], at: Instant) -> None:
         node = self.nodes.get(receiver)
         if node is not None:
-            self._push(at, node.index, INPUTS, (node, [Received(sender, message) for message in messages]))
+            self._push(at, node.index, INPUTS, (node, [_new(Received, (sender, message)) for message in messages]))
 
     def _start(self, node: Node, actions: Sequence[Action]) -> None:
         """Ask the latency model how each action ends; those that end together come back as one event."""
         ends: dict[Instant, list[ActionDone]] = {}
         for action in actions:
-            latency, ok, properties, reason, blame = node.model(action)
-            done = ActionDone(action.number, action.unit, ok, properties, reason, blame)
+            latency, *how = node.model(action)
+            done = _new(ActionDone, (action.number, action.unit, *how))
             ends.setdefault(self.now + latency, []).append(done)
         self.actions += len(actions)
         for at, done_ in ends.items():

@@ -67,6 +67,7 @@ from leasekit.core.leases.records import (
     WaitsForMapper,
     Window,
     Withheld,
+    layout_of,
 )
 from leasekit.core.properties import LARGEST, counts
 from leasekit.core.protocol.messages import LeaseUpdate, TicketUpdate
@@ -232,6 +233,7 @@ def test_rows_fit_their_tables(record: Any) -> None:
     assert len(row) == len(columns)
     assert [type(value) for value in row] == list(columns.values())
     assert row[0] == record.id
+    assert layout_of(type(record)).brief(record) == (*row[:-1], b"")
 
 
 @given(record=any_record, data=st.data())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from leasekit.core.steps import ActorLike, Input, Received
 from leasekit.core.time import HOUR
 from leasekit.emulation.clocks import Clock, Clocked
 from leasekit.emulation.emulated import Emulated
+from leasekit.emulation.experiment import result_of
 from leasekit.emulation.pictures import emulation_of
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -118,30 +121,32 @@ class Keeping(Clocked):
         super().step(input)
 
 
-def emulated(deployment: Deployment, copies: bool) -> tuple[str, list[tuple[Message, bytes]]]:
-    """The log of eight hours, and the messages that were got."""
+def emulated(deployment: Deployment, copies: bool) -> tuple[str, Mapping[str, Any], list[tuple[Message, bytes]]]:
+    """The log of eight hours, what came of them, and the messages that were got. With ``copies`` rows are made whole,
+    as for who observes them.
+    """
     log = io.StringIO()
-    made = Emulated(deployment, log=log, synthetic=True)
+    made = Emulated(deployment, log=log, synthetic=True, observe=(lambda *_: None) if copies else None)
     assert not made.world.copies, "they are handed over where nobody signs, and nothing goes wrong"
     made.world.copies = copies
     got: list[tuple[Message, bytes]] = []
     for node in made.world.nodes.values():
         node.actor = Keeping(node.actor, got)
     made.world.run_until(made.world.now + 8 * HOUR)
-    return log.getvalue(), got
+    return log.getvalue(), result_of(made, emulation_of(deployment).runs[-1], "", {}).summary, got
 
 
 @pytest.mark.parametrize("name", [*FILES, "mix"])
 def test_nothing_is_shared_that_changes(name: str, tmp_path: Path) -> None:
-    """No message that was handed over is another one by the end of the run, and the log is that of copied messages to
-    the byte.
+    """No message that was handed over is another one by the end of the run, and log and summary are those of copied
+    messages and whole rows to the byte.
     """
     file = tmp_path / "mix.toml"
     file.write_text(MIX)
     deployment = load(DEPLOY / name if name != "mix" else file, tmp_path, {"deployment.signatures": False})
     deployment = deployment.with_run(emulation_of(deployment).runs[-1])
-    log, got = emulated(deployment, copies=False)
-    copied, got_copies = emulated(deployment, copies=True)
+    *came, got = emulated(deployment, copies=False)
+    *came_of_copies, got_copies = emulated(deployment, copies=True)
     assert len(got) > 20, "there is something to hold"
     assert [encode_batch([message]) for message, _ in got] == [then for _, then in got]
-    assert (log, [then for _, then in got]) == (copied, [then for _, then in got_copies])
+    assert (came, [then for _, then in got]) == (came_of_copies, [then for _, then in got_copies])

@@ -585,9 +585,10 @@ class Book:
         away when it should have gone on, the chain's timetable has nothing.
         """
         runs: dict[str, tuple[Delegation, int, Term]] = {}
-        for source in sorted(self._by_type.get(type_, ()), key=lambda s: (s.base, s.term)):
-            first, units, term = runs.get(source.base, (source, 0, source.term))
-            runs[source.base] = (first, max(units, source.units), Term(term.start, source.grants_until))
+        sources = self._by_type.get(type_, ())
+        for base, _, _, source in sorted([(one.base, one.term, at, one) for at, one in enumerate(sources)]):
+            first, units, term = runs.get(base, (source, 0, source.term))
+            runs[base] = (first, max(units, source.units), Term(term.start, source.grants_until))
         return list(runs.values())
 
     def describe(self, now: Instant) -> list[SourceDetails]:

@@ -639,8 +639,8 @@ class GuestTurns:
 
     def turn(self) -> Turn | None:
         """See :class:`Turning`."""
-        at = self.at()
-        if at is None or at > self._kernel.now:
+        wake = self._turns.wake
+        if wake is None or wake > self._kernel.now or self._turns.running:
             return None
         self._turns.answer_wake()
         snapshot = not is_inline(self.mapper)

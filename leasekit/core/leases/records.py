@@ -68,16 +68,16 @@ class KeptRecord:
     def can(self, event: str) -> bool:
         """Whether the table of its states allows an event now."""
         record: Any = self
-        return self.machine.allows((record.state, record.pending), event)
+        return event in self.machine.table.get((record.state, record.pending), ())
 
     def row(self) -> Row:
         """Its row."""
-        return _layout(type(self)).row(self)
+        return layout_of(type(self)).row(self)
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
         """The record that was kept as a row."""
-        made: Self = _layout(cls).record(row)
+        made: Self = layout_of(cls).record(row)
         return made
 
 
@@ -113,7 +113,8 @@ class Layout:
         self._cls = cls
         self._columns: Callable[[Any], tuple[Any, ...]] = attrgetter(*paths)
         kinds = [bool if column == "live" else hints.get(path) for column, path in zip(columns, paths, strict=True)]
-        self._converted = [(at, _COLUMNS[kind][0]) for at, kind in enumerate(kinds) if kind in _COLUMNS]
+        self._flags = [at for at, kind in enumerate(kinds) if kind is bool]
+        self._reasons = [at for at, kind in enumerate(kinds) if _COLUMNS.get(kind, ("",))[0] is to_text]
         self._read = [
             (path, at, _COLUMNS[kinds[at]][1] if kinds[at] in _COLUMNS else _same)
             for at, path in enumerate(paths)
@@ -131,12 +132,19 @@ class Layout:
 
     def row(self, record: Any) -> Row:
         """The row of a record."""
-        body = pack_body(self._body(record))
-        if not self._converted:
-            return (*self._columns(record), body)
+        return self._row(record, pack_body(self._body(record)))
+
+    def brief(self, record: Any) -> Row:
+        """Its row without what only a restart needs: the body is empty."""
+        return self._row(record, b"")
+
+    def _row(self, record: Any, body: bytes) -> Row:
         row = [*self._columns(record), body]
-        for at, to_column in self._converted:
-            row[at] = to_column(row[at])
+        for at in self._flags:
+            row[at] = int(row[at])
+        for at in self._reasons:
+            reason = row[at]
+            row[at] = "" if reason is None else reason.text()
         return tuple(row)
 
     def record(self, row: Row) -> Any:
@@ -156,7 +164,8 @@ class Layout:
 _LAYOUTS: Final[dict[type[Any], Layout]] = {}
 
 
-def _layout(cls: type[Any]) -> Layout:
+def layout_of(cls: type[Any]) -> Layout:
+    """How records of a class become rows."""
     layout = _LAYOUTS.get(cls)
     if layout is None:
         layout = _LAYOUTS[cls] = Layout(cls)
@@ -427,7 +436,8 @@ class GuestLease(KeptRecord):
     @property
     def latest(self) -> Held | Asked:
         """What it goes by: the ticket in hand, or what was asked."""
-        return self.approved if self.approved is not None else self.asked
+        held = self.tickets.approved
+        return held if held is not None else self.asked
 
     @property
     def runs(self) -> Term:

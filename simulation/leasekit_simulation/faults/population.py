@@ -72,11 +72,6 @@ class FaultyNode(Node):
     """The numbers and units of actions that an earlier actor on this store began, and that go on."""
 
     @property
-    def name(self) -> str:
-        """The actor's."""
-        return self.actor.name
-
-    @property
     def disk(self) -> FaultyStore:
         """The actor's store."""
         assert isinstance(self.store, FaultyStore)
