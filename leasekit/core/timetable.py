@@ -441,7 +441,7 @@ def _increments(had: int, was: Term, units: int, term: Term) -> list[tuple[Insta
 
 
 class ClassedTimetable:
-    """Timetables by class, in the order in which units are given out that may be of any: of the largest class first.
+    """Timetables by class, in the order in which units are given out that may be of any (:meth:`sort`).
 
     It is asked as a :class:`Timetable`, and says of all classes together. Units that are booked by number are chosen
     (:meth:`pick`); those that are booked by class are these.
@@ -465,9 +465,9 @@ class ClassedTimetable:
                 table.forget_before(self.horizon)
         return table
 
-    def sort(self, sizes: Counts) -> None:
-        """Put the largest classes first."""
-        order = sorted(self.tables, key=lambda class_: (-count_of(sizes, class_), class_))
+    def sort(self, sizes: Counts, weights: Mapping[bytes, float]) -> None:
+        """Put the classes first that weigh most, and of those that weigh the same the largest."""
+        order = sorted(self.tables, key=lambda one: (-weights.get(one, 0.0), -count_of(sizes, one), one))
         self.tables = {class_: self.tables[class_] for class_ in order}
 
     def close(self, kept: set[bytes]) -> None:

@@ -125,6 +125,19 @@ def test_what_is_reserved_can_be_had(tmp_path: Path, mapper: str) -> None:
     assert world.broker("upper").errors == [] and world.site().errors == []
 
 
+@pytest.mark.parametrize(("more", "taken"), [(', gflops = "900", watts = "300"', {"a": 3, "b": 1}), ("", {"b": 4})])
+@pytest.mark.parametrize("mapper", MAPPERS)
+def test_units_that_compute_most_with_a_watt_go_first(
+    tmp_path: Path, mapper: str, more: str, taken: dict[str, int]
+) -> None:
+    """Of a request that takes any; the largest class goes first where nothing is said."""
+    world = world_of(tmp_path, mapper, RACKS.replace('rack = "a"', f'rack = "a"{more}'))
+    start = world.now + MINUTE
+    lease = ask(world, 4, start, start + HOUR)
+    world.run_until(start + MINUTE)
+    assert racks(world, lease["id"]) == taken
+
+
 def test_operators_see_classes(tmp_path: Path) -> None:
     """What is free, and what is taken over time, is told by class, of leases and of what is delegated on; so is what
     each claim counts, also of what was given and of which no ticket came yet.

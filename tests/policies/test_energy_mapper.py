@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from leasekit.core.efficiency import efficiency
 from leasekit.core.filters import parse_filter
 from leasekit.core.mappers import Assign, AuthorityCycle, Demand, Power, Refuse, Release, UnitView, Wake
 from leasekit.core.settings import SettingsError
 from leasekit.core.time import HOUR, MINUTE, Instant, Term
 from leasekit.policies.authority.energy import EnergyManager, EnergySettings
-from leasekit.policies.authority.weighers import efficiency
 from leasekit.policies.registry import make_mapper
 
 

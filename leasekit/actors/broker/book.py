@@ -21,6 +21,7 @@ from leasekit.actors.settings import REQUEST
 from leasekit.core.answers import SourceClass, SourceDetails, WithheldDetails
 from leasekit.core.claims.claim import Ticket, sizes_of
 from leasekit.core.divided import NO_CEILINGS, Ceiling, Ceilings, DividedTimetable
+from leasekit.core.efficiency import efficiency
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.filters import FilterError, seen, takes
 from leasekit.core.leases.records import BrokerLease, Delegation, Granted, Withheld, pack_body, unpack_body
@@ -340,7 +341,7 @@ class Book:
         self._attributes.update(attributes(source.properties, source.classes))
         self._count(source, 1)
         self._hosts[source.base] = self._hosts_in(source.base)
-        table.sort(ticket.leaf.classes)
+        table.sort(ticket.leaf.classes, {one: efficiency(self._attributes.get(one, EMPTY)) for one in table.tables})
         self._by_type.setdefault(source.type, []).append(source)
         self._by_type[source.type].sort(key=lambda s: s.id)
 

@@ -22,6 +22,7 @@ from leasekit.actors.kernel import Kernel, keeps
 from leasekit.actors.site.inventory import HostNews, Inventory, Kinds
 from leasekit.core.answers import UnitDetails
 from leasekit.core.drivers import SITE, UNIT, Blame
+from leasekit.core.efficiency import METERED
 from leasekit.core.errors import CommandError
 from leasekit.core.filters import parse_filter
 from leasekit.core.leases import authority as au
@@ -40,9 +41,6 @@ SWITCHES: Final = ("on", "off", "suspend")
 
 SMOOTHING: Final = 4
 """Which part of a new measurement an estimate follows."""
-METERED: Final = frozenset({"gflops", "gflops_per_watt", "idle_watts", "watts"})
-"""What a driver that switches a unit may say of it, beside the inventory."""
-
 
 GONE: Final = Reason(Code.NOT_IN_INVENTORY)
 """Why a unit is out of service that the settings name no more. A lease that has it keeps it."""

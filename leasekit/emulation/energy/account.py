@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from leasekit.core.efficiency import IDLE_WATTS, positive
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import power as pw
 from leasekit.core.leases.records import SiteUnit
@@ -17,7 +18,6 @@ from leasekit.core.schema import Change
 from leasekit.core.time import HOUR, Duration, Instant, Term
 from leasekit.emulation.energy.metrics import Delayed, delay_req, e_savings, res_idle
 from leasekit.emulation.metrics import Series
-from leasekit.policies.authority.weighers import IDLE_WATTS, positive
 
 
 class EnergyAccount:

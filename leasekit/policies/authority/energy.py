@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import attrs
 
+from leasekit.core.efficiency import efficiency
 from leasekit.core.filters import FilterError
 from leasekit.core.mappers import (
     Assign,
@@ -30,10 +31,9 @@ from leasekit.core.mappers import (
     Wake,
 )
 from leasekit.core.time import Instant, Term
-from leasekit.policies.authority.energy_holds import EnergyHolds
+from leasekit.policies.authority.energy_holds import WEIGHERS, EnergyHolds, Weigher
 from leasekit.policies.authority.energy_plan import EnergyPowerSettings, Fleet, Forecast, PowerManager, Switching
 from leasekit.policies.authority.first_fit import FILTER, FirstFitTurn
-from leasekit.policies.authority.weighers import WEIGHERS, Weigher, efficiency
 from leasekit.policies.registry import make_part
 
 

@@ -11,14 +11,20 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 from operator import itemgetter
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
+from leasekit.core.efficiency import efficiency
 from leasekit.core.mappers import Demand, UnitView
 from leasekit.core.time import Instant, Term
 from leasekit.policies.authority.first_fit import FILTER
-from leasekit.policies.authority.weighers import Weigher, efficiency
 
 K = TypeVar("K")
+Weigher: TypeAlias = Literal["free_time", "efficiency"]
+WEIGHERS: Final[tuple[Weigher, ...]] = ("free_time", "efficiency")
+"""Which unit is better than others that will do as well: the one that is free for longest until its next reservation,
+so that it need not be vacated for that (of no concern to leases that are reservations themselves); the one that
+computes most with a watt.
+"""
 _END = itemgetter(1)
 
 

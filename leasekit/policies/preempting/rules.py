@@ -10,10 +10,10 @@ from typing import Final, Protocol
 
 import attrs
 
+from leasekit.core.efficiency import efficiency
 from leasekit.core.filters import parse_filter
 from leasekit.core.fitting import normalised
 from leasekit.core.time import INSTANT_MAX
-from leasekit.policies.authority.weighers import efficiency
 from leasekit.policies.preempting.costs import Amount, PeriodCost, VictimCost
 from leasekit.policies.preempting.hosts import HostRequest, LoadedHost
 from leasekit.policies.preempting.victims import NODES_MAX

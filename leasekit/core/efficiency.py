@@ -1,19 +1,11 @@
-"""Which units are best for a lease, among those that will do: weighers, as OpenStack's scheduler has them.
-
-``free_time``: the unit that is free for longest until its next reservation, so that it need not be vacated for that; of
-no concern to leases that are reservations themselves. ``efficiency``: the unit that computes most with a watt, so that
-the others can be switched off.
-"""
+"""Which units are better, of those that will do: what computes most with a watt, so that others can be switched off."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final, Literal, TypeAlias
-
-Weigher: TypeAlias = Literal["free_time", "efficiency"]
-WEIGHERS: Final[tuple[Weigher, ...]] = ("free_time", "efficiency")
+from typing import Final
 
 GFLOPS: Final = "gflops"
 WATTS: Final = "watts"
@@ -22,6 +14,8 @@ PER_WATT: Final = "gflops_per_watt"
 """Properties of units: what one computes (10^9 floating-point operations a second), what it draws at work, and
 idle, and the first divided by the second. What a driver that meters the unit returns counts for more than what the
 inventory says."""
+METERED: Final = frozenset({GFLOPS, WATTS, IDLE_WATTS, PER_WATT})
+"""What a driver that switches a unit may say of it, beside the inventory."""
 
 
 def efficiency(properties: Mapping[str, str]) -> float:
