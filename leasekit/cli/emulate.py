@@ -734,7 +734,8 @@ def _print_papers(results: Sequence[Mapping[str, Any]]) -> None:
     from leasekit.emulation.papers.page import COLUMNS, counted, rows
 
     cells = [(result["name"], *row) for result in results for row in rows(result)]
-    print_table(("experiment", *COLUMNS), cells, empty="nothing was run", right=("ours",))
+    if cells:
+        print_table(("experiment", *COLUMNS), cells, empty="", right=("ours",))
     note(counted(results))
 
 

@@ -73,6 +73,9 @@ def test_one_without_data_stops_no_other(tmp_path: Path, capsys: pytest.CaptureF
     assert {claim["verdict"] for claim in preemption["claims"]} == {"holds"}
     assert json.loads((tmp_path / "o" / "results.json").read_text())["experiments"] == [terms, preemption]
     assert "Not run" in (tmp_path / "o" / "index.html").read_text()
+    assert run(["experiment", "terms", "--data", str(tmp_path), "--deploys", str(DEPLOYS)]) == 1
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("nothing was run")) == ("", 1)
 
 
 def test_a_wrong_name_and_a_missing_folder_are_told(tmp_path: Path) -> None:
