@@ -257,7 +257,7 @@ def _kept(task: _Task) -> RunResult | None:
     """The result of a run that an earlier time has come to the end of."""
     assert task.out is not None, "it was checked"
     varied = task.deployment.with_run(task.spec)
-    file, digest = _kept_at(task.out, task.stem), made_of(varied, task.synthetic)
+    file, digest = _kept_at(task.out, task.stem), made_of(varied, task.spec, task.synthetic)
     if not file.exists():
         return None
     actors = build_all(varied, task.data, task.synthetic)
@@ -363,7 +363,7 @@ def run_one(
             kept = _kept_at(out, stem)
             calendar = emulated.recorder.calendar
             calendar.write(kept.with_name(f"{kept.stem}{SUFFIX}"), spec.name, stem, horizon, series_of(result))
-            keep(result, made_of(varied, synthetic), kept)
+            keep(result, made_of(varied, spec, synthetic), kept)
     return result
 
 

@@ -1,8 +1,8 @@
 """Finished runs on disk, so that a sweep that was ended goes on where it was: one JSON file for each, whole or not
 there.
 
-A run is known again by what it was made of: the file's document as the run had it, the mappers' files, whether load
-was generated, and leasekit's version.
+A run is known again by what it was made of: the file's document as the run had it, but for pictures and other runs, the
+mappers' files, whether load was generated, and leasekit's version.
 """
 
 from __future__ import annotations
@@ -23,12 +23,16 @@ from leasekit.emulation.pictures import RunResult
 _ONE = ("usable",)
 _BY_TYPE = ("leased_by_type", "in_use_by_type", "out_by_type", "power", "reported")
 
+_OF_ALL_RUNS = ("run", "seeds", "plot")
+"""Keys of ``[emulation]`` that no single run depends on."""
 
-def made_of(deployment: Deployment, synthetic: bool) -> str:
-    """A digest of what a run's deployment is made of."""
-    found = sha256(
-        json.dumps([version("leasekit"), deployment.document, synthetic], sort_keys=True, default=str).encode()
-    )
+
+def made_of(deployment: Deployment, spec: RunSpec, synthetic: bool) -> str:
+    """A digest of what a run is made of; ``deployment`` is that of this run."""
+    document = dict(deployment.document)
+    document["emulation"] = {key: value for key, value in document["emulation"].items() if key not in _OF_ALL_RUNS}
+    described = [version("leasekit"), document, [spec.name, spec.series, spec.changes], synthetic]
+    found = sha256(json.dumps(described, sort_keys=True, default=str).encode())
     for actor in deployment.actors.values():
         file = deployment.file.parent / actor.mapper.target.partition(":")[0]
         if file.suffix == ".py" and file.is_file():

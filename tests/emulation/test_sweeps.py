@@ -41,6 +41,7 @@ horizon = "2d"
 run = [{ name = "nodes", each = { "actor.lab.inventory.0.units" = [2, 4, 6] } }]
 plot = [{ kind = "purchase", x = "actor.lab.inventory.0.units" }]
 """
+MORE = '{ kind = "site_usage", file = "more" }'
 
 
 def lab(folder: Path, text: str = LAB) -> Path:
@@ -122,6 +123,17 @@ def begin_sweep(file: Path, out: Path) -> subprocess.Popen[bytes]:
     """A sweep in two processes of a group of their own."""
     arguments = [sys.executable, "-m", "leasekit.cli.main", "emulate", str(file), "--out", str(out), "--jobs", "2"]
     return subprocess.Popen(arguments, start_new_session=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+
+def test_a_sweep_goes_on_with_more(tmp_path: Path, whole: Path) -> None:
+    """With other values and pictures what is over is not run again: a run does not depend on them."""
+    out, told = tmp_path / "out", list[str]()
+    shutil.copytree(whole, out)
+    file = lab(tmp_path, LAB.replace("[2, 4, 6]", "[2, 3, 6]").replace("plot = [", f"plot = [{MORE}, "))
+    run_file(file, out, resume=True, tell=told.append)
+    assert told[0] == "2 of 3 runs are done already" and list(out.glob("more*.svg"))
+    runs = json.loads((out / "summary.json").read_text())["runs"]
+    assert [run["run"] for run in runs] == ["nodes 2", "nodes 3", "nodes 6"]
 
 
 def test_what_is_torn_is_run_again(tmp_path: Path, whole: Path) -> None:
