@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runtime.runtime_processes import UpProcess
 from system.system_waits import no_units_left, unit_processes, wait_until
 
 from leasekit.config.keys import new_key
@@ -26,39 +27,33 @@ WITHIN = 30.0
 
 
 class Up:
-    """``leasekit up FILE`` with a state folder of its own, and ``environment`` beside the usual."""
+    """``leasekit up FILE`` with a state folder of its own; a command, where it has an ``environment`` beside the usual
+    that has to be there from its start, and else forked.
+    """
 
     def __init__(self, file: Path, state: Path, environment: Mapping[str, str] = {}) -> None:
         self.file, self.state = file, state
         self.name = file.stem
         reader, writer = os.pipe()
-        self.log = (state / f"{self.name}.stderr").open("ab")
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "leasekit.cli.main",
-                "up",
-                str(file),
-                "--state",
-                str(state),
-                "--ready-fd",
-                str(writer),
-            ],
-            env={**os.environ, **environment},
-            stdout=subprocess.DEVNULL,
-            stderr=self.log,
-            pass_fds=[writer],
-        )
+        log = state / f"{self.name}.stderr"
+        words = [str(file), "--state", str(state), "--ready-fd"]
+        self.process: UpProcess | subprocess.Popen[bytes]
+        if environment:
+            with log.open("ab") as output:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "leasekit.cli.main", "up", *words, str(writer)],
+                    env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=output, pass_fds=[writer],
+                )  # fmt: skip
+        else:
+            self.process = UpProcess(words, writer, log)
         os.close(writer)
         with os.fdopen(reader) as ready:
             self.ready = ready.readline()
-        assert self.ready.startswith(f"ready {self.name} "), Path(self.log.name).read_text()
+        assert self.ready.startswith(f"ready {self.name} "), log.read_text()
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """Send a signal; the exit status."""
         self.process.send_signal(number)
-        self.log.close()
         return self.process.wait(WITHIN)
 
 
