@@ -10,9 +10,12 @@ same requests, in the same run, and ``_ratio`` a decision's share of it; ``searc
 leases of three resources on one host.
 
 ``live_`` are the same among production actors in virtual time, of which the site has the mapper ``preemption``
-(_bench_farm.py): ``_decision`` is a turn of the mapper in which a lease has others leave, with all that keeps its index
-up to date; ``_turn`` the whole turn, with what the site shows, checks and carries out; ``_redeem`` what it costs the
-site before that to take the ticket. All in processor time.
+(_bench_farm.py). ``_decision``, the figure with a target, is all of the mapper's call for one request that has a lease
+leave: to read what has changed since its last turn, to bring its index up to date, to choose, and to ask the site for
+room. ``_least`` is the part of that which no mapper can do without, in turns of its own; ``_again`` a decision right
+after another mapper has decided the same, so that the code is in the processor's caches; ``_crowd`` one of several in a
+turn. ``_turn`` is the whole turn, with what the site shows, checks and carries out; ``_redeem`` what it costs the site
+before that to take the ticket. All in processor time.
 """
 
 from __future__ import annotations
@@ -122,6 +125,7 @@ def live(name: str, count: int, decisions: int, cores: Sequence[int], most: int,
     return [
         result(f"live_{name}_decision", median(times), "ms", target, floor),
         result(f"live_{name}_decision_p99", sorted(times)[len(times) * 99 // 100], "ms", None, floor),
+        *(result(f"live_{name}_{what}", median(some), "ms", None) for what, some in mapper.compared if some),
         result(f"live_{name}_crowd", median(mapper.crowds), "ms", None, floor),
         result(f"live_{name}_ratio", median(times) / floor, "of a plain loop", None),
         result(f"live_{name}_turn", median(site.turn_times[warm:]), "ms", None, floor),
