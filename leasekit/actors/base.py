@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from sys import float_info
@@ -57,6 +58,10 @@ _LEASEKIT: Final = f"{Path(__file__).parents[1]}/"
 _POLICIES: Final = f"{_LEASEKIT}policies/"
 
 
+_new: Final = tuple.__new__
+"""Makes a named tuple from a tuple without a call in Python: each turn of a mapper makes some."""
+
+
 class MalformedError(CommandError):
     """What a mapper decided is no decision."""
 
@@ -80,7 +85,7 @@ def run_turn(number: int, call: Callable[[], Any]) -> TurnDone:
         found = call()
         if type(found) is not list and not isinstance(found, Iterable):
             return TurnDone(number, error=f"returned {found!r:.60}, expected its decisions, as a list or by yield")
-        return TurnDone(number, tuple(found))
+        return _new(TurnDone, (number, tuple(found), ""))
     except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - foreign code: what it raises is reported,
         # never obeyed. What else there is comes from who runs it, to break it off.
         return TurnDone(number, error=f"{type(error).__name__}: {error}{place(walk_tb(error.__traceback__))}")
@@ -114,7 +119,8 @@ def later_than(now: Instant, at: Instant) -> Instant:
 
 def check_decision(decision: Any, where: str = "") -> None:
     """Raise ``MalformedError`` that names the field unless each field of the named tuple holds what its class says."""
-    for (field, check, default), value in zip(_checks(type(decision)), decision, strict=True):
+    checks = _known.get(type(decision)) or _checks(type(decision))
+    for (field, check, default), value in zip(checks, decision, strict=True):
         if value is not default:
             check(where + field, value)
 
@@ -225,12 +231,10 @@ _NO_DEFAULT: Final = object()
 
 def _checks(kind: type[Any]) -> tuple[tuple[str, Check, Any], ...]:
     """Each field's name, check and default: what a decision does not say is as its class has it."""
-    checks = _known.get(kind)
-    if checks is None:
-        defaults = kind._field_defaults
-        checks = _known[kind] = tuple(
-            (field, _BY_TYPE[hint], defaults.get(field, _NO_DEFAULT)) for field, hint in get_type_hints(kind).items()
-        )
+    defaults = kind._field_defaults
+    checks = _known[kind] = tuple(
+        (field, _BY_TYPE[hint], defaults.get(field, _NO_DEFAULT)) for field, hint in get_type_hints(kind).items()
+    )
     return checks
 
 
@@ -297,7 +301,7 @@ class MapperTurns:
     def beside(self, call: Callable[[], Any]) -> Turn:
         """A turn that runs ``call``, whatever else runs; its caller knows its number when it is over."""
         number = self._kernel.next("turn")
-        return Turn(number, lambda: run_turn(number, call))
+        return _new(Turn, (number, partial(run_turn, number, call), False))
 
     def answer_wake(self) -> None:
         """The mapper is about to be called: what it has asked for is done."""

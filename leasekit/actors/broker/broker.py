@@ -335,10 +335,10 @@ class BrokerTurns:
         return self._cycles.due_at(self._turns.wake) if self._may_decide() else None
 
     def _may_plan(self) -> bool:
-        return not self._plans and (plans_apart(self.mapper) or not self._turns.running)
+        return not self._plans and (not self._turns.running or plans_apart(self.mapper))
 
     def _may_decide(self) -> bool:
-        return not self._turns.running and (plans_apart(self.mapper) or not self._plans)
+        return not self._turns.running and (not self._plans or plans_apart(self.mapper))
 
     def turn(self) -> Turn | None:
         """The mapper's turn, if requests wait and something has changed since it saw them, or a question's, or a

@@ -132,14 +132,11 @@ class Layout:
 
     def row(self, record: Any) -> Row:
         """The row of a record."""
-        return self._row(record, pack_body(self._body(record)))
+        return (*self.brief(record)[:-1], pack_body(self._body(record)))
 
     def brief(self, record: Any) -> Row:
         """Its row without what only a restart needs: the body is empty."""
-        return self._row(record, b"")
-
-    def _row(self, record: Any, body: bytes) -> Row:
-        row = [*self._columns(record), body]
+        row = [*self._columns(record), b""]
         for at in self._flags:
             row[at] = int(row[at])
         for at in self._reasons:

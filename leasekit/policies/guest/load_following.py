@@ -220,7 +220,10 @@ class _Load:
         if self._next is None and (first := self._signal.first) is not None:
             self._next = -(-first // settings.interval)
         begin = max(self._next or 0, index + 1 - OBSERVATIONS_MAX)
-        if self._next is not None and begin <= index:
+        if self._next is not None and begin == index:  # as it is, unless intervals were slept over
+            self._next = index + 1
+            self._filter.observe(self._signal.value(index * settings.interval) * settings.scale)
+        elif self._next is not None and begin < index:
             self._next = index + 1
             span = begin * settings.interval, index * settings.interval + 1
             for _, value in self._signal.sampled(*span, settings.interval):
