@@ -67,6 +67,9 @@ UNLISTED: Final = "unlisted"
 """The settings don't name it any more: it goes on to the end of its term."""
 NOT_KNOWN: Final = "not_known"
 """Its holder does not know of it: it goes on from a copy of its store, or without."""
+OLD_ATTRIBUTES: Final = "old_attributes"
+"""Units had other attributes when they were given; their holder hears of those that they have with what it is given
+next."""
 IN_USE: Final = "in_use"
 """More is in use than its holder has by now: ``until`` then."""
 
@@ -77,8 +80,9 @@ def differences(
     overrides: Mapping[str, DelegationOverride],
     records: Iterable[Delegation],
     now: Instant,
+    is_of_before: Callable[[Delegation], bool],
 ) -> list[DelegationDifference]:
-    """One for each chain of which something else is held than ``settled``."""
+    """One for each chain of which something else is held than ``settled``, or units as they were before."""
     chains: dict[str, list[Delegation]] = {chain: [] for chain in wanted}
     for record in sorted(records, key=lambda one: one.number):
         chains.setdefault(record.base, []).append(record)
@@ -88,6 +92,9 @@ def differences(
         held = [one for one in periods if one.is_held and one.term.start <= now < one.term.end]
         units = max((one.units for one in held), default=0)
         code, reason, until = _why(file, spec, override, periods, units, now)
+        old = next((one for one in held if code in (WAITS, "") and is_of_before(one)), None)
+        if old is not None:
+            code, until = OLD_ATTRIBUTES, old.term.end
         if code:
             broker, type_ = (spec.broker, spec.type) if spec is not None else (periods[0].peer, periods[0].type)
             rows.append(
@@ -176,6 +183,10 @@ class Issuer(Protocol):
 
     def is_outdated(self, record: Delegation) -> bool:
         """Whether what was given is not there as it was, so that other units are to stand in its place."""
+        return False
+
+    def is_of_before(self, record: Delegation) -> bool:
+        """Whether units had other attributes when they were given, which they are kept with."""
         return False
 
     def delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
@@ -622,8 +633,9 @@ class Issued:
         """Where what holders hold differs from the settings."""
         settled = {self.chain_name(spec): spec for spec in self._issuer.delegation_specs()}
         return differences(
-            settled, self.wanted_specs(whole=True), self.overrides, self.given.values(), self._kernel.now
-        )
+            settled, self.wanted_specs(whole=True), self.overrides, self.given.values(), self._kernel.now,
+            self._issuer.is_of_before,
+        )  # fmt: skip
 
     def _check_until(self, chain: str, until: Instant | None) -> None:
         """Raises ``CommandError`` for what could never be given."""

@@ -122,6 +122,8 @@ def difference_in_words(row: Mapping[str, Any]) -> str:
         "overridden": f"{broker} has {held} {type_}{until} by `delegate`, {said}",
         "unlisted": f"{broker} has {held} {type_}{until}, {said}",
         "not_known": f"{row['reason']}; `reclaim {row['chain']}`, then `delegate {broker} {type_}` gives it again",
+        "old_attributes": f"{broker} has {held} {type_}{until} with attributes that some had before: "
+        f"`reclaim {row['chain']}`, then `delegate {broker} {type_}` gives all as they are",
         "in_use": f"{broker} has {held} {type_}, and leases go on to use more{until}: `reclaim --deadline` ends them",
     }
     return f"{row['chain']}: {words[row['code']]}"

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leasekit.cli.broker import calendars
+from leasekit.cli.peer import difference_in_words
 from leasekit.core.claims.claim import decode_ticket
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import service_manager as sm
@@ -287,6 +288,9 @@ def test_units_whose_attributes_change_honour_what_was_given(tmp_path: Path) -> 
     world.deployment = load(file, tmp_path / "state")
     world.restart("site")
     world.pass_time(MINUTE)
+    (told,) = world.query("site", "status")["delegations"]
+    assert (told["code"], told["held"]) == ("old_attributes", 7)
+    assert "`reclaim site/vm@upper`, then `delegate upper vm`" in difference_in_words(told)
     assert ask(world, 1, start, end, "rack == a", guest="batch")["state"] == sm.FAILED
     world.run_until(start + MINUTE)
     assert racks(world, later) == {"a": 2} and racks(world, running) == {"a": 1}
@@ -297,6 +301,7 @@ def test_units_whose_attributes_change_honour_what_was_given(tmp_path: Path) -> 
     world.pass_time(MINUTE)
     lease = ask(world, 3, world.now, world.now + HOUR, "ssd == 1T")
     assert lease["state"] != sm.FAILED, lease["reason"]
+    assert "old_attributes" not in {one["code"] for one in world.query("site", "status")["delegations"]}
     world.restart("site")
     assert all(len(unit.classes) == 1 for unit in world.site().units)
 

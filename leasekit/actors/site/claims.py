@@ -592,6 +592,11 @@ class SiteDelegations(Issuer):
             there = Counter(class_ for unit in named for class_ in unit.classes)
         return any(units * DEGREE_ONE > there[class_] * leaf.degree for class_, units in leaf.classes)
 
+    def is_of_before(self, record: Delegation) -> bool:
+        """No unit of a class has its attributes any more."""
+        leaf, there = decode_ticket(record.ticket).leaf, self._units.inventory.counts(record.type)
+        return not leaf.sizes and any(class_ not in there for class_, _ in leaf.classes)
+
     def most_of(self, spec: DelegationSpec) -> int:
         """How many units there are to give."""
         return self._units.inventory.total(spec.type) * spec.degree // DEGREE_ONE
