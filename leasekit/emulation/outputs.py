@@ -1,16 +1,15 @@
-"""Runs in several processes, and what results are written to: folders, made before the work that fills them."""
+"""What results are written to: folders, made before the work that fills them."""
 
 from __future__ import annotations
 
 import csv
 import errno
 import json
-import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from leasekit.core.errors import LeasekitError
 
@@ -62,16 +61,3 @@ def write_results(
         write_json(out / "summary.json", summary)
         write_json(out / "measured.json", times)
         return list(others(out))
-
-
-W = TypeVar("W")
-R = TypeVar("R")
-
-
-def spread_over(job: Callable[[W], R], work: Sequence[W], jobs: int) -> Iterator[R]:
-    """What ``job`` makes of each piece of work, in order, on so many processes."""
-    if jobs <= 1:
-        yield from map(job, work)
-        return
-    with multiprocessing.get_context("spawn").Pool(min(jobs, len(work))) as pool:
-        yield from pool.imap(job, work)

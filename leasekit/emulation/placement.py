@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import attrs
 
 from leasekit.emulation import plots
-from leasekit.emulation.outputs import spread_over, write_results, write_rows
+from leasekit.emulation.outputs import write_results, write_rows
 from leasekit.emulation.papers.claims import PaperClaim, judged
+from leasekit.emulation.spread import spread_over
 from leasekit.policies.authority.placing.model import YieldHost, YieldProblem, YieldTask
 from leasekit.policies.authority.placing.solve import solve
 

@@ -32,6 +32,17 @@ def spread(job: Callable[[W], R], work: Sequence[W], *, jobs: int = 1, dask: str
         yield from _in_processes(job, work, jobs)
 
 
+def spread_over(job: Callable[[W], R], work: Sequence[W], jobs: int) -> Iterator[R]:
+    """What ``job`` makes of each piece of work, in order, on so many processes, as :func:`spread`."""
+    early: dict[int, R] = {}
+    following = 0
+    for place, found in spread(job, work, jobs=jobs):
+        early[place] = found
+        while following in early:
+            yield early.pop(following)
+            following += 1
+
+
 def _in_processes(job: Callable[[W], R], work: Sequence[W], jobs: int) -> Iterator[tuple[int, R]]:
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")

@@ -20,7 +20,7 @@ from leasekit.cli import main
 from leasekit.core.errors import LeasekitError
 from leasekit.emulation import experiment, plots
 from leasekit.emulation.experiment import run_file
-from leasekit.emulation.spread import spread
+from leasekit.emulation.spread import spread, spread_over
 from leasekit.emulation.tidy import interval
 
 LAB = """
@@ -171,6 +171,15 @@ def test_a_process_that_ends_by_itself_is_told() -> None:
     """As one that is out of memory does."""
     with pytest.raises(LeasekitError, match="a process ended by itself"):
         list(spread(_end, [0, 1, 2], jobs=2))
+
+
+def test_what_is_done_early_waits_for_its_place() -> None:
+    """Results in the order of the work: the first takes longest."""
+    assert list(spread_over(_counted, [1_000_000, 1, 2, 3], jobs=2)) == [1_000_000, 1, 2, 3]
+
+
+def _counted(number: int) -> int:
+    return sum(1 for _ in range(number))
 
 
 def test_a_cluster_comes_to_the_same(tmp_path: Path, whole: Path) -> None:

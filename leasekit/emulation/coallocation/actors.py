@@ -38,7 +38,8 @@ from leasekit.emulation.coallocation.experiment import (
     draw_requests,
 )
 from leasekit.emulation.lean import LeanWorld
-from leasekit.emulation.outputs import make_folder, spread_over, write_json
+from leasekit.emulation.outputs import make_folder, write_json
+from leasekit.emulation.spread import spread_over
 from leasekit.emulation.world import Outcome, World
 
 TYPE: Final = "cpu"

@@ -33,8 +33,9 @@ from leasekit.emulation.energy.requests import (
     window_of,
 )
 from leasekit.emulation.metrics import Series
-from leasekit.emulation.outputs import spread_over, write_results, write_rows
+from leasekit.emulation.outputs import write_results, write_rows
 from leasekit.emulation.papers.claims import PaperClaim, judged
+from leasekit.emulation.spread import spread_over
 from leasekit.policies.authority.energy import EnergySettings
 from leasekit.policies.authority.energy_plan import EnergyPowerSettings
 
