@@ -465,10 +465,9 @@ class ClassedTimetable:
                 table.forget_before(self.horizon)
         return table
 
-    def sort(self, sizes: Counts, weights: Mapping[bytes, float]) -> None:
-        """Put the classes first that weigh most, and of those that weigh the same the largest."""
-        order = sorted(self.tables, key=lambda one: (-weights.get(one, 0.0), -count_of(sizes, one), one))
-        self.tables = {class_: self.tables[class_] for class_ in order}
+    def sort(self, rank: Callable[[bytes], tuple[float, int, bytes]]) -> None:
+        """Put the classes with the least ranks first."""
+        self.tables = {class_: self.tables[class_] for class_ in sorted(self.tables, key=rank)}
 
     def close(self, kept: set[bytes]) -> None:
         """Drop the classes of which nothing is held, but for those that are ``kept``."""

@@ -67,6 +67,21 @@ def hosts(world: DeployedWorld, lease: str) -> Counter[str]:
     return Counter(site.units[name].host or name for name in site.leases[lease].units)
 
 
+@pytest.mark.parametrize("mapper", MAPPERS)
+def test_hosts_that_compute_most_with_a_watt_go_first(tmp_path: Path, mapper: str) -> None:
+    """Of their machines, and whole ones, where any will do."""
+    world = DeployedWorld(
+        HOSTS.replace("MAPPER", mapper).replace('"c" }', '"c", gflops = "9", watts = "3" }'), tmp_path
+    )
+    start = world.now + MINUTE
+    machines = ask(world, 3, start, start + HOUR, properties=SMALL)["id"]
+    whole = ask(world, 1, start + 2 * HOUR, start + 3 * HOUR)["id"]
+    world.run_until(start + MINUTE)
+    assert hosts(world, machines) == {"c": 3}
+    world.run_until(start + 2 * HOUR + MINUTE)
+    assert hosts(world, whole) == {"c": 1}
+
+
 def check_room(world: DeployedWorld) -> None:
     """No host has more on it than it has."""
     site = world.site()

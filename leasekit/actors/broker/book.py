@@ -37,6 +37,7 @@ from leasekit.core.properties import (
     Properties,
     Vector,
     attributes,
+    count_of,
     counts,
     in_common,
     minus,
@@ -341,7 +342,7 @@ class Book:
         self._attributes.update(attributes(source.properties, source.classes))
         self._count(source, 1)
         self._hosts[source.base] = self._hosts_in(source.base)
-        table.sort(ticket.leaf.classes, {one: efficiency(self._attributes.get(one, EMPTY)) for one in table.tables})
+        table.sort(lambda one: self._rank(one, count_of(ticket.leaf.classes, one)))
         self._by_type.setdefault(source.type, []).append(source)
         self._by_type[source.type].sort(key=lambda s: s.id)
 
@@ -494,13 +495,19 @@ class Book:
             found[class_ if class_ in given else min(given, key=partial(unlike, class_))] += units
         return counts(found)
 
+    def _rank(self, class_: bytes, units: int) -> tuple[float, int, bytes]:
+        """Where a class stands among those of which units are given out that may be of any: what computes most with a
+        watt goes first, then what there is most of.
+        """
+        return -efficiency(self._attributes.get(class_, EMPTY)), -units, class_
+
     def _hosts_in(self, base: str) -> HostClasses:
-        """The host classes of a chain, those with most hosts first."""
+        """The host classes of a chain, in the order of their ranks."""
         counted: dict[bytes, int] = {}
         for source in self._chains.get(base, ()):
             for class_, units in self._tickets[source.id].leaf.classes:
                 counted[class_] = max(units, counted.get(class_, 0))
-        order = sorted(counted, key=lambda class_: (-counted[class_], class_))
+        order = sorted(counted, key=lambda class_: self._rank(class_, counted[class_]))
         return HostClasses.of({class_: self._attributes[class_] for class_ in order if class_ in self._attributes})
 
     def table_or_none(self, id_: str) -> ClassedTimetable | None:
