@@ -163,7 +163,7 @@ async def test_caps_hold_a_busy_guest(world, pair):
         world.ssh(pair["vm-1"], "kill $(cat /tmp/spins)")
 
 
-@pytest.mark.parametrize("caps", [(10, 90), pytest.param(CAPS, marks=pytest.mark.soak)], ids=len)
+@pytest.mark.parametrize("caps", [(10, 50, 90), pytest.param(CAPS, marks=pytest.mark.soak)], ids=len)
 async def test_caps_are_measured(world, pair, caps, monkeypatch):
     """The operation that measures caps tells what a busy guest gets under each, keeps to its cap afterwards, and
     refuses a guest that is not busy.
