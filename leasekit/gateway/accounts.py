@@ -13,7 +13,7 @@ from leasekit.core.schema import Change
 from leasekit.core.time import HOUR, Duration
 from leasekit.gateway.callers import OPERATOR, VIEWER, Caller, rights
 from leasekit.gateway.door import GUEST, GatewayDoor, forbidden
-from leasekit.gateway.instants import moment
+from leasekit.gateway.instants import told
 from leasekit.gateway.kept import Kept
 from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.rates import network
@@ -77,8 +77,8 @@ async def close_session(call: Call) -> Token:
 @route("GET", "/users")
 async def list_users(call: Call) -> UserList:
     """List local users; who is no operator or auditor sees themselves."""
-    everybody = call.door.users.all()
-    return UserList(items=[told(one) for one in everybody if call.caller.sees_all or one.name == call.caller.name])
+    seen = [one for one in call.door.users.all() if call.caller.sees_all or one.name == call.caller.name]
+    return UserList(items=[told(User, one) for one in seen])
 
 
 @route("POST", "/users", status=HTTPStatus.CREATED)
@@ -92,7 +92,7 @@ async def add_user(call: Call, body: UserRequest) -> User:
         name=body.name, created=door.clock(), projects=body.projects, offices=body.offices, salt=salt, digest=digest
     )
     await door.commit(door.users.add(record))
-    return told(record)
+    return told(User, record)
 
 
 @route("PATCH", "/users/{user}")
@@ -120,7 +120,7 @@ async def change_user(call: Call, user: str, body: UserChange) -> User:
     if (record.projects, record.offices) != (kept.projects, kept.offices):
         gone += [*door.tokens.end_beyond(record.caller), *_let_go(door, record.caller)]
     await door.commit(door.users.replace(record), *gone)
-    return told(record)
+    return told(User, record)
 
 
 @route("DELETE", "/users/{user}")
@@ -133,7 +133,7 @@ async def remove_user(call: Call, user: str) -> User:
     theirs = [one.id for one in door.tokens.all() if one.caller.name == user]
     gone = _let_go(door, Caller(user, ""))
     await door.commit(door.users.remove(user), *map(door.tokens.revoke, theirs), *gone)
-    return told(record)
+    return told(User, record)
 
 
 def _let_go(door: GatewayDoor, who: Caller) -> list[Change]:
@@ -168,8 +168,3 @@ async def _checked(call: Call, name: str, password: str) -> UserRecord | None:
     door.sources.take(network(call.source), now)
     door.logins.take(name, now)
     return await door.users.check(name, password)
-
-
-def told(record: UserRecord) -> User:
-    """A user, without the password."""
-    return User(name=record.name, projects=record.projects, offices=record.offices, created=moment(record.created))

@@ -21,7 +21,7 @@ from leasekit.gateway.actors import ActorAwayError, ActorConnection
 from leasekit.gateway.callers import MANAGER, OPERATOR, USER, VIEWER, Caller
 from leasekit.gateway.door import GatewayDoor, forbidden
 from leasekit.gateway.events import APPROVALS_CHANGED
-from leasekit.gateway.instants import moment
+from leasekit.gateway.instants import told
 from leasekit.gateway.leases import OfProject, asked_for, extension, holder, modification
 from leasekit.gateway.notices import Notification, one_line
 from leasekit.gateway.policies import (
@@ -283,9 +283,4 @@ async def _keep(call: Call, record: ApprovalRecord) -> None:
 
 
 def _shown(call: Call, record: ApprovalRecord) -> Approval:
-    return Approval(
-        id=record.id, project=record.project, caller=record.caller, asked=record.asked,
-        state=record.state(call.door.clock()), created=moment(record.created), until=moment(record.until),
-        decided_by=record.by, reason=record.reason, lease=record.lease,
-        series=record.series,
-    )  # fmt: skip
+    return told(Approval, record, state=record.state(call.door.clock()), decided_by=record.by)

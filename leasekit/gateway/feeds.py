@@ -24,7 +24,7 @@ from leasekit.gateway.callers import VIEWER, digest_of
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.holders import holder_of
 from leasekit.gateway.incoming import SAFE, source_of, take_unknown
-from leasekit.gateway.instants import moment
+from leasekit.gateway.instants import moment, told
 from leasekit.gateway.kept import is_theirs
 from leasekit.gateway.leases import OfProject
 from leasekit.gateway.notices import one_line
@@ -47,7 +47,8 @@ class FeedList(Struct, kw_only=True):
 async def list_feeds(call: Call, params: OfProject) -> FeedList:
     """List one's own calendars of a project; a manager sees everybody's."""
     project = call.door.project(call.caller, params.project, VIEWER).name
-    return FeedList(items=[_shown(one) for one in call.door.feeds.of(project) if is_theirs(call.caller, one)])
+    theirs = [one for one in call.door.feeds.of(project) if is_theirs(call.caller, one)]
+    return FeedList(items=[told(CalendarFeed, one) for one in theirs])
 
 
 @route("POST", "/feeds", status=HTTPStatus.CREATED)
@@ -63,9 +64,7 @@ async def create_feed(call: Call, params: OfProject, body: FeedRequest) -> Calen
         created=call.door.clock(), type=body.type, mine=body.mine,
     )  # fmt: skip
     await call.door.commit(call.door.feeds.put(record))
-    made = _shown(record)
-    made.path = f"{BASE}{PATH.format(secret=secret)}.ics"
-    return made
+    return told(CalendarFeed, record, path=f"{BASE}{PATH.format(secret=secret)}.ics")
 
 
 @route("POST", "/feeds/{feed}/revoke")
@@ -73,14 +72,7 @@ async def revoke_feed(call: Call, feed: str) -> CalendarFeed:
     """Have there be nothing at its address any more."""
     record = call.door.feeds.theirs(call.caller, feed, "feed")
     await call.door.commit(*call.door.feeds.drop(feed))
-    return _shown(record)
-
-
-def _shown(record: FeedRecord) -> CalendarFeed:
-    return CalendarFeed(
-        id=record.id, project=record.project, caller=record.caller, type=record.type, mine=record.mine,
-        created=moment(record.created),
-    )  # fmt: skip
+    return told(CalendarFeed, record)
 
 
 async def answer_feed(door: GatewayDoor, request: Request) -> Response:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import cache
-from typing import Any, Final, get_args, get_type_hints
+from functools import cache, partial
+from typing import Any, Final, TypeVar, get_args, get_type_hints
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from leasekit.config.instants import CALENDAR_END, dated, parse_instant
 from leasekit.core.errors import CommandError
@@ -19,6 +19,7 @@ _WORDS: Final = ("reason", "words", "detail")
 """Fields with words for people, in which instants are marked."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 Converter = Callable[[Any], Any]
+S = TypeVar("S", bound=Struct)
 
 
 def moment(instant: Instant) -> datetime:
@@ -58,6 +59,22 @@ def values_of(because: dict[str, Any] | None) -> dict[str, Any]:
     if "causes" in found:
         found["causes"] = [values_of(cause) for cause in found["causes"]]
     return found
+
+
+def told(shape: type[S], thing: Any, **others: Any) -> S:
+    """A record, or an answer of an actor, as HTTP has it: what it has of the fields of ``shape``, its instants as
+    moments; and ``others``.
+    """
+    read = thing.get if isinstance(thing, dict) else partial(getattr, thing)
+    has = {name: read(name, UNSET) for name in shape.__struct_fields__ if name not in others}
+    for name in _moments(shape) & has.keys():
+        has[name] = moment(has[name]) if type(has[name]) is int else has[name]
+    return shape(**{name: value for name, value in has.items() if value is not UNSET}, **others)
+
+
+@cache
+def _moments(shape: type[Struct]) -> set[str]:
+    return {name for name, type_ in get_type_hints(shape).items() if datetime in (type_, *get_args(type_))}
 
 
 def _term(value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import trio
 from msgspec import UNSET, Meta, Struct
+from msgspec.structs import asdict
 
 from leasekit.actors.settings import GuestSettings
 from leasekit.client.shapes import (
@@ -36,7 +37,7 @@ from leasekit.gateway.actors import ActorAwayError, ActorConnection, RefusedErro
 from leasekit.gateway.callers import USER, VIEWER
 from leasekit.gateway.door import SITE
 from leasekit.gateway.events import transition
-from leasekit.gateway.instants import instant, moment, span, values_of
+from leasekit.gateway.instants import instant, moment, span, told, values_of
 from leasekit.gateway.policies import admit
 from leasekit.gateway.problems import not_found
 from leasekit.gateway.routing import Call, route, unprocessable
@@ -239,7 +240,7 @@ async def keep_alive(call: Call, lease: str, params: OfProject, body: SayAlive) 
     kept = await actor.command(
         "lease.keepalive", {"lease": lease, "length": span(body.length, "length")}, **call.signed
     )
-    return KeptLease(id=kept["id"], keepalive=format_duration(kept["length"]), at=moment(kept["at"]))
+    return told(KeptLease, kept, keepalive=format_duration(kept["length"]))
 
 
 @route("GET", "/leases/{lease}/history")
@@ -288,14 +289,9 @@ def wanted_lease(body: LeaseRequest) -> WantedLease:
         name: span(getattr(body, name), name)
         for name in ("length", "notice", "min_run", "max_run", "timeout", "keepalive")
     }
-    return WantedLease(
-        type=body.type, units=body.units, start=instant(body.start), end=instant(body.end), slice=body.slice,
-        name=body.name, site=body.site, broker=body.broker, properties=body.properties,
-        configuration=body.configuration, filter=body.filter or None, needs=needs, elastic=body.elastic,
-        deferrable_until=instant(body.deferrable_until), preemptible=body.preemptible, on_preempt=body.on_preempt,
-        bid=body.bid, after=body.after,
-        join_after=body.join_after, proceed=body.proceed, group=body.group, group_size=body.group_size, **spans,
-    )  # fmt: skip
+    instants = {name: instant(getattr(body, name)) for name in ("start", "end", "deferrable_until")}
+    said = {**asdict(body), **spans, **instants, "filter": body.filter or None, "needs": needs}
+    return WantedLease(**said)
 
 
 def told_reason(words: str, because: dict[str, Any] | None) -> dict[str, Any]:
@@ -306,29 +302,21 @@ def told_reason(words: str, because: dict[str, Any] | None) -> dict[str, Any]:
 
 def _lease(project: str, shown: Mapping[str, Any]) -> Lease:
     """A lease as its guest shows it, in a list or all of it."""
-    details = {}
+    details = dict[str, Any]()
     units = shown["units"]
     if not isinstance(units, int):
-        members = [
-            LeaseUnit(unit=one["unit"], state=one["state"], reason=dated(one["reason"]), properties=one["properties"])
-            for one in units
-        ]
+        members = [told(LeaseUnit, one, reason=dated(one["reason"])) for one in units]
         current = shown["granted"] or shown["approved"] or shown["requested"]
         units, asked = len(members) or current["units"], shown["requested"]["properties"]
         details = {
-            "members": members, "broker": shown["broker"], "configuration": shown["configuration"],
+            "members": members, "properties": asked,
             "keepalive": format_duration(silence) if (silence := keepalive_of(asked)) else "",
-            "properties": asked,
             "undo": any(one["undo"] for one in (shown["renewal"], *shown["continuations"]) if one),
         }  # fmt: skip
     last_end = shown.get("last_end", shown["end"])  # an actor of an older version does not say it in a list
-    return Lease(
-        id=shown["id"], name=shown["name"], project=project, slice=shown["slice"], type=shown["type"],
-        site=shown["site"], state=shown["state"], pending=shown["pending"].strip("-"), join=shown["join"], units=units,
-        start=moment(shown["start"]), end=moment(shown["end"]),
-        extended_to=moment(last_end) if last_end > shown["end"] else None, **details,
-        **told_reason(shown["reason"], shown["because"]),
-    )  # fmt: skip
+    extended_to = moment(last_end) if last_end > shown["end"] else None
+    details |= {"pending": shown["pending"].strip("-"), **told_reason(shown["reason"], shown["because"])}
+    return told(Lease, shown, project=project, units=units, extended_to=extended_to, **details)
 
 
 async def _tried(call: Call, actor: ActorConnection, command: str, arguments: Mapping[str, Any]) -> DryRunResult:
@@ -338,9 +326,6 @@ async def _tried(call: Call, actor: ActorConnection, command: str, arguments: Ma
 
 def _verdict(answer: Mapping[str, Any], approval: str) -> DryRunResult:
     term = answer["term"] if answer["status"] == "granted" else None
-    return DryRunResult(
-        status=answer["status"], broker=answer["broker"], site=answer["site"], units=answer["units"],
-        start=moment(term[0]) if term else None, end=moment(term[1]) if term else None,
-        earliest=None if answer.get("earliest") is None else moment(answer["earliest"]),
-        **told_reason(answer["reason"], answer["because"]), approval=approval,
-    )  # fmt: skip
+    start, end = map(moment, term) if term else (None, None)
+    reason = told_reason(answer["reason"], answer["because"])
+    return told(DryRunResult, answer, start=start, end=end, **reason, approval=approval)

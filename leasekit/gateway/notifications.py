@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from leasekit.client.shapes import Delivery, NotificationRule, NotificationRuleRequest
 from leasekit.gateway.callers import USER, VIEWER
-from leasekit.gateway.instants import moment, span
+from leasekit.gateway.instants import moment, span, told
 from leasekit.gateway.kept import is_theirs
 from leasekit.gateway.leases import OfProject
 from leasekit.gateway.notices import DEAD, WAITING, DeliveryRecord, Notification, RuleRecord
@@ -51,7 +51,8 @@ class RemovedRule(Struct, kw_only=True):
 async def list_rules(call: Call, params: OfProject) -> RuleList:
     """List one's own rules of a project; a manager sees everybody's."""
     project = call.door.project(call.caller, params.project, VIEWER).name
-    return RuleList(items=[_shown(one) for one in call.door.notices.rules.of(project) if is_theirs(call.caller, one)])
+    rules = [one for one in call.door.notices.rules.of(project) if is_theirs(call.caller, one)]
+    return RuleList(items=[told(NotificationRule, one, secret="") for one in rules])
 
 
 @route("POST", "/notifications", status=HTTPStatus.CREATED)
@@ -78,9 +79,7 @@ async def create_rule(call: Call, params: OfProject, body: NotificationRuleReque
         mail=body.mail, type=body.type, ends=body.ends, starts=body.starts, secret=secret,
     )  # fmt: skip
     await call.door.commit(call.door.notices.rules.put(rule))
-    made = _shown(rule)
-    made.secret = secret
-    return made
+    return told(NotificationRule, rule)
 
 
 @route("POST", "/notifications/{rule}/remove")
@@ -124,15 +123,6 @@ async def retry_delivery(call: Call, delivery: str) -> Delivery:
     return _delivery(call.door.notices.deliveries[delivery])
 
 
-def _shown(rule: RuleRecord) -> NotificationRule:
-    return NotificationRule(
-        id=rule.id, project=rule.project, caller=rule.caller, events=list(rule.events), url=rule.url, mail=rule.mail,
-        type=rule.type, ends=list(rule.ends), starts=list(rule.starts),
-    )  # fmt: skip
-
-
 def _delivery(one: DeliveryRecord) -> Delivery:
-    return Delivery(
-        id=one.id, rule=one.rule, event=one.notice.kind, lease=one.notice.lease, state=one.state, tries=one.tries,
-        problem=one.problem, next=moment(one.at) if one.state == WAITING else None,
-    )  # fmt: skip
+    next_ = moment(one.at) if one.state == WAITING else None
+    return told(Delivery, one, event=one.notice.kind, lease=one.notice.lease, next=next_)

@@ -13,16 +13,15 @@ from typing import Any, Final
 
 import attrs
 import httpx
-import msgpack
 import msgspec
 import trio
 
 from leasekit.client.asking import trusted
 from leasekit.client.shapes import ApprovalRequest, LeasePolicy, SeriesAnswer
 from leasekit.config.instants import dated
+from leasekit.core.leases.records import KeptRecord
 from leasekit.core.reasons import counted, mark
 from leasekit.core.requests import SERIES, with_term
-from leasekit.core.schema import Row
 from leasekit.core.time import MINUTE, Duration, Instant, format_duration, parse_duration
 from leasekit.core.topology import read_topology
 from leasekit.gateway.actors import ActorConnection
@@ -52,7 +51,7 @@ ASK_MAX: Final[Duration] = MINUTE
 
 
 @attrs.frozen(kw_only=True)
-class ApprovalRecord:
+class ApprovalRecord(KeptRecord):
     """Something that is to be approved, as it is kept. ``decided`` is pending, approving, approved, stopped,
     refused or withdrawn; ``begun``: when it was first tried to do it.
     """
@@ -70,26 +69,11 @@ class ApprovalRecord:
     series: SeriesAnswer | None = None
     begun: Instant = 0
 
+    table = APPROVALS
+
     def state(self, now: Instant) -> str:
         """Its state at an instant."""
         return "expired" if self.decided == PENDING and now >= self.until else self.decided
-
-    def row(self) -> Row:
-        """Its row."""
-        rest = [self.caller, self.created, self.decided, self.by, self.reason, self.lease]
-        body = msgpack.packb([*rest, msgspec.json.encode(self.asked), msgspec.json.encode(self.series), self.begun])
-        return (self.id, self.project, self.until, body)
-
-    @classmethod
-    def from_row(cls, row: Row) -> ApprovalRecord:
-        """From its row."""
-        id_, project, until, body = row
-        caller, created, decided, by, reason, lease, asked, series, begun = msgpack.unpackb(body)
-        return cls(
-            id=id_, project=project, caller=caller, asked=msgspec.json.decode(asked, type=ApprovalRequest),
-            created=created, until=until, decided=decided, by=by, reason=reason, lease=lease,
-            series=msgspec.json.decode(series, type=SeriesAnswer | None), begun=begun,
-        )  # fmt: skip
 
 
 def read_policy(body: bytes) -> LeasePolicy:

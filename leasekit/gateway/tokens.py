@@ -11,7 +11,7 @@ from leasekit.client.shapes import Me, Token, TokenRequest
 from leasekit.core.time import DAY, Duration
 from leasekit.gateway.callers import OPERATOR, Caller, TokenError, TokenRecord, rights
 from leasekit.gateway.door import GUEST, forbidden
-from leasekit.gateway.instants import moment, span
+from leasekit.gateway.instants import span, told
 from leasekit.gateway.problems import not_found
 from leasekit.gateway.routing import Call, route
 
@@ -76,8 +76,4 @@ def _is_theirs(caller: Caller, token: TokenRecord) -> bool:
 def shown(record: TokenRecord) -> Token:
     """A token, without what it is."""
     who = record.caller
-    return Token(
-        id=record.id, name=record.name, caller=who.name, projects=dict(who.projects), offices=sorted(who.offices),
-        created=moment(record.created), expires=None if record.expires is None else moment(record.expires),
-        used=None if record.used is None else moment(record.used),
-    )  # fmt: skip
+    return told(Token, record, caller=who.name, projects=dict(who.projects), offices=sorted(who.offices))
