@@ -96,12 +96,15 @@ class Rows(Sequence[Mapping[str, Any]]):
         return {name: [row[name] for row in self._rows] for name in self.columns}
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Result:
     """What came of an emulation. ``summary`` is as ``leasekit emulate --json`` prints it."""
 
     summary: Mapping[str, Any]
-    _results: Sequence[RunResult] = attrs.field(repr=False)
+    _results: Sequence[RunResult]
+
+    def __repr__(self) -> str:
+        return f"<Result of {self.summary['file']}, runs: {len(self._results)}>"
 
     @property
     def runs(self) -> Rows:

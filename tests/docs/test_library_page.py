@@ -77,6 +77,7 @@ def test_emulate_has_what_the_command_has() -> None:
     assert result.guests.column("mean_leased") == [guest["mean_leased"] for guest in run["guests"].values()]
     assert result.sites.column("used") == [site["used"] for site in run["sites"].values()]
     assert result.runs.column("flips") == [run["flips"]]
+    assert repr(result) == f"<Result of {result.summary['file']}, runs: 1>"
     assert result.guests.polars().rows(named=True) == list(result.guests)
     assert result.guests.pandas()["unserved"].tolist() == result.guests.column("unserved")
     assert type(result.guests.frame()).__module__.startswith("polars")
