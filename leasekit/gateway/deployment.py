@@ -6,7 +6,7 @@ says which query or command of which role that is. Its answer is described where
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from functools import cache
 from http import HTTPStatus
@@ -50,9 +50,26 @@ class Projects(Struct, kw_only=True):
 @route("GET", "/actors")
 async def list_actors(call: Call) -> Actors:
     """List the daemons of the deployment, and whether each is there: `away` is who says nothing for a second."""
+    return await _looked_for(call, list(call.door.actors.values()))
+
+
+@route("GET", "/sites")
+async def list_sites(call: Call) -> Actors:
+    """List the sites of the deployment, and whether each is there."""
+    return await _looked_for(call, call.door.of_role(SITE))
+
+
+@route("GET", "/brokers")
+async def list_brokers(call: Call) -> Actors:
+    """List the brokers of the deployment, and whether each is there."""
+    return await _looked_for(call, call.door.of_role(BROKER))
+
+
+async def _looked_for(call: Call, actors: Sequence[ActorConnection]) -> Actors:
+    """Which of some actors the caller may know of, and whether each is there."""
     items = [
         ActorState(name=one.name, role=one.role, state="away")
-        for one in call.door.actors.values()
+        for one in actors
         if one.role != GUEST or call.caller.sees_all or call.caller.may(one.name, VIEWER)
     ]
 
