@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from functools import cache
-from http import HTTPStatus
 from typing import Any, Final
 
 import attrs
@@ -24,10 +23,10 @@ from leasekit.gateway.actors import ActorAwayError, ActorConnection
 from leasekit.gateway.callers import AUDITOR, OPERATOR, VIEWER
 from leasekit.gateway.door import BROKER, GUEST, SITE, forbidden
 from leasekit.gateway.events import transition
-from leasekit.gateway.instants import converter, read_instants
+from leasekit.gateway.instants import converted, read_instants
 from leasekit.gateway.leases import HistoryPage, OfProject
 from leasekit.gateway.problems import ProblemError, not_found
-from leasekit.gateway.routing import ROUTES, Call, Route, route, unprocessable, variables
+from leasekit.gateway.routing import ROUTES, Call, Handler, Route, route, unprocessable, variables
 
 COMMANDED: Final = "commanded"
 LOOKED_WITHIN: Final = 1.0
@@ -142,13 +141,7 @@ class AuditPage(HistoryPage, kw_only=True):
 @route("GET", "/audit")
 async def audit(call: Call, params: AuditPage) -> TransitionPage:
     """List who commanded what, by which way, oldest first if it is not said: of an actor, or of a project."""
-    if params.actor:
-        need_office(call, AUDITOR)
-        if params.actor not in call.door.actors:
-            raise unprocessable(f"actor: found {params.actor!r:.80}, there are {', '.join(call.door.actors)}")
-        actor = call.door.actors[params.actor]
-    else:
-        actor = call.door.project(call.caller, params.project, VIEWER)
+    actor = _actor(call, "" if params.actor else GUEST, params, VIEWER)
     if params.cursor and not params.cursor.isdecimal():
         raise unprocessable(f"cursor: found {params.cursor!r:.60}, expected what the page before gave as next")
     begin = {"before": int(params.cursor or commands.LINE_MAX)} if params.newest else {"after": int(params.cursor or 0)}
@@ -200,31 +193,10 @@ class OfActor(Struct, forbid_unknown_fields=True, kw_only=True):
 OF: Final[dict[str, type[Struct]]] = {GUEST: OfProject, BROKER: OfBroker, SITE: OfSite, "": OfActor}
 
 
-def _looked_at(role: str, path: str, query: str, answer: Any, words: str) -> None:
-    """A path that shows what a query answers; words of the path are its arguments."""
-
-    async def run(call: Call, params: Any, **given: str) -> Any:
-        actor = _actor(call, role, params, VIEWER)
-        return _told(await actor.query(query, **given), answer)
-
-    _declare("GET", path, query, words, run, role, None, answer)
-
-
-def _done(role: str, path: str, command: str, kind: type, answer: Any, words: str, *, method: str = "POST") -> None:
-    """A path that carries a command out; words of the path are arguments, and the rest is the body: a ``DELETE`` has
-    none.
+def _actor(call: Call, role: str, params: Any, need: str) -> ActorConnection:
+    """The actor that ``params`` name, of which somebody may see, or do, what they ask for. Raises
+    :class:`ProblemError`.
     """
-    body = None if method == "DELETE" else body_of(kind, command, leave_out=tuple(variables(path)))
-
-    async def run(call: Call, params: Any, body: Any = None, **given: str) -> Any:
-        actor = _actor(call, role, params, OPERATOR)
-        said = {} if body is None else read_instants(kind, msgspec.to_builtins(body))
-        return _told(await actor.command(command, {**said, **given}, **call.signed), answer)
-
-    _declare(method, path, command, words, run, role, body, answer)
-
-
-def _actor(call: Call, role: str, params: Any, need: str) -> Any:
     if role == GUEST:
         return call.door.project(call.caller, params.project, "user" if need == OPERATOR else need)
     need_office(call, AUDITOR if need == VIEWER else OPERATOR)
@@ -233,22 +205,6 @@ def _actor(call: Call, role: str, params: Any, need: str) -> Any:
             raise unprocessable(f"actor: found {params.actor!r:.80}, there are {', '.join(call.door.actors)}")
         return call.door.actors[params.actor]
     return call.door.actor(params.broker if role == BROKER else params.site, role)
-
-
-def _told(answer: Any, kind: Any) -> Any:
-    convert = converter(kind)
-    return answer if convert is None else convert(answer)
-
-
-def _declare(
-    method: str, path: str, name: str, words: str, run: Any, role: str, body: type | None, answer: Any
-) -> None:
-    ROUTES.append(
-        Route(
-            method=method, path=path, name=f"{name.replace('.', '_')}_{path.split('/')[1]}", words=words, run=run,
-            params=OF[role], body=body, answer=answer, status=HTTPStatus.OK, is_open=False,
-        )
-    )  # fmt: skip
 
 
 @cache
@@ -281,8 +237,7 @@ async def show_evidence(call: Call, evidence: str, params: OfSite) -> answers.Ev
     found = await _actor(call, SITE, params, VIEWER).query("evidence", id=evidence)
     if not found:
         raise not_found("evidence", evidence)
-    shown: answers.EvidenceDetails = _told(found[0], answers.EvidenceDetails)
-    return shown
+    return converted(found[0], answers.EvidenceDetails)
 
 
 @route("POST", "/units/{unit}/operate")
@@ -301,154 +256,108 @@ async def probe_unit(call: Call, unit: str, params: OfSite) -> answers.ProbedUni
     return answers.ProbedUnit(**await site.command("unit.probe", {"unit": unit}, **call.signed))
 
 
-_looked_at(SITE, "/units", "units", list[answers.UnitDetails], "List a site's units: state, lease, trouble.")
-_looked_at(SITE, "/sites/inventory", "inventory", list[answers.InventoryEntry], "List the units of a site's inventory.")
-_looked_at(SITE, "/sites/leases", "leases", list[answers.SiteLeaseDetails], "List the leases at a site.")
-_looked_at(SITE, "/sites/status", "status", answers.SiteStatus, "Show how a site is.")
-_looked_at(
-    SITE, "/sites/saved", "saved", list[answers.SavedUnitDetails], "List what a site keeps of suspended leases' units."
+_QUERIES: Final[Sequence[tuple[str, str, str, Any, str]]] = (
+    (SITE, "/units", "units", list[answers.UnitDetails], "List a site's units: state, lease, trouble."),
+    (SITE, "/sites/inventory", "inventory", list[answers.InventoryEntry], "List the units of a site's inventory."),
+    (SITE, "/sites/leases", "leases", list[answers.SiteLeaseDetails], "List the leases at a site."),
+    (SITE, "/sites/status", "status", answers.SiteStatus, "Show how a site is."),
+    (SITE, "/sites/saved", "saved", list[answers.SavedUnitDetails], "List what is kept of suspended leases' units."),
+    (SITE, "/maintenance", "maintenance", list[answers.WindowDetails], "List maintenance windows, and whom they hit."),
+    (SITE, "/claims", "claims", list[answers.ClaimDetails], "List the claims that a site has seen: who gave what."),
+    (SITE, "/evidence", "evidence", list[answers.EvidenceDetails], "List evidence of what somebody did wrong."),
+    ("", "/delegations", "delegations", list[answers.DelegationDetails], "List what a site or a broker has given."),
+    (BROKER, "/brokers/sources", "sources", list[answers.SourceDetails], "List what a broker holds, and what is free."),
+    (BROKER, "/brokers/leases", "leases", list[answers.BrokerLeaseDetails], "List the leases at a broker."),
+    (BROKER, "/brokers/status", "status", answers.BrokerStatus, "Show how a broker is."),
+    (BROKER, "/brokers/holds", "holds", list[answers.HoldDetails], "List what a broker holds for topologies."),
+    (GUEST, "/slices", "slices", list[answers.SliceDetails], "List the slices of a project."),
+    (GUEST, "/topologies", "topologies", list[answers.TopologyDetails], "List the topologies of a project."),
+    (GUEST, "/topologies/{topology}", "topology", answers.TopologyDetails, "Show one topology."),
+    ("", "/peers", "peers", list[answers.PeerDetails], "List whom an actor knows."),
 )
-_looked_at(
-    SITE, "/maintenance", "maintenance", list[answers.WindowDetails], "List maintenance windows, and whom they hit."
-)
-_looked_at(
-    SITE, "/claims", "claims", list[answers.ClaimDetails], "List the claims that a site has seen: who gave what."
-)
-_looked_at(SITE, "/evidence", "evidence", list[answers.EvidenceDetails], "List evidence of what somebody did wrong.")
-_looked_at(
-    "", "/delegations", "delegations", list[answers.DelegationDetails], "List what a site or a broker has given."
-)
-_looked_at(
-    BROKER, "/brokers/sources", "sources", list[answers.SourceDetails], "List what a broker holds, and what is free."
-)
-_looked_at(BROKER, "/brokers/leases", "leases", list[answers.BrokerLeaseDetails], "List the leases at a broker.")
-_looked_at(BROKER, "/brokers/status", "status", answers.BrokerStatus, "Show how a broker is.")
-_looked_at(BROKER, "/brokers/holds", "holds", list[answers.HoldDetails], "List what a broker holds for topologies.")
-_looked_at(GUEST, "/slices", "slices", list[answers.SliceDetails], "List the slices of a project.")
-_looked_at(GUEST, "/topologies", "topologies", list[answers.TopologyDetails], "List the topologies of a project.")
-_looked_at(GUEST, "/topologies/{topology}", "topology", answers.TopologyDetails, "Show one topology.")
-_looked_at("", "/peers", "peers", list[answers.PeerDetails], "List whom an actor knows.")
+"""Of which role, the path, the query that answers it, the class of its answer, and what it does."""
+_COMMANDS: Final[Sequence[tuple[str, str, str, type, Any, str]]] = (
+    (SITE, "POST /units", "unit.add", commands.SetUnit, answers.InventoryEntry,
+     "Have a unit in the inventory that the deploy file does not name."),
+    (SITE, "PATCH /units/{unit}", "unit.set", commands.SetUnit, answers.InventoryEntry,
+     "Say that a unit has other attributes, or a host more or less."),
+    (SITE, "DELETE /units/{unit}", "unit.remove", commands.RemoveUnit, answers.InventoryEntry,
+     "Have a unit in the inventory no more; it is gone when its leases are over."),
+    (SITE, "POST /units/{unit}/reset", "unit.reset", commands.ResetUnit, answers.InventoryEntry,
+     "Have a unit be as the deploy file says again."),
+    (SITE, "POST /units/{unit}/disable", "unit.disable", commands.DisableUnit, answers.ServiceOfUnit,
+     "Take a unit out of service."),
+    (SITE, "POST /units/{unit}/enable", "unit.enable", commands.EnableUnit, answers.ServiceOfUnit,
+     "Put a unit into service again."),
+    (SITE, "POST /units/{unit}/move", "unit.move", commands.MoveUnit, answers.MovedUnit,
+     "Give the lease of a unit another one."),
+    (SITE, "POST /sites/leases/{lease}/evict", "lease.evict", commands.EvictLease, answers.EvictedLease,
+     "End a lease of somebody's, with notice."),
+    (BROKER, "POST /brokers/leases/{lease}/evict", "lease.evict", commands.EvictLease, answers.EvictedLease,
+     "Refuse a request, or end a lease early."),
+    (SITE, "POST /maintenance", "maintenance.add", commands.AddMaintenance, answers.WindowDetails,
+     "Take units out of service over a window."),
+    (SITE, "POST /maintenance/{window}/remove", "maintenance.remove", commands.RemoveMaintenance, answers.RemovedWindow,
+     "Have there be no such window."),
+    (GUEST, "POST /slices", "slice.create", commands.CreateSlice, answers.CreatedSlice, "Make a slice."),
+    (GUEST, "POST /slices/{name}/close", "slice.close", commands.CloseSlice, answers.ClosedSlice,
+     "Close all leases of a slice."),
+    (GUEST, "POST /slices/{name}/key", "slice.key", commands.SetSliceKey, answers.SliceKeySet,
+     "Have the users of a slice log in with other keys."),
+    (GUEST, "POST /slices/{name}/notes", "slice.note", commands.NoteSlice, answers.NotedSlice,
+     "Keep notes of programs with a slice; one that is empty is there no more."),
+    ("", "POST /peers", "peer.add", commands.AddPeer, answers.AddedPeer, "Make a peer known."),
+    ("", "POST /peers/{name}/remove", "peer.remove", commands.RemovePeer, answers.RemovedPeer, "Know a peer no more."),
+    ("", "POST /peers/import", "peer.import", commands.ImportPeers, answers.ImportedPeers,
+     "Make several peers known: all of them, or none."),
+    ("", "POST /peers/{name}/succeed", "peer.succeed", commands.SucceedPeer, answers.SucceededPeer,
+     "Believe the next key of a peer, which its last one has signed."),
+    ("", "POST /peers/{peer}/command", "peer.command", commands.CommandPeer, dict[str, Any],
+     "Have a peer carry out a command, which lets this actor's operator do so."),
+    ("", "POST /delegations", "delegation.give", commands.GiveDelegation, answers.GivenChain,
+     "Have a site or a broker give units to a broker: again, or more of them, or fewer, or until another instant."),
+    ("", "POST /delegations/reclaim", "delegation.reclaim", commands.ReclaimDelegation, answers.ReclaimedDelegation,
+     "Take a delegation back from its broker."),
+    (BROKER, "POST /brokers/sources/release", "source.release", commands.ReleaseSource, answers.ReleasedDelegations,
+     "Let go of what a broker holds of one that is gone."),
+    (SITE, "POST /units/{unit}/fail", "unit.fail", commands.FailUnit, answers.ServiceOfUnit,
+     "Say that a unit is down: its lease gets another."),
+    (SITE, "POST /evidence/word", "evidence.word", commands.GiveWord, answers.VouchedEvidence,
+     "Have a site say of evidence of over-delegation that its claims stand."),
+)  # fmt: skip
+"""Of which role, the method and path, the command, the classes of its arguments and its answer, and what it does."""
 
-_done(
-    SITE, "/units", "unit.add", commands.SetUnit, answers.InventoryEntry,
-    "Have a unit in the inventory that the deploy file does not name.",
-)  # fmt: skip
-_done(
-    SITE, "/units/{unit}", "unit.set", commands.SetUnit, answers.InventoryEntry,
-    "Say that a unit has other attributes, or a host more or less.", method="PATCH",
-)  # fmt: skip
-_done(
-    SITE, "/units/{unit}", "unit.remove", commands.RemoveUnit, answers.InventoryEntry,
-    "Have a unit in the inventory no more; it is gone when its leases are over.", method="DELETE",
-)  # fmt: skip
-_done(
-    SITE, "/units/{unit}/reset", "unit.reset", commands.ResetUnit, answers.InventoryEntry,
-    "Have a unit be as the deploy file says again.",
-)  # fmt: skip
-_done(
-    SITE,
-    "/units/{unit}/disable",
-    "unit.disable",
-    commands.DisableUnit,
-    answers.ServiceOfUnit,
-    "Take a unit out of service.",
-)
-_done(
-    SITE,
-    "/units/{unit}/enable",
-    "unit.enable",
-    commands.EnableUnit,
-    answers.ServiceOfUnit,
-    "Put a unit into service again.",
-)
-_done(
-    SITE,
-    "/units/{unit}/move",
-    "unit.move",
-    commands.MoveUnit,
-    answers.MovedUnit,
-    "Give the lease of a unit another one.",
-)
-_done(
-    SITE,
-    "/sites/leases/{lease}/evict",
-    "lease.evict",
-    commands.EvictLease,
-    answers.EvictedLease,
-    "End a lease of somebody's, with notice.",
-)
-_done(
-    BROKER,
-    "/brokers/leases/{lease}/evict",
-    "lease.evict",
-    commands.EvictLease,
-    answers.EvictedLease,
-    "Refuse a request, or end a lease early.",
-)
-_done(
-    SITE,
-    "/maintenance",
-    "maintenance.add",
-    commands.AddMaintenance,
-    answers.WindowDetails,
-    "Take units out of service over a window.",
-)
-_done(
-    SITE,
-    "/maintenance/{window}/remove",
-    "maintenance.remove",
-    commands.RemoveMaintenance,
-    answers.RemovedWindow,
-    "Have there be no such window.",
-)
-_done(GUEST, "/slices", "slice.create", commands.CreateSlice, answers.CreatedSlice, "Make a slice.")
-_done(
-    GUEST,
-    "/slices/{name}/close",
-    "slice.close",
-    commands.CloseSlice,
-    answers.ClosedSlice,
-    "Close all leases of a slice.",
-)
-_done(
-    GUEST, "/slices/{name}/key", "slice.key", commands.SetSliceKey, answers.SliceKeySet,
-    "Have the users of a slice log in with other keys.",
-)  # fmt: skip
-_done(
-    GUEST, "/slices/{name}/notes", "slice.note", commands.NoteSlice, answers.NotedSlice,
-    "Keep notes of programs with a slice; one that is empty is there no more.",
-)  # fmt: skip
-_done("", "/peers", "peer.add", commands.AddPeer, answers.AddedPeer, "Make a peer known.")
-_done("", "/peers/{name}/remove", "peer.remove", commands.RemovePeer, answers.RemovedPeer, "Know a peer no more.")
-_done(
-    "", "/peers/import", "peer.import", commands.ImportPeers, answers.ImportedPeers,
-    "Make several peers known: all of them, or none.",
-)  # fmt: skip
-_done(
-    "", "/peers/{name}/succeed", "peer.succeed", commands.SucceedPeer, answers.SucceededPeer,
-    "Believe the next key of a peer, which its last one has signed.",
-)  # fmt: skip
-_done(
-    "", "/peers/{peer}/command", "peer.command", commands.CommandPeer, dict[str, Any],
-    "Have a peer carry out a command, which lets this actor's operator do so.",
-)  # fmt: skip
-_done(
-    "", "/delegations", "delegation.give", commands.GiveDelegation, answers.GivenChain,
-    "Have a site or a broker give units to a broker: again, or more of them, or fewer, or until another instant.",
-)  # fmt: skip
-_done(
-    "", "/delegations/reclaim", "delegation.reclaim", commands.ReclaimDelegation, answers.ReclaimedDelegation,
-    "Take a delegation back from its broker.",
-)  # fmt: skip
-_done(
-    BROKER, "/brokers/sources/release", "source.release", commands.ReleaseSource, answers.ReleasedDelegations,
-    "Let go of what a broker holds of one that is gone.",
-)  # fmt: skip
-_done(
-    SITE, "/units/{unit}/fail", "unit.fail", commands.FailUnit, answers.ServiceOfUnit,
-    "Say that a unit is down: its lease gets another.",
-)  # fmt: skip
-_done(
-    SITE, "/evidence/word", "evidence.word", commands.GiveWord, answers.VouchedEvidence,
-    "Have a site say of evidence of over-delegation that its claims stand.",
-)  # fmt: skip
+
+def _asked(role: str, query: str, answer: Any) -> Handler:
+    """Shows what a query answers, whose arguments are words of the path."""
+
+    async def run(call: Call, params: Any, **given: str) -> Any:
+        return converted(await _actor(call, role, params, VIEWER).query(query, **given), answer)
+
+    return run
+
+
+def _commanded(role: str, command: str, kind: type, answer: Any) -> Handler:
+    """Carries a command out, whose arguments are words of the path and what the body says, where there is one."""
+
+    async def run(call: Call, params: Any, body: Any = None, **given: str) -> Any:
+        actor = _actor(call, role, params, OPERATOR)
+        said = {} if body is None else read_instants(kind, msgspec.to_builtins(body))
+        return converted(await actor.command(command, {**said, **given}, **call.signed), answer)
+
+    return run
+
+
+def _declare(at: str, run: Handler, name: str, words: str, role: str, answer: Any, kind: type | None = None) -> None:
+    method, path = at.split()
+    body = None if kind is None or method == "DELETE" else body_of(kind, name, tuple(variables(path)))
+    name = f"{name.replace('.', '_')}_{path.split('/')[1]}"
+    ROUTES.append(
+        Route(method=method, path=path, name=name, words=words, run=run, params=OF[role], body=body, answer=answer)
+    )
+
+
+for _role, _path, _query, _answer, _words in _QUERIES:
+    _declare(f"GET {_path}", _asked(_role, _query, _answer), _query, _words, _role, _answer)
+for _role, _at, _command, _kind, _answer, _words in _COMMANDS:
+    _declare(_at, _commanded(_role, _command, _kind, _answer), _command, _words, _role, _answer, _kind)

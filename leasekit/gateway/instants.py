@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
-from typing import Any, Final, TypeVar, get_args, get_type_hints
+from typing import Any, Final, TypeVar, cast, get_args, get_type_hints
 
 from msgspec import UNSET, Struct
 
@@ -20,6 +20,7 @@ _WORDS: Final = ("reason", "words", "detail")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 Converter = Callable[[Any], Any]
 S = TypeVar("S", bound=Struct)
+T = TypeVar("T")
 
 
 def moment(instant: Instant) -> datetime:
@@ -79,6 +80,13 @@ def _moments(shape: type[Struct]) -> set[str]:
 
 def _term(value: Any) -> Any:
     return None if value is None else [iso(at) for at in value]
+
+
+def converted(answer: Any, kind: type[T]) -> T:
+    """An answer of an actor (plain data, of the type ``kind``) as HTTP has it."""
+    convert = converter(cast(Any, kind))
+    made: T = answer if convert is None else convert(answer)
+    return made
 
 
 @cache

@@ -70,8 +70,8 @@ class Route:
     params: type[Struct] | None
     body: type[Struct] | None
     answer: Any
-    status: HTTPStatus
-    is_open: bool
+    status: HTTPStatus = HTTPStatus.OK
+    is_open: bool = False
     """Whether who calls need not say who that is."""
 
     @cached_property

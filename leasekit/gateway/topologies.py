@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -13,7 +12,7 @@ from leasekit.core.answers import PlannedTopology, TopologyDetails
 from leasekit.core.settings import SettingsError
 from leasekit.core.topology import read_topology
 from leasekit.gateway.callers import USER
-from leasekit.gateway.instants import converter
+from leasekit.gateway.instants import converted
 from leasekit.gateway.leases import OfProject
 from leasekit.gateway.policies import TOPOLOGY, TOPOLOGY_PLAN, admit
 from leasekit.gateway.routing import Call, route, unprocessable
@@ -27,8 +26,7 @@ async def request_topology(call: Call, params: OfProject, body: WantedTopology) 
     actor = call.door.project(call.caller, params.project, USER)
     arguments = {**_arguments(body), "tries": body.tries}
     await admit(call, actor, TOPOLOGY, arguments)
-    shown: TopologyDetails = _told(await actor.command(TOPOLOGY, arguments, **call.signed), TopologyDetails)
-    return shown
+    return converted(await actor.command(TOPOLOGY, arguments, **call.signed), TopologyDetails)
 
 
 @route("POST", "/topologies/dry-run")
@@ -37,8 +35,7 @@ async def plan_topology(call: Call, params: OfProject, body: WantedTopologyPlan)
     actor = call.door.project(call.caller, params.project, USER)
     await admit(call, actor, TOPOLOGY_PLAN, arguments := _arguments(body))
     planned = await call.door.unless_away(partial(actor.command, TOPOLOGY_PLAN, arguments))
-    shown: PlannedTopology = _told(planned, PlannedTopology)
-    return shown
+    return converted(planned, PlannedTopology)
 
 
 @route("POST", "/topologies/{topology}/close")
@@ -46,8 +43,7 @@ async def close_topology(call: Call, topology: str, params: OfProject, body: Clo
     """End all leases of a topology early, or give it up while it is planned."""
     actor = call.door.project(call.caller, params.project, USER)
     asked = {"topology": topology, "reason": body.reason}
-    shown: TopologyDetails = _told(await actor.command("topology.close", asked, **call.signed), TopologyDetails)
-    return shown
+    return converted(await actor.command("topology.close", asked, **call.signed), TopologyDetails)
 
 
 def _arguments(body: WantedTopologyPlan) -> dict[str, Any]:
@@ -71,8 +67,3 @@ def checked_topology(request: dict[str, Any], where: str = "") -> dict[str, Any]
     except SettingsError as error:
         raise unprocessable("; ".join(f"{where}{line.lstrip('.')}" for line in error.errors)) from None
     return request
-
-
-def _told(answer: Mapping[str, Any], kind: type) -> Any:
-    convert = converter(kind)
-    return answer if convert is None else convert(answer)
