@@ -98,7 +98,10 @@ def make_app(door: GatewayDoor, base: str) -> Starlette:
     made += blazar_routes(door, f"{base}/blazar") if door.blazar is not None else []
     made += page_routes(door, base)
     unrouted = partial(_unrouted, PageFrames(base, f"{base}{BASE}"))
-    return Starlette(routes=made, exception_handlers={HTTPException: unrouted, Exception: _bug})
+    app = Starlette(routes=made, exception_handlers={HTTPException: unrouted, Exception: _bug})
+    # It would send who asks for `/leases/` to an address without TLS, as the gateway is asked behind a proxy.
+    app.router.redirect_slashes = False
+    return app
 
 
 def _told(

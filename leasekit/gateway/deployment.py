@@ -26,7 +26,7 @@ from leasekit.gateway.events import transition
 from leasekit.gateway.instants import converted, read_instants
 from leasekit.gateway.leases import HistoryPage, OfProject
 from leasekit.gateway.problems import ProblemError, not_found
-from leasekit.gateway.routing import ROUTES, Call, Handler, Route, route, unprocessable, variables
+from leasekit.gateway.routing import ROUTES, Call, Handler, Route, number_of, route, unprocessable, variables
 
 COMMANDED: Final = "commanded"
 LOOKED_WITHIN: Final = 1.0
@@ -142,9 +142,10 @@ class AuditPage(HistoryPage, kw_only=True):
 async def audit(call: Call, params: AuditPage) -> TransitionPage:
     """List who commanded what, by which way, oldest first if it is not said: of an actor, or of a project."""
     actor = _actor(call, "" if params.actor else GUEST, params, VIEWER)
-    if params.cursor and not params.cursor.isdecimal():
+    at = number_of(params.cursor or "0")
+    if at is None:
         raise unprocessable(f"cursor: found {params.cursor!r:.60}, expected what the page before gave as next")
-    begin = {"before": int(params.cursor or commands.LINE_MAX)} if params.newest else {"after": int(params.cursor or 0)}
+    begin = {"before": at if params.cursor else commands.LINE_MAX} if params.newest else {"after": at}
     rows = await actor.request("log", COMMANDED, {**begin, "limit": params.limit})
     following = str(rows[-1]["seq"]) if len(rows) == params.limit else None
     return TransitionPage(items=[transition(actor.name, row) for row in rows], next=following)

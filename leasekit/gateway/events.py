@@ -25,6 +25,7 @@ from leasekit.config.instants import dated
 from leasekit.core.errors import LeasekitError
 from leasekit.gateway.actors import ActorAwayError, ActorConnection, Recent
 from leasekit.gateway.instants import moment, values_of
+from leasekit.gateway.routing import number_of
 
 HEARTBEAT: Final = 15.0
 """How often a line says that the connection is there, in seconds."""
@@ -231,6 +232,13 @@ class ActorFeed:
                     self._read.keep(seq, found)
         return found
 
+    async def ends_before(self, seq: int) -> bool:
+        """Whether there is no such line in the log, as far as it is known: its store is older than who has heard it."""
+        try:
+            return seq > self.seq >= 0 and seq > await self._end_of_log()
+        except LeasekitError:
+            return False
+
     async def _end_of_log(self) -> int:
         return int((await self.actor.request("log_end", "", {}))["seq"])
 
@@ -356,6 +364,9 @@ class EventHub:
                 for feed in feeds.values():
                     await feed.reached.wait()
             missed = set(feeds).intersection(_positions(last))
+            for name in sorted(missed):
+                if await feeds[name].ends_before(listener.seen[name]):
+                    listener.seen[name], has_missed = feeds[name].seq, True
             # What is heard of no actor yet is heard from here on, also by who comes back before the first event.
             listener.seen = {**{name: feed.seq for name, feed in feeds.items() if feed.seq >= 0}, **listener.seen}
             yield _identified(listener.seen, b": connected\n\n")
@@ -417,6 +428,6 @@ def _positions(last: str) -> dict[str, int]:
     found = {}
     for part in filter(None, last.split(",")):
         name, _, seq = part.rpartition(":")
-        if seq.isdecimal():
-            found[name] = int(seq)
+        if (heard := number_of(seq)) is not None:
+            found[name] = heard
     return found

@@ -40,7 +40,7 @@ from leasekit.gateway.events import transition
 from leasekit.gateway.instants import instant, moment, span, told, values_of
 from leasekit.gateway.policies import admit
 from leasekit.gateway.problems import not_found
-from leasekit.gateway.routing import Call, route, unprocessable
+from leasekit.gateway.routing import Call, number_of, route, unprocessable
 
 PAGE: Final = 100
 PAGE_MAX: Final = 1_000
@@ -107,7 +107,7 @@ async def list_leases(call: Call, params: LeaseList) -> LeasePage:
     actor = call.door.project(call.caller, params.project, VIEWER)
     wanted = {name: value for name in ("state", "type", "slice", "site") if (value := getattr(params, name))}
     part, _, at = params.cursor.partition(":")
-    if part not in ("", "live", "past"):
+    if part not in ("", "live", "past") or (part == "past" and number_of(at.partition(":")[0] or "0") is None):
         raise unprocessable(f"cursor: found {params.cursor!r:.60}, expected what the page before gave as next")
     found: list[dict[str, Any]] = []
     if part != "past":
@@ -137,7 +137,7 @@ async def _past(
     """Leases that are over, in the order in which they ended, and where the next page begins."""
     ended, _, id_ = at.partition(":")
     found: list[dict[str, Any]] = []
-    after: Mapping[str, Any] = {"ended": int(ended) if ended.isdecimal() else 0, "id": id_}
+    after: Mapping[str, Any] = {"ended": number_of(ended) or 0, "id": id_}
     term = {"since": instant(params.since), "until": instant(params.until)}
     of = {"state": params.state, **{name: at for name, at in term.items() if at is not None}}
     while limit > len(found):

@@ -38,7 +38,7 @@ async def made_response(route: Route, answer: Any, headers: Mapping[str, str]) -
         own["vary"] = "accept-encoding"
         is_packed = takes_packed(headers.get("accept-encoding", ""))
     own["etag"] = f'"{tag}-{PACKED}"' if is_packed else f'"{tag}"'
-    if route.method == "GET" and tag in _tags(headers.get("if-none-match", "")):
+    if route.method == "GET" and not _tags(headers.get("if-none-match", "")).isdisjoint((tag, "*")):
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=own)
     if is_packed:
         own["content-encoding"] = PACKED

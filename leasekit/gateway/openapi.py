@@ -37,7 +37,7 @@ def document(routes: Sequence[Route], base: str) -> dict[str, Any]:
         paths.setdefault(f"{BASE}{one.path}", {})[one.method.lower()] = _operation(one, found, components)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "leasekit", "version": version("leasekit"), "summary": "LeasePage of units, by projects"},
+        "info": {"title": "leasekit", "version": version("leasekit"), "summary": "Leases of units, by projects"},
         "servers": [{"url": base or "/"}],
         "paths": paths,
         "components": {

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 BASE: Final = "/api/v1"
 KEY: Final = re.compile(r"[\x21-\x7e]{1,200}")
+NO_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What reading JSON raises: also where it is no UTF-8, or lists are in lists too deep."""
 
 
 @attrs.frozen
@@ -110,10 +112,10 @@ class Route:
             return {}
         try:
             return {"body": msgspec.json.decode(data or b"{}", type=self.body)}
-        except msgspec.DecodeError as error:  # of a type that is not expected, or no JSON at all, maybe further on
+        except NO_JSON as error:  # of a type that is not expected, or no JSON at all, maybe further on
             try:
                 found = msgspec.json.decode(data)
-            except msgspec.DecodeError as worse:
+            except NO_JSON as worse:
                 text = f"body: expected JSON: {worse}"
                 raise ProblemError(HTTPStatus.BAD_REQUEST, text, code="bad_argument") from None
             raise unprocessable(explained("body", str(error), found, self.body)) from None
@@ -179,6 +181,11 @@ _MISSING: Final = re.compile("Object missing required field `(.*)`")
 def unprocessable(text: str) -> ProblemError:
     """Something that was given is not what is allowed there."""
     return ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, text, code="bad_argument")
+
+
+def number_of(text: str) -> int | None:
+    """The number that decimal digits are; None: there are others among them, or more than any log has lines."""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 def variables(path: str) -> list[str]:

@@ -215,6 +215,17 @@ def test_events_go_on_where_they_were_left(user: httpx.Client, leased: Leased) -
     assert user.get("/events?all=true").status_code == 403
 
 
+def test_who_has_heard_more_than_the_log_has_is_told_so(user: httpx.Client, leased: Leased) -> None:
+    """As after an older copy of the actor's store was taken up: one hears that something was missed, and what comes."""
+    last, _ = next(_events(user, "/events"))
+    actor, _, end = last.rpartition(":")
+    with user.stream("GET", "/events", headers={"last-event-id": f"{actor}:{int(end) + 1_000}"}) as answer:
+        lines = answer.iter_lines()
+        assert int(next(lines).removeprefix(f"id: {actor}:")) < int(end) + 1_000
+        assert [next(lines) for _ in range(3)] == [": connected", "", "event: missed"]
+    assert next(_events(user, "/events", f"{actor}:{'9' * 5_000}"))[1] == {}  # no log has such a line
+
+
 def test_the_document_names_every_route(operator: httpx.Client) -> None:
     """Each path and method of the API is in it, with what goes in and comes out; every reference has its schema."""
     document = operator.get("/openapi.json").json()

@@ -19,7 +19,7 @@ from leasekit.gateway.blazar.wire import LeaseBody, LeaseChange, bad, read
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.incoming import JSON, SAFE, caller_of, read_body, source_of
 from leasekit.gateway.problems import ProblemError, of_error
-from leasekit.gateway.routing import Call
+from leasekit.gateway.routing import NO_JSON, Call
 
 TOKEN: Final = "x-auth-token"
 NO_TOKEN: Final = "notused"
@@ -126,7 +126,7 @@ def _check_version(header: str) -> None:
 async def _body(request: Request) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(await read_body(request) or b"{}")
-    except (msgspec.DecodeError, RecursionError) as error:
+    except NO_JSON as error:
         raise bad(f"body: expected JSON: {error}") from None
     if not isinstance(found, dict):
         raise bad(f"body: found {found!r:.60}, expected an object")

@@ -57,7 +57,7 @@ def page_routes(door: GatewayDoor, base: str) -> list[Route]:
     made = [Route(f"{base}{one.path}", pages.shows(one), methods=["GET"]) for one in PAGES]
     return [
         *made,
-        Route(f"{base}/", pages.home, methods=["GET"]),
+        *(Route(path, pages.home, methods=["GET"]) for path in {base, f"{base}/"} - {""}),
         Route(f"{base}/login", pages.login, methods=["GET"]),
         Route(f"{base}/login", pages.log_in, methods=["POST"]),
         Route(f"{base}/login/openid", pages.begin_login, methods=["GET"]),
