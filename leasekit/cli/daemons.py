@@ -200,7 +200,7 @@ def _command_all(place: DeployPlace, name: str, **arguments: Any) -> tuple[int, 
 def _told(answer: dict[str, Any]) -> str:
     if not answer["accepted"]:
         return "there is nothing to accept: the clock agrees with the time here"
-    return f"time is {format_duration(answer['ahead'])} later than before: {answer['now']}"
+    return f"time is {format_duration(answer['ahead'])} later than before: {to_second(answer['now'])}"
 
 
 @command(None)
