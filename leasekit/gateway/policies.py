@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -22,13 +23,14 @@ from leasekit.config.instants import dated
 from leasekit.core.leases.records import KeptRecord
 from leasekit.core.reasons import counted, mark
 from leasekit.core.requests import SERIES, with_term
-from leasekit.core.time import MINUTE, Duration, Instant, format_duration, parse_duration
+from leasekit.core.time import MINUTE, SECOND, Duration, Instant, format_duration, parse_duration
 from leasekit.core.topology import read_topology
 from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.callers import MANAGER, OPERATOR, Caller
 from leasekit.gateway.instants import iso
+from leasekit.gateway.notices import one_line
 from leasekit.gateway.problems import ProblemError
-from leasekit.gateway.routing import Call, unprocessable
+from leasekit.gateway.routing import NO_JSON, Call, unprocessable
 
 logger = logging.getLogger(__name__)
 POLICIES: Final = "policies"
@@ -48,6 +50,10 @@ SLACK: Final[Duration] = MINUTE
 SPANS: Final = ("longest", "ahead", "lead", "approve_length", "approve_within", "ask_within")
 ASK_MAX: Final[Duration] = MINUTE
 """How long a service is waited for at most."""
+SAID_MAX: Final = 65_536
+"""How many bytes of a refusal are read."""
+PLAIN: Final = {"accept-encoding": "identity"}
+"""A refusal that is packed might be longer than it seems."""
 
 
 @attrs.frozen(kw_only=True)
@@ -223,18 +229,17 @@ async def ask_service(policy: LeasePolicy, caller: Caller, project: str, wish: W
     """
     path, body = (_as_blazar if policy.asked_as == "blazar" else _as_leasekit)(caller, project, wish)
     try:
-        async with await _asking(policy) as client:
-            answer = await client.post(policy.ask.rstrip("/") + path, json=body)
+        status, said = await _answered(policy, path, body)
     except httpx.HTTPError as error:
         if policy.fails == "open":
             return
         text = f"the service that is asked first does not answer: {type(error).__name__}"
         raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, text, code="policy_away") from None
-    if answer.is_success or (answer.is_server_error and policy.fails == "open"):
+    if 200 <= status < 300 or (status >= 500 and policy.fails == "open"):
         return
-    if answer.status_code == HTTPStatus.FORBIDDEN:
-        raise refused(_message(answer) or "the service that is asked first refuses it")
-    text = f"the service that is asked first answers {answer.status_code}"
+    if status == HTTPStatus.FORBIDDEN:
+        raise refused(_message(said) or "the service that is asked first refuses it")
+    text = f"the service that is asked first answers {status}"
     raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, text, code="policy_away")
 
 
@@ -246,24 +251,41 @@ async def tell_end(policy: LeasePolicy, project: str, shown: Mapping[str, Any]) 
     lease = _blazar_lease(shown["type"], current["units"], shown["start"], shown["end"])
     body = {"context": _context("", project), "lease": lease}
     try:
-        async with await _asking(policy) as client:
-            await client.post(f"{policy.ask.rstrip('/')}/v1/on-end", json=body)
+        await _answered(policy, "/v1/on-end", body)
     except httpx.HTTPError as error:
         logger.info("the end of lease %s of %s is not told: %s", shown["id"], project, type(error).__name__)
 
 
-async def _asking(policy: LeasePolicy) -> httpx.AsyncClient:
+async def _answered(policy: LeasePolicy, path: str, body: Any) -> tuple[int, bytes]:
+    """The status with which the service of a policy answers, and what it says of a refusal, as far as that is there in
+    time and not too long. Raises ``httpx.HTTPError`` for no answer.
+    """
     verify = await trio.to_thread.run_sync(trusted, policy.ask)
-    return httpx.AsyncClient(timeout=(_span(policy.ask_within) or 0) / 1000, follow_redirects=False, verify=verify)
+    status, said = 0, bytearray()
+    with trio.move_on_after((_span(policy.ask_within) or 0) / SECOND):  # httpx bounds each wait, not all of them
+        async with (
+            httpx.AsyncClient(timeout=None, follow_redirects=False, verify=verify) as client,
+            client.stream("POST", policy.ask.rstrip("/") + path, json=body, headers=PLAIN) as answer,
+        ):
+            status = answer.status_code
+            if status == HTTPStatus.FORBIDDEN:
+                with suppress(httpx.HTTPError):
+                    async for data in answer.aiter_raw():
+                        said += data
+                        if len(said) > SAID_MAX:
+                            break
+    if not status:
+        raise httpx.ReadTimeout("it gave no answer in time")
+    return status, bytes(said)
 
 
-def _message(answer: httpx.Response) -> str:
+def _message(said: bytes) -> str:
     """What a service says for people."""
     try:
-        said = msgspec.json.decode(answer.content[:65_536])
-    except msgspec.DecodeError:
+        found = msgspec.json.decode(said)
+    except NO_JSON:
         return ""
-    return str(said.get("message", ""))[:1_000] if isinstance(said, dict) else ""
+    return one_line(str(found.get("message", "")))[:1_000] if isinstance(found, dict) else ""
 
 
 def _as_leasekit(caller: Caller, project: str, wish: Wish) -> tuple[str, dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -227,8 +227,12 @@ def _is_ours(body: Mapping[str, Any]) -> bool:
 
 
 @contextmanager
-def service(status: int, text: str = "", heard: threading.Event | None = None) -> Iterator[tuple[str, list[Any]]]:
-    """A service that is asked, its URL and what it was asked; ``heard`` is set when it is told of the end of ours."""
+def service(
+    status: int, text: str | bytes = "", heard: threading.Event | None = None, *, ends: bool = True
+) -> Iterator[tuple[str, list[Any]]]:
+    """A service that is asked, its URL and what it was asked; ``heard`` is set when it is told of the end of ours. One
+    whose answer never ``ends`` goes on as long as somebody reads it.
+    """
     asked: list[Any] = []
 
     class Answering(BaseHTTPRequestHandler):
@@ -236,20 +240,27 @@ def service(status: int, text: str = "", heard: threading.Event | None = None) -
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             asked.append((self.path, body))
             self.send_response(status)
-            self.end_headers()
-            self.wfile.write(text.encode())
+            if ends or text:
+                self.end_headers()
+            self.wfile.write(text.encode() if isinstance(text, str) else text)
+            with suppress(OSError):
+                while not (ends or over.is_set()):
+                    self.wfile.write(b"x")
+                    over.wait(0.05)
             if heard is not None and self.path.endswith("/on-end") and _is_ours(body):
                 heard.set()
 
         def log_message(self, *args: Any) -> None:
             """Nothing is printed."""
 
+    over = threading.Event()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}", asked
     finally:
+        over.set()
         server.shutdown()
         thread.join()
         server.server_close()
@@ -299,6 +310,25 @@ def test_a_service_that_is_away(operator: httpx.Client, user: httpx.Client, fail
         assert user.post("/leases", json=WISH).status_code == status
     for one in user.get("/leases").json()["items"]:
         user.post(f"/leases/{one['id']}/close", json={})
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "ends", "code", "detail"),
+    [
+        (200, "", False, "policy_away", "does not answer"),
+        (403, "no", False, "policy", "refuses it"),
+        (403, b'{"message": "\xff"}', True, "policy", "refuses it"),
+        (403, "[" * 50_000, True, "policy", "refuses it"),
+        (403, '{"message": "not on\\r\\na \\u001b[31mSunday"}', True, "policy", "not on a [31mSunday"),
+    ],
+)
+def test_a_service_that_answers_nonsense(
+    operator: httpx.Client, user: httpx.Client, status: int, text: str | bytes, ends: bool, code: str, detail: str
+) -> None:
+    """Also for ever: nothing waits for it longer than the policy says."""
+    with service(status, text, ends=ends) as (url, _), policy(operator, ask=url, ask_within="1s"):
+        refused = user.post("/leases", json=WISH).json()
+    assert (refused["code"], detail in refused["detail"]) == (code, True), refused
 
 
 def test_an_approval_is_kept() -> None:
