@@ -308,13 +308,11 @@ def _number(key: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda link: f"{link[key]:g}"
 
 
-HOSTS: Final = listing(
-    "site", "type", "units", ("free now", "free_now"), empty="no site has delegated units", right=("units", "free now")
-)
+HOSTS: Final = listing("site", "type", ">units", (">free now", "free_now"), empty="no site has delegated units")
 LINKS: Final = listing(
-    "link", "a", "b", ("Mbit/s", _number("capacity_mbps")), ("free now", _number("free_now_mbps")),
-    ("latency ms", _number("latency_ms")), ("value", _number("value")), ("leased by", "site"),
-    empty="no network authority has delegated links", right=("Mbit/s", "free now", "latency ms", "value"),
+    "link", "a", "b", (">Mbit/s", _number("capacity_mbps")), (">free now", _number("free_now_mbps")),
+    (">latency ms", _number("latency_ms")), (">value", _number("value")), ("leased by", "site"),
+    empty="no network authority has delegated links",
 )  # fmt: skip
 
 
@@ -323,7 +321,7 @@ def print_topology(found: Mapping[str, Any]) -> None:
     units = [{"site": one["site"], **type_} for one in found["sites"] for type_ in one["types"]]
     HOSTS(units)
     if found["exchange_points"]:
-        print_table(("exchange point",), [(name,) for name in found["exchange_points"]], empty="")
+        print_table(("exchange point",), [(name,) for name in found["exchange_points"]])
     LINKS(found["links"])
     for fault in found["faults"]:
         note(fault)
@@ -337,20 +335,20 @@ def _class_words(one: Mapping[str, Any]) -> str:
 
 
 SOURCES: Final = listing(
-    "source", "site", "type", ("state", state_of), "units", ("free now", "free_now"),
-    ("free for a day", "free_for_a_day"), "reservations", ("until", at("grants_until")), ("properties", properties_of),
-    ("classes", lambda source: "; ".join(map(_class_words, source["classes"]))),
-    empty="no site has delegated anything", right=("units", "free now", "free for a day", "reservations"),
+    "source", "site", "type", ("state", state_of), ">units", (">free now", "free_now"),
+    (">free for a day", "free_for_a_day"), ">reservations", ("until", at("grants_until")),
+    ("properties", properties_of), ("classes", lambda source: "; ".join(map(_class_words, source["classes"]))),
+    empty="no site has delegated anything",
 )  # fmt: skip
 PRICES: Final = listing(
-    "type", ("from", at("at")), "price", ("billing period", lambda one: format_duration(one["period_ms"])),
-    empty="there was no price: the broker's mapper has no market", right=("price",),
+    "type", ("from", at("at")), ">price", ("billing period", lambda one: format_duration(one["period_ms"])),
+    empty="there was no price: the broker's mapper has no market",
 )  # fmt: skip
 REQUESTS: Final = listing(
     ("lease", "id"), "holder", ("op", lambda lease: lease["requested"]["op"]), "type",
-    ("units", lambda lease: lease["requested"]["units"]),
-    *term_columns(lambda lease: lease["requested"]["term"]), "priority", "reason",
-    empty="no request waits", right=("units", "priority"),
+    (">units", lambda lease: lease["requested"]["units"]),
+    *term_columns(lambda lease: lease["requested"]["term"]), ">priority", "reason",
+    empty="no request waits",
 )  # fmt: skip
 
 
@@ -500,8 +498,8 @@ def receipts(
         return found, f"{counted(len(found), 'receipt')} in {out}"
     holder = ("holder", lambda row: key_words(bytes.fromhex(row["holder"]), names))
     return found, listing(
-        ("claim", lambda row: row["id"][:16]), "lease", holder, "type", "units", ("from", at("term_start")),
-        ("until", at("term_end")), ("ended", at("ended")), empty="no claim has ended early", right=("units",),
+        ("claim", lambda row: row["id"][:16]), "lease", holder, "type", ">units", ("from", at("term_start")),
+        ("until", at("term_end")), ("ended", at("ended")), empty="no claim has ended early",
     )  # fmt: skip
 
 

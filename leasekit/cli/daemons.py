@@ -99,13 +99,12 @@ STATUS: Final = listing(
     ("actor", "name"),
     "role",
     ("state", lambda answer: answer["shell"]["state"]),
-    "pid",
+    ">pid",
     ("leases", lambda answer: _counts(answer.get("leases", {}))),
     ("units", _units),
-    "waiting",
+    ">waiting",
     ("peers", _connected),
     empty="no actors",
-    right=("pid", "waiting"),
 )
 
 
@@ -292,7 +291,7 @@ CHANGES: Final = listing(
 )  # fmt: skip
 
 
-COPIES = listing("actor", "store", "copy", "bytes", empty="no actor keeps a store", right=("bytes",))
+COPIES = listing("actor", "store", "copy", ">bytes", empty="no actor keeps a store")
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
@@ -402,8 +401,8 @@ def usage(
     lines = [[row[column] for column in columns] for row in map(_in_hours, rows)]
     if as_csv:
         return rows, lambda _: csv.writer(sys.stdout).writerows([columns, *lines])
-    titles = [column.replace("_", " ") for column in columns]
-    table = partial(print_table, titles, lines, empty="no leases", right=titles[1 + len(keys) :])
+    titles = ("actor", *keys, *(f">{column.replace('_', ' ')}" for column in NUMBERS))
+    table = partial(print_table, titles, lines, empty="no leases")
     return rows, (*notes, lambda _: table())
 
 

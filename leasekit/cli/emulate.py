@@ -192,7 +192,7 @@ def _of(
     key: str, show: Callable[[Any], str] = shown_figure, called: str = ""
 ) -> tuple[str, Callable[[Mapping[str, Any]], str]]:
     """The column of a figure, ``called`` so or as its key; nothing where a thing has none."""
-    return called or key.replace("_", " "), lambda one: show(one.get(key))
+    return f">{called or key.replace('_', ' ')}", lambda one: show(one.get(key))
 
 
 def _counted(codes: Mapping[str, int]) -> str:
@@ -203,31 +203,24 @@ GUESTS: Final = listing(
     "run", "guest", _of("mean_demand", called="demand"), _of("mean_leased", called="leased"),
     _of("leased_unit_h", called="leased unit-h"), _of("rmse"), _of("unserved", _percent),
     _of("idle_leased", _percent), _of("fidelity"),
-    _of("wall_s"), _of("alpha_ms", called="ms a tick"), "events",
+    _of("wall_s"), _of("alpha_ms", called="ms a tick"), ">events",
     empty="no runs",
-    right=(
-        "demand", "leased", "leased unit-h", "rmse", "unserved", "idle leased", "fidelity", "wall s", "ms a tick",
-        "events",
-    ),
 )  # fmt: skip
 SITES: Final = listing(
-    "run", "site", "type", ("units", "capacity"), _of("bought_unit_h", called="bought unit-h"),
-    _of("used", _percent), _of("idle", _percent), _of("out_of_service", _percent), "peak", "failed", "repaired",
+    "run", "site", "type", (">units", "capacity"), _of("bought_unit_h", called="bought unit-h"),
+    _of("used", _percent), _of("idle", _percent), _of("out_of_service", _percent), ">peak", ">failed", ">repaired",
     empty="no sites",
-    right=("units", "bought unit-h", "used", "idle", "out of service", "peak", "failed", "repaired"),
 )  # fmt: skip
 REQUESTS: Final = listing(
-    "run", "requests", "type", "asked", ("at once", "granted_at_once"), ("later", "granted_later"), "refused",
-    ("given up", "given_up"), "unanswered", ("leases failed", "failed"), "cut",
+    "run", "requests", "type", ">asked", (">at once", "granted_at_once"), (">later", "granted_later"), ">refused",
+    (">given up", "given_up"), ">unanswered", (">leases failed", "failed"), ">cut",
     ("refused because", lambda one: _counted(one["refusals"])), ("cut because", lambda one: _counted(one["cuts"])),
     empty="no requests",
-    right=("asked", "at once", "later", "refused", "given up", "unanswered", "leases failed", "cut"),
 )  # fmt: skip
 WAITS: Final = listing(
     "run", ("waits", "requests"), "type", _of("mean_wait_s", _span, "mean"), _of("p50_wait_s", _span, "p50"),
     _of("p95_wait_s", _span, "p95"), _of("p99_wait_s", _span, "p99"),
     _of("mean_bounded_slowdown", called="bounded slowdown"), empty="no waits",
-    right=("mean", "p50", "p95", "p99", "bounded slowdown"),
 )  # fmt: skip
 
 
@@ -258,25 +251,22 @@ def _mean_rows(summary: Mapping[str, Any], of: str) -> Iterator[dict[str, Any]]:
 
 
 MEANS: Final = listing(
-    ("mean, 95%", "run"), "of", "seeds", *((name, lambda one, name=name: one.get(name, "")) for name in MEAN_FIGURES),
-    empty="no means", right=("seeds", *MEAN_FIGURES),
+    ("mean, 95%", "run"), "of", ">seeds", *((f">{name}", name) for name in MEAN_FIGURES), empty="no means",
 )  # fmt: skip
 MISHAPS: Final = listing(
-    "run", ("what went wrong", "kind"), "of", "times", _of("hours"), ("messages lost", "messages_lost"),
-    ("actions lost", "actions_lost"), _of("mean_delay_s", called="mean delay (s)"), empty="nothing went wrong",
-    right=("times", "hours", "messages lost", "actions lost", "mean delay (s)"),
+    "run", ("what went wrong", "kind"), "of", ">times", _of("hours"), (">messages lost", "messages_lost"),
+    (">actions lost", "actions_lost"), _of("mean_delay_s", called="mean delay (s)"), empty="nothing went wrong",
 )  # fmt: skip
 ENERGY: Final = listing(
-    "run", ("energy", "site"), "switched", ("off unit-h", lambda one: shown_figure(one["e_savings"] / 3600)),
-    ("suspended unit-h", lambda one: shown_figure(one["suspended"] / 3600)), "delayed",
+    "run", ("energy", "site"), ">switched", (">off unit-h", lambda one: shown_figure(one["e_savings"] / 3600)),
+    (">suspended unit-h", lambda one: shown_figure(one["suspended"] / 3600)), ">delayed",
     _of("saved_wh", called="saved Wh"), empty="nothing was switched",
-    right=("switched", "off unit-h", "suspended unit-h", "delayed", "saved Wh"),
 )  # fmt: skip
 
 
 REPORTED: Final = listing(
     "run", ("mapper of", "actor"), "number", _of("mean"), _of("least"), _of("most"), _of("last"),
-    empty="no numbers", right=("mean", "least", "most", "last"),
+    empty="no numbers",
 )  # fmt: skip
 
 
@@ -347,8 +337,8 @@ def _print_purchase(bought: Mapping[str, Any]) -> None:
         )
         for one in bought["rows"]
     ]  # fmt: skip
-    columns = (bought["units_of"], "unserved", "mean wait", "p95 wait", "refused", "used", "idle")
-    print_table(("run", *columns, ""), rows, empty="no runs", right=columns)
+    columns = (f">{bought['units_of']}", ">unserved", ">mean wait", ">p95 wait", ">refused", ">used", ">idle")
+    print_table(("run", *columns, ""), rows, empty="no runs")
     if bought["knee"] is not None:
         by = {"unserved": "what is unserved", "mean_wait_s": "the mean wait"}[bought["by"]]
         note(f"knee: beyond {bought['knee']:g} {bought['units_of']}, more of them lower {by} by little")
@@ -369,7 +359,7 @@ def _print_types(summary: Mapping[str, Any]) -> None:
         for kind, held in (guest["types"].items() if len(guest["types"]) > 1 else ())
     ]
     if rows:
-        print_table(("run", "guest", "type", "leased", "peak"), rows, empty="", right=("leased", "peak"))
+        print_table(("run", "guest", "type", ">leased", ">peak"), rows)
 
 
 def _print_topologies(summary: Mapping[str, Any]) -> None:
@@ -382,8 +372,8 @@ def _print_topologies(summary: Mapping[str, Any]) -> None:
         if "topologies" in guest
     ]
     if rows:
-        columns = ("topologies asked for", *(count.replace("_", " ") for count in counts[1:]))
-        print_table(("run", "guest", *columns), rows, empty="", right=columns)
+        columns = (">topologies asked for", *(f">{count.replace('_', ' ')}" for count in counts[1:]))
+        print_table(("run", "guest", *columns), rows)
 
 
 def _ticks(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -462,29 +452,28 @@ def coallocation(
 
 def _print_leases(leases: Mapping[str, Mapping[str, int]]) -> None:
     """What became of the leases."""
-    columns = ("asked for", "active", "messages", "events")
     rows = [(name, *found.values()) for name, found in leases.items()]
-    print_table(("leases, by actors", *columns), rows, empty="", right=columns)
+    print_table(("leases, by actors", ">asked for", ">active", ">messages", ">events"), rows)
 
 
 def _print_coallocation(summary: Mapping[str, Any]) -> None:
-    loads = [f"{load}%" for load in summary["loads_pct"]]
+    loads = [f">{load}%" for load in summary["loads_pct"]]
     rows = []
     for name, found in summary["scenarios"].items():
         for user, ratios in found["success"].items():
             rows.append((name, user, *map(shown_figure, ratios)))
-    print_table(("success", "user", *loads), rows, empty="no runs", right=loads)
+    print_table(("success", "user", *loads), rows, empty="no runs")
     shares = [
         (name, site, *map(shown_figure, found["utilisation"][site]))
         for name, found in summary["scenarios"].items()
         for site in found["utilisation"]
     ]
-    print_table(("utilisation", "site", *loads), shares, empty="no runs", right=loads)
+    print_table(("utilisation", "site", *loads), shares, empty="no runs")
     planning = [
         (name, *map(shown_figure, (found["mean_ms"], found["p99_ms"], found["max_ms"])))
         for name, found in summary["measured"].items()
     ]
-    print_table(("planning (ms)", "mean", "99 %", "max"), planning, empty="", right=("mean", "99 %", "max"))
+    print_table(("planning (ms)", ">mean", ">99 %", ">max"), planning)
     from leasekit.emulation.coallocation.against_paper import SEEDS_MIN
 
     if summary["not_the_papers"]:
@@ -505,10 +494,16 @@ def _print_claims(summary: Mapping[str, Any]) -> None:
     stands in the tables above.
     """
     from leasekit.emulation.papers.claims import SHOWN
-    from leasekit.emulation.papers.page import COLUMNS, rows
+    from leasekit.emulation.papers.page import rows
 
     if claims := [claim for claim in summary["claims"] if claim["verdict"] != SHOWN]:
-        print_table(COLUMNS, rows({"claims": claims}), empty="", right=("ours",))
+        _print_verdicts(rows({"claims": claims}))
+
+
+def _print_verdicts(rows: Sequence[Sequence[Any]], *columns: str) -> None:
+    from leasekit.emulation.papers.page import COLUMNS
+
+    print_table((*columns, *(f">{name}" if name == "ours" else name for name in COLUMNS)), rows)
 
 
 @command(experiment)
@@ -556,7 +551,6 @@ def energy(
 
 
 def _print_energy(summary: Mapping[str, Any]) -> None:
-    numbers = ("cores", "idle core-h", "off", "suspended", "off / idle", "weighted delay", "delayed", "mean wait (s)")
     rows = [
         (
             one["strategy"], one["capacity"], f"{one['idle_core_h']:,}", f"{one['off_core_h']:,}",
@@ -565,7 +559,11 @@ def _print_energy(summary: Mapping[str, Any]) -> None:
         )
         for one in summary["strategies"]
     ]  # fmt: skip
-    print_table((f"{summary['log']}, {summary['days']} days", *numbers), rows, empty="no runs", right=numbers)
+    columns = (
+        f"{summary['log']}, {summary['days']} days", ">cores", ">idle core-h", ">off", ">suspended", ">off / idle",
+        ">weighted delay", ">delayed", ">mean wait (s)",
+    )  # fmt: skip
+    print_table(columns, rows, empty="no runs")
     _print_claims(summary)
 
 
@@ -610,13 +608,6 @@ def _print_yields(summary: Mapping[str, Any]) -> None:
     times = summary["measured"]
     sizes = list(next(iter(times.values())))
     above = next(key for key in summary["algorithms"][0] if key.endswith("_above_pct"))
-    columns = (
-        "least yield",
-        "mean yield",
-        f"{above.partition('_')[0]} above (%)",
-        "failed",
-        *(f"ms, {n}" for n in sizes),
-    )
     rows = [
         (
             one["algorithm"], *(shown_figure(one[key]) for key in ("least_yield", "mean_yield", above)),
@@ -624,14 +615,15 @@ def _print_yields(summary: Mapping[str, Any]) -> None:
         )
         for one in summary["algorithms"]
     ]  # fmt: skip
-    print_table(("algorithm", *columns), rows, empty="", right=columns)
+    times_of = (f">ms, {n}" for n in sizes)
+    columns = (">least yield", ">mean yield", f">{above.partition('_')[0]} above (%)", ">failed", *times_of)
+    print_table(("algorithm", *columns), rows)
     _print_claims(summary)
 
 
 DEGRADATIONS: Final = listing(
-    "algorithm", _of("mean_pct", called="degradation (%)"), ("paper", "paper_mean_pct"), _of("most_pct", called="most"),
-    ("paper's most", "paper_most_pct"), ("failed", "failures"), empty="",
-    right=("degradation (%)", "paper", "most", "paper's most", "failed"),
+    "algorithm", _of("mean_pct", called="degradation (%)"), (">paper", "paper_mean_pct"),
+    _of("most_pct", called="most"), (">paper's most", "paper_most_pct"), (">failed", "failures"),
 )  # fmt: skip
 
 
@@ -656,16 +648,14 @@ def _others(others: Mapping[str, float]) -> str:
 
 
 PREEMPTION: Final = listing(
-    "table",
+    ">table",
     "victims",
-    ("cost", lambda one: f"{one['cost']:g}"),
+    (">cost", lambda one: f"{one['cost']:g}"),
     ("paper", lambda one: one["paper"]["victims"]),
-    ("its cost", lambda one: one["paper"]["cost"]),
+    (">its cost", lambda one: one["paper"]["cost"]),
     ("others", lambda one: _others(one["others"])),
     ("paper's others", lambda one: _others(one["paper"]["others"])),
     ("", lambda one: "ok" if one["same"] else "differs"),
-    empty="",
-    right=("table", "cost", "its cost"),
 )
 
 
@@ -731,11 +721,11 @@ def _repeat(
 
 
 def _print_papers(results: Sequence[Mapping[str, Any]]) -> None:
-    from leasekit.emulation.papers.page import COLUMNS, counted, rows
+    from leasekit.emulation.papers.page import counted, rows
 
     cells = [(result["name"], *row) for result in results for row in rows(result)]
     if cells:
-        print_table(("experiment", *COLUMNS), cells, empty="", right=("ours",))
+        _print_verdicts(cells, "experiment")
     note(counted(results))
 
 

@@ -53,7 +53,7 @@ class Hosts:
 
 HOSTS: Final = listing(
     "host", "machine", "address", ("until", lambda row: to_second(row["until"]) if row["until"] else ""),
-    ("units", lambda row: len(row["units"])), empty="there are none", right=("units",),
+    (">units", lambda row: len(row["units"])), empty="there are none",
 )  # fmt: skip
 
 

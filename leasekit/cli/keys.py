@@ -48,7 +48,7 @@ def check(
     for file in files or (DeployPlace(None, state).deploy_file(),):
         errors_of[file], warnings[file] = check_file(file, state)
     errors = [error for found in errors_of.values() for error in found]
-    told: list[Any] = [listing("file", "key", "found", "allowed", empty="")] if errors else []
+    told: list[Any] = [listing("file", "key", "found", "allowed")] if errors else []
     for file in [file for file, found in errors_of.items() if not found]:
         told.append(f"{file}: nothing wrong{', but:' if warnings[file] else ''}")
         told += [f"{file}: warning: {line}" for line in warnings[file]]

@@ -43,7 +43,7 @@ def show_lease(lease: Mapping[str, Any]) -> None:
     units = lease.get("units")
     if isinstance(units, list) and units and isinstance(units[0], dict):
         rows = [(u["unit"], u["state"], u["reason"], pairs(u["properties"])) for u in units]
-        print_table(("unit", "state", "reason", "properties"), rows, empty="")
+        print_table(("unit", "state", "reason", "properties"), rows)
 
 
 def _fields(lease: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
@@ -102,12 +102,12 @@ def list_leases(leases: Sequence[Mapping[str, Any]]) -> None:
     whose = "holder" if leases and "holder" in leases[0] else "name"
     grouped = any(lease.get("group") for lease in leases)
     listing(
-        "id", whose, "slice", "type", "site", ("units", _count),
+        "id", whose, "slice", "type", "site", (">units", _count),
         ("state", lambda one: one["state"] if one["pending"] == NONE else f"{one['state']} ({one['pending']})"),
         ("join", lambda lease: _not_none(lease.get("join"))),
         ("starts", lambda lease: to_second(_start(lease))),
         ("ends", lambda lease: show_when(_end(lease), instant)), "reason",
-        *(["group"] if grouped else ()), empty="no leases", right=("units",),
+        *(["group"] if grouped else ()), empty="no leases",
     )(leases)  # fmt: skip
 
 

@@ -167,7 +167,7 @@ def _checked(subject: Subject, checked: Checked, files: list[Path]) -> Shown:
         rows.append((kit.COST, "", told(checked.costs)))
     title = f"{subject.target} ({subject.role}): {checked.cases} cases, {checked.turns} turns"
     cases = [f"the failing case is in {file}: leasekit mapper check {subject.target} --replay {file}" for file in files]
-    table = partial(print_table, ("check", "", ""), rows, empty="", title=title)
+    table = partial(print_table, ("check", "", ""), rows, title=title)
     return found, (lambda _: table(), *cases), 1 if faults else 0
 
 
@@ -177,8 +177,7 @@ def _replayed(checked: Checked) -> Shown:
     for now, shown, decided in checked.journal:
         lines = zip_longest(shown, decided or ("(nothing)",), fillvalue="")
         rows += [("" if number else now, *line) for number, line in enumerate(lines)]
-    columns, empty = ("at ms", "shown", "decided"), "the mapper was never called"
-    table = partial(print_table, columns, rows, empty=empty, right=("at ms",))
+    table = partial(print_table, (">at ms", "shown", "decided"), rows, empty="the mapper was never called")
     wrong = [f"{name}: {text}" for name, text in faults] or ["nothing wrong with this case"]
     plain = {"faults": [list(fault) for fault in faults], "turns": [list(turn) for turn in checked.journal]}
     return plain, (lambda _: table(), *wrong), 1 if faults else 0
@@ -310,8 +309,8 @@ def _contested(contest: Contest, chosen: list[Target], misfits: dict[str, Leasek
     if runs:
         columns = columns_of(runs)
         rows = [[run["mapper"], *(_cell(run["figures"].get(key)) for key in columns)] for run in runs]
-        headings = ("mapper", *(column.replace("_", " ") for column in columns))
-        told.append(lambda _: print_table(headings, rows, empty="", right=headings[1:]))
+        headings = ("mapper", *(f">{column.replace('_', ' ')}" for column in columns))
+        told.append(lambda _: print_table(headings, rows))
     if out is not None and runs:
         note(f"written to {out}: {', '.join(file.name for file in write_contest(out, contest, runs))}")
     wrong = went_wrong({run["mapper"]: run["mapper_errors"].get(contest.actor, {}) for run in runs})
@@ -350,8 +349,9 @@ def _compared(targets: tuple[str, ...], workload: Workload, nodes: int, results:
             [*(_cell(run.summary[column]) for column in report.COLUMNS), _cell(run.summary["measured"]["seconds"])]
             for run in done
         ]
-        columns = (*report.COLUMNS, "took s")
-        told = [lambda _: print_table(columns, rows, empty="", right=columns[1:])]
+        first, *figures = report.COLUMNS
+        columns = (first, *(f">{column}" for column in figures), ">took s")
+        told = [lambda _: print_table(columns, rows)]
         told.append("utilisation is over the time from the first submission to the last")
         told += [text for run in done for text in report.remarks(run.summary, workload)]
     wrong = went_wrong({run.summary["mapper"]: run.summary["mapper_errors"] for run in done})
@@ -525,7 +525,7 @@ def _print_placements(answer: Mapping[str, Any]) -> None:
     print_fields([("status", answer["status"]), ("proven", proven), ("reason", answer["reason"])])
     for title, found in (("host", answer["placements"]), ("runner-up", answer["runners_up"])):
         rows = [(one["host"], ", ".join(one["victims"]), one["cost"]) for one in found]
-        print_table((title, "victims", "cost"), rows, empty=f"no {title}", right=("cost",))
+        print_table((title, "victims", ">cost"), rows, empty=f"no {title}")
 
 
 def _print_placed(tasks: Sequence[str], answer: Mapping[str, Any]) -> None:
@@ -535,7 +535,7 @@ def _print_placed(tasks: Sequence[str], answer: Mapping[str, Any]) -> None:
     if answer["mapping"] is not None:
         shares = zip(tasks, answer["mapping"], answer["cpu"], strict=True)
         rows = [(task, host, f"{share:.4f}") for task, host, share in shares]
-        print_table(("task", "host", "CPU"), rows, empty="no tasks", right=("CPU",))
+        print_table(("task", "host", ">CPU"), rows, empty="no tasks")
     if answer["moved"]:
         print_fields([("moved", ", ".join(map(str, answer["moved"])))])
 
@@ -563,10 +563,10 @@ def _print_plans(answer: Mapping[str, Any]) -> None:
         )
         for plan in answer["plans"]
     ]
-    print_table(("start", "value", "bound", "sites", "paths"), rows, empty="no plan", right=("start", "value"))
+    print_table((">start", ">value", "bound", "sites", "paths"), rows, empty="no plan")
     if answer["refused"]:
         refusals = [(one["start"], one["reason"]) for one in answer["refused"]]
-        print_table(("refused", "reason"), refusals, empty="", right=("refused",))
+        print_table((">refused", "reason"), refusals)
     if answer["alternative"] is not None:
         note(answer["alternative"]["words"])
 
@@ -658,9 +658,9 @@ def timetable(
 
 def _print_timetable(summary: Mapping[str, Any]) -> None:
     kinds = [{"kind": kind, **counts} for kind, counts in summary["kinds"].items()]
-    listing("kind", "accepted", "refused", empty="no requests", right=("accepted", "refused"))(kinds)
+    listing("kind", ">accepted", ">refused", empty="no requests")(kinds)
     others = [(_LABELS.get(key, key.replace("_", " ")), value) for key, value in summary.items() if key not in _APART]
-    print_table(("", "value"), others, empty="")
+    print_table(("", "value"), others)
 
 
 def _reservations(file: Path) -> list[Work]:

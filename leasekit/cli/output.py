@@ -90,10 +90,8 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON")
 
 
-def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, right: Iterable[str] = (), title: str = ""
-) -> None:
-    """A table; ``right`` names the columns of numbers, ``empty`` is said where there are no rows."""
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str = "", title: str = "") -> None:
+    """A table; a column of numbers has ``>`` before its name, ``empty`` is said where there are no rows."""
     lines = list(rows)
     if not lines:
         note(empty)
@@ -104,11 +102,11 @@ def print_table(
     table = Table(
         box=None, pad_edge=False, header_style="bold", title=Text(title) if title else None, title_justify="left"
     )
-    numbers = set(right)
-    for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    names = [column.removeprefix(">") for column in columns]
+    for column, name in zip(columns, names, strict=True):
+        table.add_column(name, justify="left" if column == name else "right", overflow="fold")
     for line in lines:
-        table.add_row(*map(styled, line, columns))
+        table.add_row(*map(styled, line, names))
     _print(table)
 
 
@@ -129,16 +127,16 @@ def report(value: Any, told: Told, *, as_json: bool) -> None:
 
 
 def listing(
-    *columns: str | tuple[str, str | Callable[[Any], Any]], empty: str, right: Iterable[str] = ()
+    *columns: str | tuple[str, str | Callable[[Any], Any]], empty: str = ""
 ) -> Callable[[Iterable[Mapping[str, Any]]], None]:
     """Prints things as a table. A column is a key that things have, or a name with such a key, or with what makes the
-    cell of a thing; ``empty`` and ``right`` are as in :func:`print_table`.
+    cell of a thing; names and ``empty`` are as in :func:`print_table`.
     """
-    named = [(column, column) if isinstance(column, str) else column for column in columns]
+    named = [(column, column.removeprefix(">")) if isinstance(column, str) else column for column in columns]
 
     def show(things: Iterable[Mapping[str, Any]]) -> None:
         rows = [[thing.get(cell) if isinstance(cell, str) else cell(thing) for _, cell in named] for thing in things]
-        print_table([name for name, _ in named], rows, empty=empty, right=right)
+        print_table([name for name, _ in named], rows, empty=empty)
 
     return show
 

@@ -136,8 +136,8 @@ def state_of(delegation: Mapping[str, Any]) -> str:
 
 
 DELEGATIONS: Final = listing(
-    "delegation", "broker", "site", "type", "units", *TERM, ("state", state_of), ("deadline", at("deadline")), "reason",
-    empty="nothing is delegated", right=("units",),
+    "delegation", "broker", "site", "type", ">units", *TERM, ("state", state_of), ("deadline", at("deadline")),
+    "reason", empty="nothing is delegated",
 )  # fmt: skip
 
 
@@ -147,8 +147,8 @@ PERMISSIONS = ("request", "redeem", "delegate", "endorse", "administer")
 
 PEERS: Final = listing(
     "peer", "role", ("key", "fingerprint"), ("may", lambda known: " ".join(known["may"])),
-    ("open requests", "open_requests"), ("priority", "priority_max"), "address", ("known by", "origin"),
-    empty="it knows nobody", right=("open requests",),
+    (">open requests", "open_requests"), ("priority", "priority_max"), "address", ("known by", "origin"),
+    empty="it knows nobody",
 )  # fmt: skip
 
 

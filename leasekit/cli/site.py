@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 
 INVENTORY: Final = listing(
-    "unit", "number", "type", "state", "capacity", ("machines", lambda row: len(row["machines"]) or ""), "taken",
+    "unit", ">number", "type", "state", "capacity", (">machines", lambda row: len(row["machines"]) or ""), "taken",
     ("lease", lambda row: row["lease"]),
     ("attributes", lambda row: " ".join(f"{key}={value}" for key, value in row["attributes"].items())),
-    ("differs", lambda row: row["differs"]), empty="there are none", right=("number", "machines"),
+    ("differs", lambda row: row["differs"]), empty="there are none",
 )  # fmt: skip
 CAPACITY: Final = "What a host has, such as cpu=16,memory=64GiB."
 LEAST_YIELD: Final = "Which share of the CPU that machines on it need they get at least."
@@ -228,8 +228,8 @@ def _cpu(unit: dict[str, Any]) -> str:
 UNITS: Final = listing(
     "unit", "type", "state", ("lease", lambda unit: unit["lease"] or unit["promised"]),
     ("host", lambda unit: " -> ".join(filter(None, (unit["leaves"], unit["host"])))), ("cpu", lambda unit: _cpu(unit)),
-    ("failures", lambda unit: unit["failures"] or ""), ("reason", lambda unit: unit["trouble"] or unit["reason"]),
-    ("properties", properties_of), empty="no such units", right=("failures",),
+    (">failures", lambda unit: unit["failures"] or ""), ("reason", lambda unit: unit["trouble"] or unit["reason"]),
+    ("properties", properties_of), empty="no such units",
 )  # fmt: skip
 EVIDENCE: Final = listing(
     "id", ("found", at("at")), "kind", ("guilty", key_column("guilty")), "words",
@@ -237,11 +237,11 @@ EVIDENCE: Final = listing(
 )  # fmt: skip
 WINDOWS: Final = listing(
     "window", ("from", at("start")), ("until", lambda window: _until(window)),
-    ("units", lambda window: len(window["units"])),
-    ("leased", lambda window: sum(len(hit["units"]) for hit in window["leases"]) or ""),
+    (">units", lambda window: len(window["units"])),
+    (">leased", lambda window: sum(len(hit["units"]) for hit in window["leases"]) or ""),
     ("leases", lambda window: " ".join(hit["lease"] for hit in window["leases"])),
     ("begun", lambda window: "yes" if window["begun"] else ""), "reason",
-    empty="no maintenance is announced, and nothing is drained", right=("units", "leased"),
+    empty="no maintenance is announced, and nothing is drained",
 )  # fmt: skip
 HIT: Final = listing(
     "lease", "holder", ("units", lambda hit: " ".join(hit["units"])), ("ends", at("end")),
@@ -249,9 +249,9 @@ HIT: Final = listing(
 )  # fmt: skip
 CLAIMS: Final = listing(
     ("claim", lambda claim: claim["claim"][:16]), ("parent", lambda claim: claim["parent"][:16]),
-    ("issuer", key_column("issuer")), ("holder", key_column("holder")), "type", "units",
+    ("issuer", key_column("issuer")), ("holder", key_column("holder")), "type", ">units",
     ("classes", classes_of), *TERM, "state", "lease",
-    empty="nothing was delegated yet", right=("units",),
+    empty="nothing was delegated yet",
 )  # fmt: skip
 
 
@@ -600,7 +600,7 @@ def caps(
         rows = [
             (f"{c} %", f"{used:.1f} %", f"{errors[c]:+.1f}" if c in errors else "-") for c, used in measured.items()
         ]
-        print_table(("cap", "measured", "error"), rows, empty="", right=("cap", "measured", "error"))
+        print_table((">cap", ">measured", ">error"), rows)
         note(f"mean error {mean:.2f}, worst {worst:+.2f}, in percent of one CPU")
 
     return {"uncapped": free, "measured": measured, "mean_error": mean, "worst_error": worst}, told
@@ -652,7 +652,7 @@ def saved(place: DeployPlace) -> Shown:
     return kept, told
 
 
-FINDINGS: Final = listing("at", "what", ("is", "verdict"), "found", ("what to do", "advice"), empty="")
+FINDINGS: Final = listing("at", "what", ("is", "verdict"), "found", ("what to do", "advice"))
 
 
 @command(site)

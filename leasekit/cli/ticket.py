@@ -46,12 +46,11 @@ def key_column(field: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda row: name_words(row[f"{field}_name"], row[f"{field}_fingerprint"])
 
 
-DEGREE: Final = ("degree", lambda claim: f"{claim['degree'] / 1000:g}")
+DEGREE: Final = (">degree", lambda claim: f"{claim['degree'] / 1000:g}")
 CLAIM: Final = ("claim", lambda claim: claim["claim"][:16])
 CHAIN: Final = listing(
-    "#", ("issuer", key_column("issuer")), ("holder", key_column("holder")), "type", "units", ("classes", classes_of),
+    ">#", ("issuer", key_column("issuer")), ("holder", key_column("holder")), "type", ">units", ("classes", classes_of),
     *TERM, DEGREE, ("signature", lambda claim: "ok" if claim["signature_ok"] else "BAD"), CLAIM,
-    empty="", right=("#", "units", "degree"),
 )  # fmt: skip
 
 
@@ -308,14 +307,13 @@ CLAIMS: Final = listing(
     ("issuer", key_column("issuer")),
     ("holder", key_column("holder")),
     "type",
-    "units",
+    ">units",
     ("classes", classes_of),
     DEGREE,
     ("from", lambda claim: in_words(claim["term"][0])),
     ("until", lambda claim: in_words(claim["term"][1])),
     CLAIM,
     empty="no claims",
-    right=("units", "degree"),
 )
 STATEMENTS: Final = listing(
     ("", "kind"),
@@ -323,7 +321,6 @@ STATEMENTS: Final = listing(
     ("about", lambda one: one["subject"].hex()[:16]),
     ("at", lambda one: in_words(one["at"])),
     ("says", "detail"),
-    empty="",
 )
 STATEMENTS_MAX: Final = 16 * 1024 * 1024
 HEX: Final = re.compile(rb"\s*[0-9a-f]{128,}\s*")

@@ -116,8 +116,8 @@ def _instant(value: Any, key: str, now: Instant, faults: list[str]) -> Instant:
 
 _TEXT: Final = click.File("r")
 SLICES: Final = listing(
-    "slice", "open", "leases", "units", ("holds for", lambda found: found["hold"] if not found["released"] else ""),
-    "refused", empty="no slices", right=("open", "leases", "units", "holds for"),
+    "slice", ">open", ">leases", ">units", (">holds for", lambda found: found["hold"] if not found["released"] else ""),
+    "refused", empty="no slices",
 )  # fmt: skip
 
 
@@ -296,8 +296,8 @@ def _print_parts(parts: Sequence[Mapping[str, Any]]) -> None:
     leased = any("lease" in part for part in parts)
     lease = ("lease", ("state", _state)) if leased else ()
     listing(
-        "member", ("path", lambda part: _route(part, parts)), "site", "type", "units", "broker", *lease,
-        empty="no parts", right=("units",),
+        "member", ("path", lambda part: _route(part, parts)), "site", "type", ">units", "broker", *lease,
+        empty="no parts",
     )(parts)  # fmt: skip
 
 
