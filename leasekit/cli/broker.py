@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import click
 
@@ -36,103 +36,21 @@ HOLDERS_SHOWN: Final = 12
 """How many holders get a line of their own in text, or a colour in a picture; the others are counted together."""
 NAME_WIDTH: Final = 20
 OTHERS: Final = "(others)"
+MAINTENANCE: Final = "maintenance"
 GONE: Final = "taken back"
 """What the time is called over which a delegation's issuer wants it back."""
 
-Step: TypeAlias = tuple[Instant, Instant, int]
-"""From, until, units taken."""
-
-
-class CalendarReservation(NamedTuple):
-    """Units of a delegation that someone has over a term, also by class. ``lease`` is empty where they were delegated
-    on.
-    """
-
-    holder: str
-    lease: str
-    units: int
-    term: Term
-    classes: Mapping[str, int]
-
-
-class CalendarWindow(NamedTuple):
-    """Units that the site withholds for maintenance."""
-
-    id: str
-    units: int
-    term: Term
-    reason: str
-
-
-class Calendar(NamedTuple):
-    """One delegation over a window of time: what is reserved, what is withheld; both are not cut to the window.
-
-    ``gone`` is the rest of its term that its issuer takes back: nothing is granted then. None if it does not, or not
-    within the window. ``classes`` are those of its units, as the broker describes them; none if they are of one.
-    """
-
-    source: str
-    site: str
-    type: str
-    units: int
-    window: Term
-    reservations: tuple[CalendarReservation, ...]
-    withheld: tuple[CalendarWindow, ...]
-    gone: Term | None = None
-    classes: tuple[Mapping[str, Any], ...] = ()
-
-    @property
-    def steps(self) -> list[Step]:
-        """How many units are taken, as periods in which that does not change."""
-        return taken(((r.units, r.term) for r in self.reservations), self.window)
-
-    def steps_of(self, class_: str) -> list[Step]:
-        """How many units of a class are taken."""
-        return taken(((r.classes.get(class_, 0), r.term) for r in self.reservations), self.window)
-
-    def holdings(self) -> dict[str, list[tuple[int, Term]]]:
-        """What each holder has, those with most unit-time first; beyond :data:`HOLDERS_SHOWN` together."""
-        held: dict[str, list[tuple[int, Term]]] = {}
-        for each in self.reservations:
-            held.setdefault(each.holder, []).append((each.units, each.term))
-        order = sorted(held, key=lambda holder: (-self._time(held[holder]), holder))
-        shown = {holder: held[holder] for holder in order[:HOLDERS_SHOWN]}
-        rest = [each for holder in order[HOLDERS_SHOWN:] for each in held[holder]]
-        return {**shown, OTHERS: rest} if rest else shown
-
-    def _time(self, held: Iterable[tuple[int, Term]]) -> int:
-        return sum(units * _within(term, self.window).length for units, term in held)
-
-    def data(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "source": self.source,
-            "site": self.site,
-            "type": self.type,
-            "units": self.units,
-            "steps": _described(self.steps),
-            "classes": [
-                {
-                    "class": c["class"],
-                    "units": c["units"],
-                    "properties": c["properties"],
-                    "steps": _described(self.steps_of(c["class"])),
-                }
-                for c in self.classes
-            ],
-            "reservations": [
-                {"holder": r.holder, "lease": r.lease, "units": r.units, "term": list(r.term)}
-                for r in self.reservations
-            ],
-            "maintenance": [
-                {"window": w.id, "units": w.units, "term": list(w.term), "reason": w.reason} for w in self.withheld
-            ],
-            "taken_back": list(self.gone) if self.gone is not None else None,
-        }
-
-
-def _described(steps: Iterable[Step]) -> list[dict[str, int]]:
-    return [{"from": a, "until": b, "taken": n} for a, b, n in steps]
+Step: TypeAlias = dict[str, int]
+"""``from`` when, ``until`` when, how many units are ``taken``."""
+Calendar: TypeAlias = dict[str, Any]
+"""A delegation over a window of time: what of it is reserved, and by whom (no ``lease``: it was delegated on), what its
+site withholds for maintenance; neither is cut to the window. ``taken_back`` is the rest of its term that its issuer
+takes back: nothing is granted then. None if it does not, or not within the window.
+"""
+Reserved: TypeAlias = tuple[dict[str, Any], Iterable[Mapping[str, Any]]]
+"""A reservation, and how many units of each class it has."""
+Held: TypeAlias = Sequence[tuple[int, Sequence[int]]]
+"""Units, each with the term over which somebody has them."""
 
 
 def calendars(
@@ -142,41 +60,69 @@ def calendars(
     window: Term,
 ) -> list[Calendar]:
     """The calendars of ``sources`` from what a broker says of itself; what lies outside the window is left out."""
-    reserved: dict[str, list[CalendarReservation]] = {}
-    for lease in leases:
-        for claim in lease["claims"]:
-            made = CalendarReservation(
-                lease["holder"], lease["id"], claim["units"], Term(*claim["term"]), _by_class(claim)
-            )
-            reserved.setdefault(claim["source"], []).append(made)
+    claims = [(claim, lease["holder"], lease["id"], *claim["term"]) for lease in leases for claim in lease["claims"]]
     for given in delegations:
         start, end = given["term"]
         end = end if given["freed"] < 0 else min(end, given["freed"])
         if given["state"] not in ("refused", "ended") and start < end:
-            made = CalendarReservation(given["broker"], "", given["units"], Term(start, end), _by_class(given))
-            reserved.setdefault(given["source"], []).append(made)
-    found = []
-    for source in sources:
-        there = [r for r in reserved.get(source["source"], ()) if r.term.overlaps(window)]
-        windows = [CalendarWindow(w["window"], w["units"], Term(*w["term"]), w["reason"]) for w in source["withheld"]]
-        gone = Term(source["grants_until"], source["term"][1])
-        found.append(
-            Calendar(
-                source["source"], source["site"], source["type"], source["units"], window,
-                tuple(sorted(there, key=lambda r: (r.term, r.holder, r.lease))),
-                tuple(sorted((w for w in windows if w.term.overlaps(window)), key=lambda w: (w.term, w.id))),
-                gone if gone.start < gone.end and gone.overlaps(window) else None,
-                tuple(source["classes"]),
-            )
-        )  # fmt: skip
-    return found
+            claims.append((given, given["broker"], "", start, end))
+    of_source: dict[str, list[Reserved]] = {}
+    for claim, holder, lease, start, end in claims:
+        if Term(start, end).overlaps(window):
+            made = {"holder": holder, "lease": lease, "units": claim["units"], "term": [start, end]}
+            of_source.setdefault(claim["source"], []).append((made, claim["classes"]))
+    return [_calendar(source, of_source.get(source["source"], ()), window) for source in sources]
 
 
-def _by_class(claim: Mapping[str, Any]) -> dict[str, int]:
-    return {one["class"]: one["units"] for one in claim["classes"]}
+def _calendar(source: Mapping[str, Any], reserved: Sequence[Reserved], window: Term) -> Calendar:
+    of_class: dict[str, list[tuple[int, Sequence[int]]]] = {}
+    for made, classes in reserved:
+        for one in classes:
+            of_class.setdefault(one["class"], []).append((one["units"], made["term"]))
+    there = sorted((made for made, _ in reserved), key=lambda one: (one["term"], one["holder"], one["lease"]))
+    withheld = [one for one in source["withheld"] if Term(*one["term"]).overlaps(window)]
+    gone = Term(source["grants_until"], source["term"][1])
+    return {
+        **{key: source[key] for key in ("source", "site", "type", "units")},
+        "steps": taken(_held(there), window),
+        "classes": [
+            {**{key: one[key] for key in ("class", "units", "properties")},
+             "steps": taken(of_class.get(one["class"], ()), window)}
+            for one in source["classes"]
+        ],
+        "reservations": there,
+        "maintenance": sorted(withheld, key=lambda one: (one["term"], one["window"])),
+        "taken_back": list(gone) if gone.start < gone.end and gone.overlaps(window) else None,
+    }  # fmt: skip
 
 
-def taken(held: Iterable[tuple[int, Term]], window: Term) -> list[Step]:
+def _held(things: Iterable[Mapping[str, Any]]) -> Held:
+    return [(one["units"], one["term"]) for one in things]
+
+
+def holdings(calendar: Calendar, window: Term) -> dict[str, Held]:
+    """What each holder has, those with most unit-time first; beyond :data:`HOLDERS_SHOWN` together."""
+    held: dict[str, list[tuple[int, Sequence[int]]]] = {}
+    for one in calendar["reservations"]:
+        held.setdefault(one["holder"], []).append((one["units"], one["term"]))
+
+    def time(holder: str) -> int:
+        return sum(units * _within(term, window).length for units, term in held[holder])
+
+    order = sorted(held, key=lambda holder: (-time(holder), holder))
+    rest = [each for holder in order[HOLDERS_SHOWN:] for each in held[holder]]
+    return {**{holder: held[holder] for holder in order[:HOLDERS_SHOWN]}, **({OTHERS: rest} if rest else {})}
+
+
+def others_of(calendar: Calendar) -> Iterator[tuple[str, Held]]:
+    """What is not to be had for other reasons than that somebody has it."""
+    if calendar["maintenance"]:
+        yield MAINTENANCE, _held(calendar["maintenance"])
+    if calendar["taken_back"] is not None:
+        yield GONE, [(calendar["units"], calendar["taken_back"])]
+
+
+def taken(held: Held, window: Term) -> list[Step]:
     """How many units are taken over a window, as periods in which that does not change."""
     changes: dict[Instant, int] = {window.start: 0, window.end: 0}
     for units, term in held:
@@ -188,17 +134,17 @@ def taken(held: Iterable[tuple[int, Term]], window: Term) -> list[Step]:
     level = 0
     for start, end in pairwise(sorted(changes)):
         level += changes[start]
-        if steps and steps[-1][2] == level:
-            steps[-1] = (steps[-1][0], end, level)
+        if steps and steps[-1]["taken"] == level:
+            steps[-1]["until"] = end
         else:
-            steps.append((start, end, level))
+            steps.append({"from": start, "until": end, "taken": level})
     return steps
 
 
-def _within(term: Term, window: Term) -> Term:
+def _within(term: Sequence[int], window: Term) -> Term:
     """The part of a term that lies in the window; of length 0 if none does."""
-    start = max(term.start, window.start)
-    return Term(start, max(start, min(term.end, window.end)))
+    start = max(term[0], window.start)
+    return Term(start, max(start, min(term[1], window.end)))
 
 
 def bars(steps: Sequence[Step], units: int, window: Term, columns: int) -> str:
@@ -207,39 +153,37 @@ def bars(steps: Sequence[Step], units: int, window: Term, columns: int) -> str:
     for column in range(columns):
         start = window.start + window.length * column // columns
         end = max(window.start + window.length * (column + 1) // columns, start + 1)
-        most = max((level for a, b, level in steps if a < end and b > start), default=0)
+        most = max((one["taken"] for one in steps if one["from"] < end and one["until"] > start), default=0)
         share = most / units if units else 0.0
         line.append(BARS[0] if most == 0 else BARS[min(max(1, int(share * (len(BARS) - 1))), len(BARS) - 1)])
     return "".join(line)
 
 
-def print_calendar(calendar: Calendar) -> None:
+def print_calendar(calendar: Calendar, window: Term) -> None:
     """For a person: a line of bars for all, one for each class of which units are taken, for each holder, where
     maintenance is, and the axis.
     """
-    window, units, steps = calendar.window, calendar.units, calendar.steps
+    units, steps = calendar["units"], calendar["steps"]
     lines = [("all", steps, units)]
-    for one in calendar.classes:
-        of_it = calendar.steps_of(one["class"])
-        if any(level for _, _, level in of_it):
-            lines.append((properties_of(one) or one["class"][:8], of_it, one["units"]))
-    lines += [(holder, taken(theirs, window), units) for holder, theirs in calendar.holdings().items()]
-    if calendar.withheld:
-        lines.append(("maintenance", taken(((w.units, w.term) for w in calendar.withheld), window), units))
-    if calendar.gone is not None:
-        lines.append((GONE, taken([(units, calendar.gone)], window), units))
+    for one in calendar["classes"]:
+        if any(step["taken"] for step in one["steps"]):
+            lines.append((properties_of(one) or one["class"][:8], one["steps"], one["units"]))
+    held = [*holdings(calendar, window).items(), *others_of(calendar)]
+    lines += [(name, taken(theirs, window), units) for name, theirs in held]
     margin = min(max(len(clean(name)) for name, _, _ in lines), NAME_WIDTH) + 1
     width = min(max(console().width - 2 - margin, COLUMNS_MIN), COLUMNS_MAX)
-    peak = max((level for _, _, level in steps), default=0)
-    click.echo(f"{clean(calendar.source)}: {units} units, at most {peak} taken at once")
+    peak = max((step["taken"] for step in steps), default=0)
+    click.echo(f"{clean(calendar['source'])}: {units} units, at most {peak} taken at once")
     for name, level, most in lines:
         _line(name, margin, bars(level, most, window, width))
     _axis(window, margin, width)
-    if calendar.gone is not None:
-        click.echo(f"{GONE} from {to_second(calendar.gone.start)} on: nothing that goes beyond is granted")
-    for each in calendar.withheld:
-        start, end = map(to_second, each.term)
-        click.echo(clean(f"maintenance {each.id}: {each.units} units over {start} .. {end}: {each.reason}"))
+    if calendar["taken_back"] is not None:
+        click.echo(f"{GONE} from {to_second(calendar['taken_back'][0])} on: nothing that goes beyond is granted")
+    for each in calendar["maintenance"]:
+        start, end = map(to_second, each["term"])
+        click.echo(
+            clean(f"maintenance {each['window']}: {each['units']} units over {start} .. {end}: {each['reason']}")
+        )
 
 
 def _line(name: str, margin: int, line: str) -> None:
@@ -419,15 +363,16 @@ def calendar(
         leases, given = client.query("leases"), client.query("delegations")
     if source and not found:
         raise LeasekitError(f"no source {source!r}; `leasekit broker sources` lists them")
-    made = calendars(found, leases, given, Term(begin, begin + span))
-    pictures = [lambda _, each=each: print_calendar(each) for each in made]
+    window = Term(begin, begin + span)
+    made = calendars(found, leases, given, window)
+    pictures = [lambda _, each=each: print_calendar(each, window) for each in made]
     told: Told = tuple(pictures) or "no site has delegated anything"
     if out is not None and made:
         from leasekit.cli.pictures import draw
 
-        draw(made, out)
+        draw(made, window, out)
         told = f"written to {out}"
-    return [each.data() for each in made], told
+    return made, told
 
 
 @command(broker)

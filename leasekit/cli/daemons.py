@@ -402,8 +402,7 @@ def usage(
     if as_csv:
         return rows, lambda _: csv.writer(sys.stdout).writerows([columns, *lines])
     titles = ("actor", *keys, *(f">{column.replace('_', ' ')}" for column in NUMBERS))
-    table = partial(print_table, titles, lines, empty="no leases")
-    return rows, (*notes, lambda _: table())
+    return rows, (*notes, lambda _: print_table(titles, lines, empty="no leases"))
 
 
 def _answers(place: DeployPlace, start: Instant, end: Instant, keys: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leasekit.cli.options import SPAN, Count, Number, Shown, argument, command, option
+from leasekit.cli.options import SPAN, Count, Number, Shown, argument, command, gathered, option
 from leasekit.cli.output import console, listing, note, print_table
 from leasekit.core.errors import LeasekitError
 from leasekit.core.measures import shown_figure
@@ -21,6 +21,7 @@ from leasekit.core.time import Duration
 
 if TYPE_CHECKING:
     from leasekit.emulation.experiment import Progress
+    from leasekit.emulation.papers.claims import Means
 
 INTERRUPTED = 130
 LOGGED_EVERY_S: Final = 30.0
@@ -672,23 +673,28 @@ PAPERS: Final[Mapping[str, str]] = {
 }
 """Experiments without options of their own."""
 
-_OUT: Any = option("Where the page, pictures and JSON go.", metavar="DIR")
-_DATA: Any = option("Where traces, logs and the testbed are [LEASEKIT_DATA].", metavar="DIR")
-_DEPLOYS: Any = option(
-    "Where the deploy files are.", shown="deploy/emulation", metavar="DIR", type=click.Path(path_type=Path)
-)
-_QUICK: Any = option("Only a small share: fewer seeds, sizes and days.")
-_JOBS: Any = option("Processes [one for each CPU].", type=Count(1), metavar="N")
+
+def _means(
+    data: Path | None = option("Where traces, logs and the testbed are [LEASEKIT_DATA].", metavar="DIR"),
+    deploys: Path = option("Where the deploy files are.", shown="deploy/emulation", metavar="DIR"),
+    quick: bool = option("Only a small share: fewer seeds, sizes and days."),
+    jobs: int | None = option("Processes [one for each CPU].", type=Count(1), metavar="N"),
+) -> Callable[..., Means]:
+    """With what an experiment is repeated, once it is said where its results go (``out``)."""
+    from leasekit.emulation.compare.engines import cpus
+    from leasekit.emulation.papers.claims import Means
+
+    return partial(Means, quick=quick, data=data, deploys=deploys, jobs=jobs or cpus())
+
+
+MEANS_GIVEN: Any = gathered(_means)
 
 
 @command(experiment, name="all")
 def all_(
     out: Path = option("Where the page, pictures and JSON go.", metavar="DIR", required=True),
-    data: Path | None = _DATA,
-    deploys: Path = _DEPLOYS,
-    quick: bool = _QUICK,
+    means: Any = MEANS_GIVEN,
     only: tuple[str, ...] = option("Only this experiment (repeat it) [all].", metavar="NAME"),
-    jobs: int | None = _JOBS,
 ) -> Shown:
     """Every table and figure of the papers that can be repeated: ours beside theirs, and a verdict.
 
@@ -700,19 +706,14 @@ def all_(
       leasekit experiment all --data ../shared/data --out results --quick
       leasekit experiment all --data ../shared/data --out results --only preemption --only fidelity
     """
-    return _repeat(only, out, data, deploys, quick, jobs)
+    return _repeat(only, out, means)
 
 
-def _repeat(
-    only: Sequence[str], out: Path | None, data: Path | None, deploys: Path, quick: bool, jobs: int | None
-) -> Shown:
+def _repeat(only: Sequence[str], out: Path | None, means: Callable[..., Means]) -> Shown:
     from leasekit.cli.daemon_experiment import SOCKETS
-    from leasekit.emulation.compare.engines import cpus
     from leasekit.emulation.papers.catalogue import EXPERIMENTS, run_all
-    from leasekit.emulation.papers.claims import Means
 
-    means = Means(quick=quick, data=data, out=out, deploys=deploys, jobs=jobs or cpus())
-    results = run_all(only, means, note, (*EXPERIMENTS, SOCKETS))
+    results = run_all(only, means(out=out), note, (*EXPERIMENTS, SOCKETS))
     if out is not None:
         note(f"written to {out}: index.html, results.json, experiments.md")
     if any("ended" in one for one in results):
@@ -731,13 +732,9 @@ def _print_papers(results: Sequence[Mapping[str, Any]]) -> None:
 
 def _of_paper(experiment_name: str, words: str) -> None:
     def run(
-        out: Path | None = _OUT,
-        data: Path | None = _DATA,
-        deploys: Path = _DEPLOYS,
-        quick: bool = _QUICK,
-        jobs: int | None = _JOBS,
+        out: Path | None = option("Where the page, pictures and JSON go.", metavar="DIR"), means: Any = MEANS_GIVEN
     ) -> Shown:
-        return _repeat([experiment_name], out, data, deploys, quick, jobs)
+        return _repeat([experiment_name], out, means)
 
     run.__doc__ = (
         f"{words}\n\n    Ours beside what the paper says, and a verdict; docs/experiments.md has what came out.\n\n"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from leasekit.cli.options import DAEMON, Shown, argument, command, option
-from leasekit.cli.output import listing, print_lines
+from leasekit.cli.output import listing, printed
 from leasekit.cli.places import DeployPlace
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import Duration, format_duration
@@ -87,7 +87,7 @@ def create(
     """
     length = {} if span is None else {"length": format_duration(span)}
     made = place.api("POST", "/tokens", {"name": name, "caller": caller, **_rights(projects, offices), **length})
-    return made, lambda _: print_lines([made["secret"]])
+    return made, printed(made["secret"])
 
 
 @command(token, name="list")
@@ -108,7 +108,7 @@ def revoke(place: DeployPlace = DAEMON, id_: str = argument("ID")) -> Shown:
       leasekit token revoke 3f2a9c1d0b7e4f65
     """
     made = place.api("POST", "/tokens/{token}/revoke", token=id_)
-    return made, lambda _: print_lines([f"{id_}: revoked"])
+    return made, printed(f"{id_}: revoked")
 
 
 @click.group()
@@ -146,7 +146,7 @@ def add(
     """
     allowed = _rights(projects, offices)
     made = place.api("POST", "/users", {"name": name, "password": _password(name, password_file), **allowed})
-    return made, lambda _: print_lines([f"{name}: added"])
+    return made, printed(f"{name}: added")
 
 
 @command(user)
@@ -157,7 +157,7 @@ def password(place: DeployPlace = DAEMON, name: str = argument(), password_file:
       leasekit user password ada
     """
     made = place.api("PATCH", "/users/{user}", {"password": _password(name, password_file)}, user=name)
-    return made, lambda _: print_lines([f"{name}: the password is another one"])
+    return made, printed(f"{name}: the password is another one")
 
 
 @command(user)
@@ -167,7 +167,7 @@ def remove(place: DeployPlace = DAEMON, name: str = argument()) -> Shown:
     Example:
       leasekit user remove ada
     """
-    return place.api("DELETE", "/users/{user}", user=name), lambda _: print_lines([f"{name}: removed"])
+    return place.api("DELETE", "/users/{user}", user=name), printed(f"{name}: removed")
 
 
 @command(user, name="list")
@@ -227,4 +227,4 @@ def login(
         raise LeasekitError(str(error)) from None
     except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError) as error:
         raise LeasekitError(f"{url}: no gateway answers there: {error}") from None
-    return {"caller": who.caller, "file": str(file)}, lambda _: print_lines([f"{who.caller}: kept in {file}"])
+    return {"caller": who.caller, "file": str(file)}, printed(f"{who.caller}: kept in {file}")

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from leasekit.cli.lease_looks import show_lease
 from leasekit.cli.options import FILE_OR_INPUT, TERM, Count, Shown, argument, command, now, option, to_second
-from leasekit.cli.output import listing, note, print_lines
+from leasekit.cli.output import listing, note, print_lines, printed
 from leasekit.cli.places import GUEST, DeployPlace
 from leasekit.cli.projects import ask_approval
 from leasekit.cli.templates import found as template_of
@@ -496,4 +496,4 @@ def hand(
     """
     body = {"to": to, "reason": reason}
     made = place.api("POST", "/leases/{lease}/hand", body, lease=name, project=project)
-    return made, lambda _: print_lines([f"{made['id']}: {to}'s"])
+    return made, printed(f"{made['id']}: {to}'s")

@@ -167,8 +167,7 @@ def _checked(subject: Subject, checked: Checked, files: list[Path]) -> Shown:
         rows.append((kit.COST, "", told(checked.costs)))
     title = f"{subject.target} ({subject.role}): {checked.cases} cases, {checked.turns} turns"
     cases = [f"the failing case is in {file}: leasekit mapper check {subject.target} --replay {file}" for file in files]
-    table = partial(print_table, ("check", "", ""), rows, title=title)
-    return found, (lambda _: table(), *cases), 1 if faults else 0
+    return found, (lambda _: print_table(("check", "", ""), rows, title=title), *cases), 1 if faults else 0
 
 
 def _replayed(checked: Checked) -> Shown:
@@ -177,10 +176,10 @@ def _replayed(checked: Checked) -> Shown:
     for now, shown, decided in checked.journal:
         lines = zip_longest(shown, decided or ("(nothing)",), fillvalue="")
         rows += [("" if number else now, *line) for number, line in enumerate(lines)]
-    table = partial(print_table, (">at ms", "shown", "decided"), rows, empty="the mapper was never called")
+    columns, empty = (">at ms", "shown", "decided"), "the mapper was never called"
     wrong = [f"{name}: {text}" for name, text in faults] or ["nothing wrong with this case"]
     plain = {"faults": [list(fault) for fault in faults], "turns": [list(turn) for turn in checked.journal]}
-    return plain, (lambda _: table(), *wrong), 1 if faults else 0
+    return plain, (lambda _: print_table(columns, rows, empty=empty), *wrong), 1 if faults else 0
 
 
 @command(mapper)

@@ -171,6 +171,11 @@ def print_lines(lines: Iterable[str]) -> None:
         click.echo(clean(line))
 
 
+def printed(line: str) -> Callable[[Any], object]:
+    """What a person is told is this line, on standard output."""
+    return lambda _: print_lines([line])
+
+
 def note(text: str) -> None:
     """Something for the person at the terminal, not for a program that reads the output."""
     click.echo(dated(clean(text)), err=True)

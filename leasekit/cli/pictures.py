@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from leasekit.cli.broker import GONE, OTHERS, Calendar, Step, taken
+from leasekit.cli.broker import GONE, MAINTENANCE, OTHERS, Calendar, Step, holdings, others_of, taken
 from leasekit.cli.options import to_second
 from leasekit.config.instants import CALENDAR_END
 from leasekit.core.errors import LeasekitError
@@ -36,19 +36,18 @@ HATCHES: Final = ("", "//", "..")
 """More holders than colours: the second and third time round a colour has a pattern."""
 
 
-def draw(calendars: Sequence[Calendar], file: Path) -> None:
+def draw(calendars: Sequence[Calendar], window: Term, file: Path) -> None:
     """Draw them into ``file``, whose name ends in .png or .svg. Raises ``LeasekitError`` where that can't be."""
-    window = calendars[0].window
     if window.end > CALENDAR_END:
         raise LeasekitError(f"the window ends {to_second(window.end)}: that can't be drawn")
-    names = list(dict.fromkeys(name for each in calendars for name in each.holdings() if name != OTHERS))
+    names = list(dict.fromkeys(name for each in calendars for name in holdings(each, window) if name != OTHERS))
     with new_figure((WIDTH, MARGIN_HEIGHT + PANEL_HEIGHT * len(calendars))) as figure:
         panels = figure.subplots(len(calendars), squeeze=False, sharex=True)[:, 0]
         for axes, calendar in zip(panels, calendars, strict=True):
-            _panel(axes, calendar, names)
+            _panel(axes, calendar, window, names)
         _time_axis(panels[-1], window)
         headline(figure, f"{to_second(window.start)} .. {to_second(window.end)}")
-        _legend(figure, calendars, names)
+        _legend(figure, calendars, window, names)
         _save(figure, file)
 
 
@@ -79,37 +78,31 @@ def _save(figure: Figure, file: Path) -> None:
         raise LeasekitError(f"can't write {file}: {error.strerror or error}") from error
 
 
-def _panel(axes: Axes, calendar: Calendar, names: Sequence[str]) -> None:
-    window, held = calendar.window, calendar.holdings()
+def _panel(axes: Axes, calendar: Calendar, window: Term, names: Sequence[str]) -> None:
+    units, held = calendar["units"], holdings(calendar, window)
     # Each from the ground up over all that come before it, the highest first: the next one covers what isn't its own.
     below = [each for theirs in held.values() for each in theirs]
     for name, theirs in reversed(held.items()):
         edges, levels = _edges(taken(below, window))
         axes.fill_between(edges, levels, 0, step="post", linewidth=0.4, edgecolor="white", **_look(name, names))
         below = below[: len(below) - len(theirs)]
-    if calendar.withheld:
-        edges, gone = _edges(taken(((w.units, w.term) for w in calendar.withheld), window))
-        lower = [calendar.units - units for units in gone]
-        axes.fill_between(edges, lower, calendar.units, step="post", **_WITHHELD)
-    if calendar.gone is not None:
-        edges, gone = _edges(taken([(calendar.units, calendar.gone)], window))
-        axes.fill_between(edges, gone, 0, step="post", **_GONE)
-    axes.axhline(calendar.units, color="black", linewidth=1.0)
-    peak = max(level for _, _, level in calendar.steps)
-    axes.set_ylim(0, max(calendar.units, peak) * 1.05)
+    for name, theirs in others_of(calendar):
+        edges, levels = _edges(taken(theirs, window))
+        # Maintenance is drawn from the top.
+        lower, upper = ([units - level for level in levels], units) if name == MAINTENANCE else (levels, 0)
+        axes.fill_between(edges, lower, upper, step="post", **_LOOKS[name])
+    axes.axhline(units, color="black", linewidth=1.0)
+    peak = max(step["taken"] for step in calendar["steps"])
+    axes.set_ylim(0, max(units, peak) * 1.05)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     axes.set_ylabel("units")
-    axes.set_title(f"{calendar.source}: {calendar.units} units", fontsize=10)
+    axes.set_title(f"{calendar['source']}: {units} units", fontsize=10)
 
 
-_WITHHELD: Final[dict[str, Any]] = {
-    "facecolor": "none", "edgecolor": WITHHELD_EDGE, "hatch": "xxx", "linewidth": 0.0
-}  # fmt: skip
-
-
-_GONE: Final[dict[str, Any]] = {
-    "facecolor": GONE_COLOUR, "alpha": 0.25, "edgecolor": WITHHELD_EDGE, "linewidth": 0.0
-}  # fmt: skip
+_LOOKS: Final[Mapping[str, dict[str, Any]]] = {
+    MAINTENANCE: {"facecolor": "none", "edgecolor": WITHHELD_EDGE, "hatch": "xxx", "linewidth": 0.0},
+    GONE: {"facecolor": GONE_COLOUR, "alpha": 0.25, "edgecolor": WITHHELD_EDGE, "linewidth": 0.0},
+}
 
 
 def _look(name: str, names: Sequence[str]) -> dict[str, Any]:
@@ -121,8 +114,8 @@ def _look(name: str, names: Sequence[str]) -> dict[str, Any]:
 
 def _edges(steps: Sequence[Step]) -> tuple[Any, list[int]]:
     """For a step plot: dates, and the level from each on."""
-    levels = [level for _, _, level in steps]
-    return [_date(start) for start, _, _ in steps] + [_date(steps[-1][1])], [*levels, levels[-1]]
+    levels = [step["taken"] for step in steps]
+    return [_date(at) for at in (*(step["from"] for step in steps), steps[-1]["until"])], [*levels, levels[-1]]
 
 
 def _time_axis(axes: Axes, window: Term) -> None:
@@ -136,14 +129,12 @@ def _time_axis(axes: Axes, window: Term) -> None:
     axes.set_xlabel("UTC")
 
 
-def _legend(figure: Figure, calendars: Sequence[Calendar], names: Sequence[str]) -> None:
+def _legend(figure: Figure, calendars: Sequence[Calendar], window: Term, names: Sequence[str]) -> None:
     looks = [(name, _look(name, names)) for name in names]
-    if any(OTHERS in each.holdings() for each in calendars):
+    if any(OTHERS in holdings(each, window) for each in calendars):
         looks.append((OTHERS, _look(OTHERS, names)))
-    if any(each.withheld for each in calendars):
-        looks.append(("maintenance", _WITHHELD))
-    if any(each.gone for each in calendars):
-        looks.append((GONE, _GONE))
+    there = {name for each in calendars for name, _ in others_of(each)}
+    looks += [(name, look) for name, look in _LOOKS.items() if name in there]
     if looks:
         handles = [Patch(label=name, **look) for name, look in looks]
         figure.legend(handles=handles, loc="outside lower left", ncols=min(len(handles), 8))

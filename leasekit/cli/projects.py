@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from leasekit.cli.options import DAEMON, FILE_OR_INPUT, Shown, argument, command, option
-from leasekit.cli.output import STANDARD_INPUT, is_standard_input, listing, print_fields, print_lines
+from leasekit.cli.output import STANDARD_INPUT, is_standard_input, listing, print_fields, print_lines, printed
 from leasekit.cli.places import DeployPlace
 from leasekit.cli.wishes import NEEDS, needs_as_written
 from leasekit.config.instants import format_instant
@@ -90,7 +90,7 @@ def set_policy(
     said |= {key: format_duration(span) for key, span in spans.items() if span is not None}
     said |= {"recurring": not once, "approvers": list(approvers), "asked_as": asked_as, "fails": fails, "hands": hands}
     made = place.api("PUT", "/policies/{project}", said, project=name)
-    return made, lambda _: print_lines([f"{name}: {_in_words(made)}"])
+    return made, printed(f"{name}: {_in_words(made)}")
 
 
 @click.group()
@@ -154,7 +154,7 @@ _days: Final = listing("start", "end", "name", "lease", "status", "site", "reaso
 def ask_approval(place: DeployPlace, body: Mapping[str, Any], project: str = "") -> Shown:
     """Ask that what a ``body`` of `POST /approvals` says be approved."""
     made = place.api("POST", "/approvals", body, project=project)
-    return made, lambda _: print_lines([f"{made['id']}: {made['state']} until {made['until']}"])
+    return made, printed(f"{made['id']}: {made['state']} until {made['until']}")
 
 
 @command(approval)
@@ -181,7 +181,7 @@ def _decide(place: DeployPlace, id_: str, what: str, reason: str) -> Shown:
     made = place.api("POST", f"/approvals/{{approval}}/{what}", {"reason": reason}, approval=id_)
     line = f"{id_}: {made['state']} {made['lease']}".rstrip()
     days = made["series"]["days"] if made["series"] else []
-    return made, (lambda _: print_lines([line]), lambda _: _days(days) if days else None)
+    return made, (printed(line), lambda _: _days(days) if days else None)
 
 
 @command(approval)
@@ -244,7 +244,7 @@ def add_announcement(
     """
     term = {"end": format_instant(end), **({} if start is None else {"start": format_instant(start)})}
     made = place.api("POST", "/announcements", {"text": text, **term})
-    return made, lambda _: print_lines([f"{made['id']}: from {made['start']} until {made['end']}"])
+    return made, printed(f"{made['id']}: from {made['start']} until {made['end']}")
 
 
 @command(announcement, name="remove")
@@ -255,7 +255,7 @@ def remove_announcement(place: DeployPlace = DAEMON, id_: str = argument("ID")) 
       leasekit announcement remove 3f2a9c1d0b7e4f65
     """
     made = place.api("POST", "/announcements/{announcement}/remove", announcement=id_)
-    return made, lambda _: print_lines([f"{id_}: removed"])
+    return made, printed(f"{id_}: removed")
 
 
 @click.group()
@@ -287,7 +287,7 @@ def add_feed(
       leasekit feed add --mine --url https://lab.example
     """
     made = place.api("POST", "/feeds", {"type": type_, "mine": mine}, project=project)
-    return made, lambda _: print_lines([f"{place.gateway.rstrip('/')}{made['path']}"])
+    return made, printed(f"{place.gateway.rstrip('/')}{made['path']}")
 
 
 @command(feed, name="revoke")
@@ -297,7 +297,7 @@ def revoke_feed(place: DeployPlace = DAEMON, id_: str = argument("ID")) -> Shown
     Example:
       leasekit feed revoke 3f2a9c1d0b7e4f65
     """
-    return place.api("POST", "/feeds/{feed}/revoke", feed=id_), lambda _: print_lines([f"{id_}: revoked"])
+    return place.api("POST", "/feeds/{feed}/revoke", feed=id_), printed(f"{id_}: revoked")
 
 
 @click.group()
@@ -341,7 +341,7 @@ def add_wait(
     body = {"type": type_, "units": units, "length": format_duration(span), "filter": filter_, "site": site, **term}
     body["needs"] = needs_as_written(needs or ())
     made = place.api("POST", "/waits", body, project=project)
-    return made, lambda _: print_lines([f"{made['id']}: {made['state']}"])
+    return made, printed(f"{made['id']}: {made['state']}")
 
 
 @command(wait, name="remove")
@@ -351,4 +351,4 @@ def remove_wait(place: DeployPlace = DAEMON, id_: str = argument("ID")) -> Shown
     Example:
       leasekit wait remove 3f2a9c1d0b7e4f65
     """
-    return place.api("POST", "/waits/{wait}/remove", wait=id_), lambda _: print_lines([f"{id_}: removed"])
+    return place.api("POST", "/waits/{wait}/remove", wait=id_), printed(f"{id_}: removed")

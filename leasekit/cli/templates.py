@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from leasekit.cli.options import DAEMON, Shown, argument, command, option, zone_of
-from leasekit.cli.output import listing, print_fields, print_lines
+from leasekit.cli.output import listing, print_fields, printed
 from leasekit.cli.places import DeployPlace
 from leasekit.cli.wishes import HOURS, WISH, Hours, as_body
 
@@ -80,7 +80,7 @@ def save(
     days = {"days": hours.as_body(zone_of(click.get_current_context()))} if hours else {}
     body = {"name": template, "request": as_body(wish), "shared": shared, **days}
     made = place.api("POST", "/templates", body, project=project)
-    return made, lambda _: print_lines([f"{made['id']}: {made['name']}"])
+    return made, printed(f"{made['id']}: {made['name']}")
 
 
 @command(template)
@@ -91,4 +91,4 @@ def remove(place: DeployPlace = DAEMON, name: str = _NAME, project: str = _PROJE
       leasekit template remove lab --url https://lab.example
     """
     made = place.api("POST", "/templates/{template}/remove", None, template=name, project=project)
-    return made, lambda _: print_lines([f"{made['name']}: removed"])
+    return made, printed(f"{made['name']}: removed")

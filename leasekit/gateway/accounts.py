@@ -77,8 +77,8 @@ async def close_session(call: Call) -> Token:
 @route("GET", "/users")
 async def list_users(call: Call) -> UserList:
     """List local users; who is no operator or auditor sees themselves."""
-    seen = [one for one in call.door.users.all() if call.caller.sees_all or one.name == call.caller.name]
-    return UserList(items=[told(User, one) for one in seen])
+    seen = [one for one in call.door.users.values() if call.caller.sees_all or one.name == call.caller.name]
+    return UserList(items=[told(User, one) for one in sorted(seen, key=lambda one: one.name)])
 
 
 @route("POST", "/users", status=HTTPStatus.CREATED)
@@ -119,7 +119,7 @@ async def change_user(call: Call, user: str, body: UserChange) -> User:
     gone = door.tokens.end_sessions(user, None)
     if (record.projects, record.offices) != (kept.projects, kept.offices):
         gone += [*door.tokens.end_beyond(record.caller), *_let_go(door, record.caller)]
-    await door.commit(door.users.replace(record), *gone)
+    await door.commit(door.users.put(record), *gone)
     return told(User, record)
 
 
@@ -129,10 +129,10 @@ async def remove_user(call: Call, user: str) -> User:
     _operators(call)
     _there(call, user)
     door = call.door
-    record = door.users.find(user)
+    record = door.users[user]
     theirs = [one.id for one in door.tokens.all() if one.caller.name == user]
     gone = _let_go(door, Caller(user, ""))
-    await door.commit(door.users.remove(user), *map(door.tokens.revoke, theirs), *gone)
+    await door.commit(*door.users.drop(user), *map(door.tokens.revoke, theirs), *gone)
     return told(User, record)
 
 
@@ -158,7 +158,7 @@ def _operators(call: Call) -> None:
 
 
 def _there(call: Call, user: str) -> None:
-    if all(one.name != user for one in call.door.users.all()):
+    if user not in call.door.users:
         raise not_found("user", user)
 
 

@@ -28,7 +28,7 @@ from leasekit.gateway.policies import APPROVALS, POLICIES, ApprovalRecord, read_
 from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.rates import Rates
 from leasekit.gateway.routing import unprocessable
-from leasekit.gateway.users import USERS, LocalUsers
+from leasekit.gateway.users import LocalUsers
 
 if TYPE_CHECKING:
     from leasekit.gateway.oidc import OpenIdKeys
@@ -114,10 +114,9 @@ class GatewayDoor:
         kept = self._store.load()
         self.policies.clear()
         self.tokens.restore(kept.get(TABLE, ()))
-        self.users.restore(kept.get(USERS, ()))
         self.policies.update((id_, read_policy(body)) for id_, body in kept.get(POLICIES, ()))
         self.notices.restore(kept)
-        for each in (self.feeds, self.waits, self.templates, self.announcements, self.approvals):
+        for each in (self.users, self.feeds, self.waits, self.templates, self.announcements, self.approvals):
             each.restore(kept)
 
     async def commit(self, *changes: Change) -> None:

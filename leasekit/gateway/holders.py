@@ -52,7 +52,7 @@ async def _must_hand(call: Call, guest: ActorConnection, lease: str) -> None:
 def _is_user(door: GatewayDoor, project: str, name: str) -> bool:
     """Whether somebody of that name may use a project: a local user, or whose token is good."""
     now = door.clock()
-    local = [Caller(one.name, "", one.projects, frozenset(one.offices)) for one in door.users.all()]
+    local = [Caller(one.name, "", one.projects, frozenset(one.offices)) for one in door.users.values()]
     shown = [one.caller for one in door.tokens.all() if one.expires is None or one.expires > now]
     return any(one.name == name and one.may(project, USER) for one in (*local, *shown))
 

@@ -30,7 +30,7 @@ from leasekit.client.shapes import (
 from leasekit.config.instants import dated
 from leasekit.core.commands import PAST_PAGE
 from leasekit.core.leases import service_manager as sm
-from leasekit.core.properties import read_amount
+from leasekit.core.properties import Vector, read_amount
 from leasekit.core.requests import WantedLease, keepalive_of
 from leasekit.core.time import format_duration
 from leasekit.gateway.actors import ActorAwayError, ActorConnection, RefusedError
@@ -281,17 +281,21 @@ async def _changed(call: Call, actor: ActorConnection, command: str, arguments: 
 
 def wanted_lease(body: LeaseRequest) -> WantedLease:
     """What a body asks for. Raises ``CommandError`` that names the field."""
-    try:
-        needs = tuple(sorted((name, read_amount(name, much)) for name, much in body.needs.items()))
-    except ValueError as error:
-        raise unprocessable(f"needs: {error}") from None
     spans = {
         name: span(getattr(body, name), name)
         for name in ("length", "notice", "min_run", "max_run", "timeout", "keepalive")
     }
     instants = {name: instant(getattr(body, name)) for name in ("start", "end", "deferrable_until")}
-    said = {**asdict(body), **spans, **instants, "filter": body.filter or None, "needs": needs}
+    said = {**asdict(body), **spans, **instants, "filter": body.filter or None, "needs": read_needs(body.needs)}
     return WantedLease(**said)
+
+
+def read_needs(needs: Mapping[str, str | int]) -> Vector:
+    """How much of each resource somebody asks for. Raises :class:`ProblemError`."""
+    try:
+        return tuple(sorted((name, read_amount(name, much)) for name, much in needs.items()))
+    except ValueError as error:
+        raise unprocessable(f"needs: {error}") from None
 
 
 def told_reason(words: str, because: dict[str, Any] | None) -> dict[str, Any]:

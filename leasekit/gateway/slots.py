@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from leasekit.client.shapes import Slot, Slots, SlotSearch
 from leasekit.core.errors import LeasekitError
-from leasekit.core.properties import NEEDS, as_properties, read_amount
+from leasekit.core.properties import NEEDS, as_properties
 from leasekit.core.time import DAY, Duration, Instant
 from leasekit.gateway.actors import LOOK, ActorAwayError, ActorConnection, RefusedError
 from leasekit.gateway.callers import OPERATOR, USER
 from leasekit.gateway.door import BROKER, GatewayDoor
 from leasekit.gateway.instants import instant, moment, span
-from leasekit.gateway.leases import OfProject, told_reason
+from leasekit.gateway.leases import OfProject, read_needs, told_reason
 from leasekit.gateway.policies import TOPOLOGY_PLAN, Wish, beginnings
 from leasekit.gateway.routing import Call, route, unprocessable
 from leasekit.gateway.topologies import checked_topology
@@ -67,11 +67,7 @@ async def search(door: GatewayDoor, guest: ActorConnection, body: SlotSearch, *,
     length, start, end, _ = _period(door, body)
     if body.sites or body.links:
         return await _topologies(door, guest, body, start, end - length)
-    try:
-        needs = tuple(sorted((name, read_amount(name, much)) for name, much in body.needs.items()))
-    except ValueError as error:
-        raise unprocessable(f"needs: {error}") from None
-    sized = dict(as_properties(needs, NEEDS))
+    sized = dict(as_properties(read_needs(body.needs), NEEDS))
     asked = {
         "type": body.type, "units": body.units, "length": length, "start": start, "end": end, "filter": body.filter,
         "needs": sized, "site": body.site, "holder": guest.name, "limit": body.limit, "explain": explain,

@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterable
 from functools import partial
 from typing import ClassVar, Final
 
@@ -16,9 +15,10 @@ import trio
 from leasekit.client.shapes import Office, Role
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.records import KeptRecord
-from leasekit.core.schema import Change, Row
+from leasekit.core.schema import Change
 from leasekit.core.time import Instant
 from leasekit.gateway.callers import Caller
+from leasekit.gateway.kept import Kept
 
 USERS: Final = "users"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -55,67 +55,42 @@ class UserRecord(KeptRecord):
         """Who calls in a session of theirs."""
         return Caller(self.name, "session", self.projects, frozenset(self.offices))
 
-    def change(self) -> Change:
-        """What is to be committed."""
-        return Change(USERS, self.name, self.row())
-
     table = USERS
     columns: ClassVar = {"id": "name"}
 
 
-@attrs.define(eq=False)
-class LocalUsers:
-    """All local users of a gateway. Each change is returned, to be committed before it is told."""
+class LocalUsers(Kept[UserRecord]):
+    """All local users of a gateway, by name."""
 
-    _by_name: dict[str, UserRecord] = attrs.field(init=False, factory=dict)
-    _hashing: trio.CapacityLimiter = attrs.field(init=False, factory=lambda: trio.CapacityLimiter(AT_ONCE))
-
-    def restore(self, rows: Iterable[Row]) -> None:
-        """Take up what the store has kept, and nothing else."""
-        self._by_name = {record.name: record for record in map(UserRecord.from_row, rows)}
-
-    def all(self) -> list[UserRecord]:
-        """Every user, by name."""
-        return [self._by_name[name] for name in sorted(self._by_name)]
+    def __init__(self) -> None:
+        super().__init__(USERS, UserRecord)
+        self._hashing = trio.CapacityLimiter(AT_ONCE)
 
     def find(self, name: str) -> UserRecord:
         """One. Raises ``UserError``."""
-        if name not in self._by_name:
+        if name not in self:
             raise UserError(f"found {name!r:.80}, which is no user here")
-        return self._by_name[name]
+        return self[name]
 
     def add(self, record: UserRecord) -> Change:
         """One more. Raises ``UserError``."""
         if not NAME.fullmatch(record.name):
             raise UserError(f"name: found {record.name!r:.80}, expected {NAME_ALLOWED}")
-        if record.name in self._by_name:
+        if record.name in self:
             raise UserError(f"name: found {record.name!r}, who is a user already")
-        if len(self._by_name) >= USERS_MAX:
+        if len(self) >= USERS_MAX:
             raise UserError(f"there are {USERS_MAX} users already: remove some")
-        self._by_name[record.name] = record
-        return record.change()
-
-    def replace(self, record: UserRecord) -> Change:
-        """Somebody has another password, or other rights. Raises ``UserError``."""
-        self.find(record.name)
-        self._by_name[record.name] = record
-        return record.change()
-
-    def remove(self, name: str) -> Change:
-        """Somebody is no user any more. Raises ``UserError``."""
-        self.find(name)
-        del self._by_name[name]
-        return Change(USERS, name, None)
+        return self.put(record)
 
     async def check(self, name: str, password: str) -> UserRecord | None:
         """Whose password that is. Of a name that nobody has as much is computed as of any other, so that the time says
         nothing of the names that there are.
         """
-        record = self._by_name.get(name)
+        record = self.get(name)
         salt, kept = (record.salt, record.digest) if record else (bytes(SALT), b"")
         fits = hmac.compare_digest(await self._hash(password, salt), kept)
         # Somebody may have been removed, or have another password, while it was computed.
-        return record if fits and self._by_name.get(name) is record else None
+        return record if fits and self.get(name) is record else None
 
     async def hashed(self, password: str) -> tuple[bytes, bytes]:
         """The salt and the digest of a new password. Raises ``UserError``."""

@@ -152,7 +152,7 @@ def test_operators_see_classes(tmp_path: Path) -> None:
         [source], world.query("upper", "leases"), world.query("upper", "delegations"), Term(start, start + HOUR)
     )
     lower = Counter(dict(decode_ticket(next(iter(world.broker("upper").issued.given.values())).ticket).leaf.classes))
-    for one in calendar.data()["classes"]:
+    for one in calendar["classes"]:
         mine = 2 if one["properties"]["rack"] == "a" else 0
         assert [step["taken"] for step in one["steps"]] == [mine + lower[bytes.fromhex(one["class"])]]
     world.run_until(start + MINUTE)

@@ -11,7 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasekit.cli.broker import BARS, HOLDERS_SHOWN, OTHERS, Calendar, bars, calendars, print_calendar, taken
+from leasekit.cli.broker import (
+    BARS,
+    HOLDERS_SHOWN,
+    OTHERS,
+    Calendar,
+    Step,
+    bars,
+    calendars,
+    holdings,
+    print_calendar,
+    taken,
+)
 from leasekit.cli.pictures import draw
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import HOUR, Term
@@ -54,6 +65,10 @@ def given_on(units: int, term: list[int], state: str = "held", freed: int = -1) 
     }  # fmt: skip
 
 
+def stepped(steps: list[tuple[int, int, int]]) -> list[Step]:
+    return [{"from": start, "until": end, "taken": units} for start, end, units in steps]
+
+
 def calendar(*leases: dict[str, Any], withheld: tuple[tuple[int, int, int], ...] = ()) -> Calendar:
     """The one of east."""
     return calendars([source("east", *withheld)], leases, (), DAY)[0]
@@ -63,10 +78,10 @@ def calendar(*leases: dict[str, Any], withheld: tuple[tuple[int, int, int], ...]
 def test_steps_agree_with_what_is_held_at_every_instant(held: list[tuple[int, Term]]) -> None:
     """At each instant of the window the steps say what is held there, and they cover all of it."""
     steps = taken(held, WINDOW)
-    assert steps[0][0] == WINDOW.start
-    assert steps[-1][1] == WINDOW.end
+    assert steps[0]["from"] == WINDOW.start
+    assert steps[-1]["until"] == WINDOW.end
     for instant in range(WINDOW.start, WINDOW.end):
-        (level,) = [n for a, b, n in steps if a <= instant < b]
+        (level,) = [one["taken"] for one in steps if one["from"] <= instant < one["until"]]
         assert level == sum(units for units, term in held if term.start <= instant < term.end)
 
 
@@ -74,37 +89,37 @@ def test_what_is_taken_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     """From when on a delegation is taken back is drawn, in the picture as well; what its holder let go of is free."""
     given_back = given_on(4, hours(-1, 40), "reclaimed", hours(0, 6)[1])
     (made,) = calendars([source("east", until=12)], (), (given_back,), DAY)
-    assert made.data()["taken_back"] == hours(12, 48)
-    assert made.steps == [(*hours(0, 6), 4), (*hours(6, 24), 0)]
-    print_calendar(made)
+    assert made["taken_back"] == hours(12, 48)
+    assert [tuple(one.values()) for one in made["steps"]] == [(*hours(0, 6), 4), (*hours(6, 24), 0)]
+    print_calendar(made, DAY)
     lines = capsys.readouterr().out.splitlines()
     (bar,) = [line.split("|")[1] for line in lines if line.startswith("taken back |")]
     assert bar == " " * (len(bar) // 2) + BARS[-1] * (len(bar) - len(bar) // 2)
     assert any(line.startswith("taken back from 2026-09-22T") for line in lines)
-    draw([made], tmp_path / "c.svg")
+    draw([made], DAY, tmp_path / "c.svg")
     assert "taken back" in (tmp_path / "c.svg").read_text()
     (usual,) = calendars([source("east")], (), (), DAY)
-    assert usual.data()["taken_back"] is None
+    assert usual["taken_back"] is None
 
 
 @given(HELD, st.integers(10, 100))
 def test_steps_differ_from_their_neighbours(held: list[tuple[int, Term]], columns: int) -> None:
     """No two steps in a row are at one level, and a picture has as many characters as it was asked for."""
     steps = taken(held, WINDOW)
-    assert all(a[2] != b[2] for a, b in pairwise(steps))
+    assert all(a["taken"] != b["taken"] for a, b in pairwise(steps))
     assert len(bars(steps, 10, WINDOW, columns)) == columns
 
 
 def test_bars_show_the_most_that_is_taken() -> None:
     """A column is blank only where nothing is taken, and full only where all is."""
     steps = [(0, 50, 0), (50, 60, 1), (60, 90, 99), (90, 100, 100)]
-    assert bars(steps, 100, WINDOW, 10) == "     " + BARS[1] + BARS[7] * 3 + BARS[8]
+    assert bars(stepped(steps), 100, WINDOW, 10) == "     " + BARS[1] + BARS[7] * 3 + BARS[8]
 
 
 def test_short_peaks_are_not_lost() -> None:
     """A peak that is shorter than a column is seen in it."""
     steps = [(0, 42, 0), (42, 43, 10), (43, 100, 0)]
-    assert bars(steps, 10, WINDOW, 10) == "    " + BARS[-1] + "     "
+    assert bars(stepped(steps), 10, WINDOW, 10) == "    " + BARS[-1] + "     "
 
 
 def test_what_a_broker_says_becomes_a_calendar() -> None:
@@ -117,21 +132,20 @@ def test_what_a_broker_says_becomes_a_calendar() -> None:
     ]
     given = [given_on(1, hours(-9, 99)), given_on(3, hours(0, 9), "refused"), given_on(3, hours(0, 9), "ended")]
     east, west = calendars([source("east", (2, 20, 30), (1, 24, 30)), source("west")], leases, given, DAY)
-    told = east.data()
-    assert [(r["holder"], r["lease"], r["units"]) for r in told["reservations"]] == [
+    assert [(r["holder"], r["lease"], r["units"]) for r in east["reservations"]] == [
         ("lower", "", 1), ("lab", "lab-1", 5), ("web", "web-1", 2)
     ]  # fmt: skip
-    assert [(w["window"], w["units"], w["reason"]) for w in told["maintenance"]] == [("window-0", 2, "new disks")]
-    assert [(s["from"], s["taken"]) for s in told["steps"]] == [
+    assert [(w["window"], w["units"], w["reason"]) for w in east["maintenance"]] == [("window-0", 2, "new disks")]
+    assert [(s["from"], s["taken"]) for s in east["steps"]] == [
         (DAY.start, 6), (hours(1, 0)[0], 3), (hours(3, 0)[0], 1)
     ]  # fmt: skip
-    assert [r.units for r in west.reservations] == [7] and west.withheld == ()
+    assert [r["units"] for r in west["reservations"]] == [7] and west["maintenance"] == []
 
 
 def test_holders_are_listed_by_what_they_have() -> None:
     """Who has most unit-time within the window comes first; beyond a dozen they are counted together, none is lost."""
     small = [lease(f"h{number:02}", 1, hours(number % 20, number % 20 + 1)) for number in range(HOLDERS_SHOWN + 5)]
-    held = calendar(*small, lease("long", 1, hours(0, 9)), lease("past", 8, hours(-50, 0.5))).holdings()
+    held = holdings(calendar(*small, lease("long", 1, hours(0, 9)), lease("past", 8, hours(-50, 0.5))), DAY)
     assert list(held)[:2] == ["long", "past"] and list(held)[-1] == OTHERS
     assert len(held) == HOLDERS_SHOWN + 1 and len(held[OTHERS]) == 7
 
@@ -141,10 +155,10 @@ def test_classes(capsys: pytest.CaptureFixture[str]) -> None:
     mine = {"class": "ab" * 32, "units": 2, "properties": {"rack": "a\x1b"}}
     other = {"class": "cd" * 32, "units": 6, "properties": {"rack": "b"}}
     (made,) = calendars([source("east") | {"classes": [mine, other]}], [lease("web", 2, hours(0, 12))], (), DAY)
-    assert [(one["properties"], [step["taken"] for step in one["steps"]]) for one in made.data()["classes"]] == [
+    assert [(one["properties"], [step["taken"] for step in one["steps"]]) for one in made["classes"]] == [
         (mine["properties"], [2, 0]), (other["properties"], [0])
     ]  # fmt: skip
-    print_calendar(made)
+    print_calendar(made, DAY)
     _, every, rack, _, _ = capsys.readouterr().out.splitlines()
     assert rack.startswith("rack=a\\x1b |") and BARS[-1] in rack and BARS[-1] not in every
 
@@ -152,7 +166,7 @@ def test_classes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     """Each holder and the maintenance have a line under that of all; names of any length and kind keep the frame."""
     print_calendar(
-        calendar(lease("web\x1b[2J", 4, hours(0, 12)), lease("a" * 60, 8, hours(12, 24)), withheld=((8, 6, 12),))
+        calendar(lease("web\x1b[2J", 4, hours(0, 12)), lease("a" * 60, 8, hours(12, 24)), withheld=((8, 6, 12),)), DAY
     )
     head, every, long, short, gone, axis, note = capsys.readouterr().out.splitlines()
     assert head == "east: 8 units, at most 8 taken at once"
@@ -174,7 +188,7 @@ def test_picture(tmp_path: Path) -> None:
     for suffix, magic in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
         files = [tmp_path / f"{name}{suffix}" for name in ("one", "two")]
         for file in files:
-            draw(made, file)
+            draw(made, DAY, file)
         one, two = [file.read_bytes() for file in files]
         assert one == two and one.startswith(magic)
     said = set(re.findall(r">([^<>]+)</text>", (tmp_path / "one.svg").read_text()))
@@ -185,7 +199,6 @@ def test_picture(tmp_path: Path) -> None:
 def test_picture_that_can_not_be(tmp_path: Path) -> None:
     """A file that can't be written, and a window beyond the calendar, are told in one line."""
     with pytest.raises(LeasekitError, match=r"can't write .*none/x.png: No such file or directory"):
-        draw([calendar()], tmp_path / "none" / "x.png")
-    far = calendar()._replace(window=Term(DAY.start, 10**15))
+        draw([calendar()], DAY, tmp_path / "none" / "x.png")
     with pytest.raises(LeasekitError, match="the window ends after the year 9999: that can't be drawn"):
-        draw([far], tmp_path / "x.png")
+        draw([calendar()], Term(DAY.start, 10**15), tmp_path / "x.png")

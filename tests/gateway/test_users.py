@@ -129,7 +129,7 @@ async def test_a_password_that_was_changed_meanwhile_is_none() -> None:
     assert await users.check("ada", PASSWORD) is record
     assert PASSWORD not in repr(record)
     assert repr(digest) not in repr(record)
-    users.replace(attrs.evolve(record, projects={"alpha": "user"}))
+    users.put(attrs.evolve(record, projects={"alpha": "user"}))
     assert await users.check("ada", PASSWORD) is not record
 
 
@@ -367,7 +367,7 @@ def test_what_the_store_has_kept() -> None:
     row = users.add(record).row
     assert row is not None
     again = LocalUsers()
-    again.restore([row])
-    assert again.all() == [record]
+    again.restore({"users": [row]})
+    assert again == {"ada": record}
     with pytest.raises(UserError, match="no user here"):
-        again.remove("bob")
+        again.find("bob")
