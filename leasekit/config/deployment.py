@@ -26,9 +26,9 @@ class MapperSpec:
 
     target: str
     settings: Mapping[str, Any]
-    signal: SignalSpec | None
-    jobs: JobsSpec | None
     where: str
+    signal: SignalSpec | None = None
+    jobs: JobsSpec | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,19 @@ def is_gateway(table: Any) -> bool:
     return isinstance(table, Mapping) and table.get("role") == GATEWAY
 
 
+def _known_part(table: Any) -> tuple[type[Any], Any]:
+    """The class of a table of ``[actor.NAME]``, and what of the table can be read: without a role nobody can say which
+    of the other keys are right.
+    """
+    if is_gateway(table):
+        return GatewayTable, table
+    role = table.get("role") if isinstance(table, Mapping) else None
+    cls = tables.ACTORS.get(role) if isinstance(role, str) else None
+    if cls is None:
+        return tables.ActorTable, ({} if role is None else {"role": role}) if isinstance(table, Mapping) else table
+    return cls, table
+
+
 class Resolver:
     """Resolves one document; what is wrong with it goes to ``faults``."""
 
@@ -70,10 +83,15 @@ class Resolver:
             if key not in _TABLES:
                 self.faults.add(key, "an unknown key", one_of(key, _TABLES))
         context = self.context
-        gateways = self._gateway_tables()
-        context.actors = self._actor_tables()
-        context.peers = self._peer_tables()
-        named = {*self._named("actor", "actor"), *self._named("peer", "peer")}
+        actors, peers = self._named("actor"), self._named("peer")
+        if self.document.get("actor", {}) == {}:
+            self.faults.add("actor", "nothing", "at least one actor: [actor.NAME]")
+        read = {name: self._structured(*_known_part(table), f"actor.{name}") for name, table in actors.items()}
+        gateways = {name: read.pop(name) for name, table in actors.items() if is_gateway(table)}
+        context.actors = {name: table for name, table in read.items() if table is not None}
+        read = {name: self._structured(tables.PeerSpec, table, f"peer.{name}") for name, table in peers.items()}
+        context.peers = {name: table for name, table in read.items() if table is not None}
+        named = {*actors, *peers}
         context.unreadable = named - set(context.actors) - set(context.peers) - set(gateways)
         if gateways and not named - set(gateways):
             for name in gateways:
@@ -81,7 +99,7 @@ class Resolver:
                     f"actor.{name}", "no actor beside it", "the actors that it is the door of in the same file"
                 )
         context.emulation = self._emulation()
-        self._check_names()
+        self._check_names(actors, peers)
         return Deployment(
             file=self.file,
             name=self.head.name or self.file.stem,
@@ -101,45 +119,12 @@ class Resolver:
     def _structured(self, cls: type[Any], table: Any, where: str) -> Any:
         return self.faults.attempt(where, lambda: structure(cls, table, where))
 
-    def _named(self, key: str, what: str) -> Mapping[str, Any]:
+    def _named(self, key: str) -> Mapping[str, Any]:
         found = self.document.get(key, {})
         if isinstance(found, Mapping):
             return found
-        self.faults.add(key, "a value", f"tables, one for each {what}: [{key}.NAME]")
+        self.faults.add(key, "a value", f"tables, one for each {key}: [{key}.NAME]")
         return {}
-
-    def _actor_tables(self) -> dict[str, tables.ActorTable]:
-        made: dict[str, tables.ActorTable] = {}
-        found = self._named("actor", "actor")
-        if self.document.get("actor", {}) == {}:
-            self.faults.add("actor", "nothing", "at least one actor: [actor.NAME]")
-        for name, table in found.items():
-            if is_gateway(table):
-                continue
-            where = f"actor.{name}"
-            role = table.get("role") if isinstance(table, Mapping) else None
-            cls = tables.ACTORS.get(role, tables.ActorTable) if isinstance(role, str) else tables.ActorTable
-            if cls is tables.ActorTable and isinstance(table, Mapping):
-                # Without a role nobody can say which of the other keys are right.
-                table = {"role": role} if role is not None else {}
-            actor = self._structured(cls, table, where)
-            if actor is not None:
-                made[name] = actor
-        return made
-
-    def _gateway_tables(self) -> dict[str, GatewayTable | None]:
-        found = self._named("actor", "actor").items()
-        return {
-            name: self._structured(GatewayTable, table, f"actor.{name}") for name, table in found if is_gateway(table)
-        }
-
-    def _peer_tables(self) -> dict[str, tables.PeerSpec]:
-        made = {}
-        for name, table in self._named("peer", "peer").items():
-            peer = self._structured(tables.PeerSpec, table, f"peer.{name}")
-            if peer is not None:
-                made[name] = peer
-        return made
 
     def _emulation(self) -> EmulationSpec | None:
         if "emulation" not in self.document:
@@ -157,9 +142,8 @@ class Resolver:
 
     # -- who knows whom ----------------------------------------------------------------------------------------
 
-    def _check_names(self) -> None:
-        for name in [*self._named("actor", "actor"), *self._named("peer", "peer")]:
-            kind = "actor" if name in self._named("actor", "actor") else "peer"
+    def _check_names(self, actors: Iterable[str], peers: Iterable[str]) -> None:
+        for kind, name in (*(("actor", name) for name in actors), *(("peer", name) for name in peers)):
             if not tables.NAME.fullmatch(name):
                 self.faults.add(f"{kind}.{name}", f"the name {name!r}", tables.NAME_ALLOWED)
         for name in self.context.peers:
@@ -311,10 +295,11 @@ class Resolver:
         where = f"actor.{name}.mapper"
         settings = {key: value for key, value in table.mapper.items() if key not in ("name", "signal", "jobs")}
         target = table.mapper.get("name", tables.MAPPERS[table.role])
-        signal = None
-        if "signal" in table.mapper:
-            signal = self._signal(name, table.mapper["signal"], f"{where}.signal")
-        jobs = self._jobs(name, table.mapper["jobs"], f"{where}.jobs") if "jobs" in table.mapper else None
+        loads: Mapping[str, Any] = {
+            key: self._load(kind, key, name, table.mapper[key], made)
+            for key, kind, made in (("signal", SignalSpec, "synthetic"), ("jobs", JobsSpec, "made"))
+            if key in table.mapper
+        }
         if not isinstance(target, str) or not target:
             self.faults.add(f"{where}.name", repr(target), "the name of a mapper in quotes")
             target = tables.MAPPERS[table.role]
@@ -327,7 +312,7 @@ class Resolver:
             if isinstance(table, tables.AuthorityTable):
                 switched = self.faults.attempt(where, lambda: switched_types(mapper, where))
                 check_switched(self.context, name, table, switched or ())
-        return MapperSpec(target=target, settings=settings, signal=signal, jobs=jobs, where=where)
+        return MapperSpec(target=target, settings=settings, where=where, **loads)
 
     def _mapper_path(self, target: str) -> str:
         """A mapper in a file is looked for from the folder of the deploy file."""
@@ -336,27 +321,17 @@ class Resolver:
             return str(self.file.parent / target) if target.endswith(".py") else target
         return f"{self.file.parent / path}:{name}" if path.endswith(".py") else target
 
-    def _signal(self, name: str, table: Any, where: str) -> SignalSpec | None:
-        spec: SignalSpec | None = self._structured(SignalSpec, self._usual(f"signal/{name}", table), where)
-        if spec is not None and bool(spec.file) == (spec.synthetic is not None):
-            found = "both" if spec.file else "neither"
-            self.faults.add(where, f"{found} of file and synthetic", "one of them")
-        return spec
-
-    def _jobs(self, name: str, table: Any, where: str) -> JobsSpec | None:
-        spec: JobsSpec | None = self._structured(JobsSpec, self._usual(f"jobs/{name}", table), where)
-        if spec is not None and bool(spec.file) == (spec.made is not None):
-            self.faults.add(where, f"{'both' if spec.file else 'neither'} of file and made", "one of them")
-        return spec
-
-    def _usual(self, purpose: str, table: Any) -> Any:
-        """The seed, and the horizon, of a load that says none."""
-        if not isinstance(table, Mapping):
-            return table
-        usual = {"seed": self.context.seed_for(purpose)}
+    def _load(self, kind: type[Any], key: str, name: str, table: Any, made: str) -> Any:
+        """The ``key`` of a mapper that says what load its actor has: a file, or one that is ``made``. The seed and the
+        horizon are the emulation's, unless it says them.
+        """
+        where, usual = f"actor.{name}.mapper.{key}", {"seed": self.context.seed_for(f"{key}/{name}")}
         if self.context.emulation is not None:
             usual["horizon"] = self.context.emulation.horizon
-        return {**usual, **table}
+        spec = self._structured(kind, {**usual, **table} if isinstance(table, Mapping) else table, where)
+        if spec is not None and bool(spec.file) == (getattr(spec, made) is not None):
+            self.faults.add(where, f"{'both' if spec.file else 'neither'} of file and {made}", "one of them")
+        return spec
 
     # -- peers -------------------------------------------------------------------------------------------------
 
