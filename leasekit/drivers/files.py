@@ -10,9 +10,12 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from leasekit.core.drivers import DriverError, SiteFaultError
+from leasekit.core.settings import SettingsError, structure
+
+T = TypeVar("T")
 
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
@@ -101,6 +104,17 @@ def read_table(path: Path) -> dict[str, Any] | None:
     if not isinstance(content, dict):
         raise damaged(path, f"a {type(content).__name__} where a JSON object is expected")
     return content
+
+
+def read_as(cls: type[T], path: Path) -> T | None:
+    """The object of an attrs class that a file holds as JSON, or none where there is no file. Raises ``DriverError``
+    for anything else in it.
+    """
+    table = read_table(path)
+    try:
+        return None if table is None else structure(cls, table, path.stem)
+    except SettingsError as error:
+        raise damaged(path, f"other contents than it was given ({error.errors[0]})") from error
 
 
 def damaged(path: Path, found: str) -> DriverError:

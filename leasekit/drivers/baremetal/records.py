@@ -16,10 +16,9 @@ from typing import Any, Final, Literal, TypeAlias
 import attrs
 
 from leasekit.core.drivers import SiteFaultError, UnitContext
-from leasekit.drivers.files import damaged, read_table, write_whole
+from leasekit.drivers.files import damaged, read_as, read_table, write_whole
 
 State: TypeAlias = Literal["unknown", "clean", "imaging", "starting", "ready", "cleaning", "dirty"]
-STATES: Final = ("unknown", "clean", "imaging", "starting", "ready", "cleaning", "dirty")
 
 
 @attrs.frozen(kw_only=True)
@@ -103,9 +102,10 @@ class Records:
             # Closed to others, for records hold secrets.
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             for node in nodes:
-                path = self._path(node)
-                table = read_table(path)
-                self._known[node] = NodeRecord(node=node) if table is None else _read(path, node, table)
+                record = read_as(NodeRecord, self._path(node)) or NodeRecord(node=node)
+                if record.node != node:
+                    raise damaged(self._path(node), "what is no record of the node")
+                self._known[node] = record
 
     def get(self, node: str) -> NodeRecord:
         """A node's record."""
@@ -169,14 +169,3 @@ class Records:
 
     def _path(self, node: str) -> Path:
         return self._directory / f"{node}.json"
-
-
-def _read(path: Path, node: str, table: dict[str, Any]) -> NodeRecord:
-    try:
-        record = NodeRecord(**table)
-    except TypeError as error:
-        raise damaged(path, str(error)) from error
-    right = all(type(getattr(record, field.name)) is type(field.default) for field in attrs.fields(NodeRecord)[1:])
-    if not right or record.node != node or record.state not in STATES:
-        raise damaged(path, "what is no record of the node")
-    return record

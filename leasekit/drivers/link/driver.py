@@ -18,11 +18,12 @@ import trio
 
 from leasekit.core.drivers import DriverError, Finding, ProbeResult, SiteFaultError, UnitContext
 from leasekit.core.properties import Properties
-from leasekit.core.settings import SettingsError, expect_one_of
+from leasekit.core.settings import SettingsError, expect_one_of, expecting
 from leasekit.core.time import SECOND, Duration
 from leasekit.core.topology import number_of
 from leasekit.drivers.commands import Run
-from leasekit.drivers.files import damaged, find_executable, read_table, write_whole
+from leasekit.drivers.examining import missing_capabilities
+from leasekit.drivers.files import find_executable, read_as, write_whole
 from leasekit.drivers.link.settings import KBIT_MAX, SLOTS_MAX, End, LinkSettings, LinkTable
 from leasekit.drivers.link.shaping import (
     HANDLE,
@@ -41,7 +42,7 @@ from leasekit.drivers.one_sided import SiteOnly
 
 SEARCH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """The path on which the programs are looked for."""
-NET_ADMIN, SYS_ADMIN = 12, 21
+NET_ADMIN, SYS_ADMIN = {12: "CAP_NET_ADMIN"}, {21: "CAP_SYS_ADMIN"}
 """Capabilities of Linux (``man 7 capabilities``): to change interfaces, and to enter namespaces."""
 
 _GRACE: Final[Duration] = 2 * SECOND
@@ -61,23 +62,12 @@ class NoQueueError(SiteFaultError):
 
 def missing_rights(*, namespaces: bool) -> str:
     """What this process may not do that the driver has to, in words; empty where it may."""
-    needed = {NET_ADMIN: "CAP_NET_ADMIN"} | ({SYS_ADMIN: "CAP_SYS_ADMIN"} if namespaces else {})
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    held = int(status.partition("CapEff:")[2].split()[0], 16)
-    missing = [name for bit, name in needed.items() if not held >> bit & 1]
+    missing = missing_capabilities({**NET_ADMIN, **SYS_ADMIN} if namespaces else NET_ADMIN)
     if not missing:
         return ""
     return (
         f"this process lacks {' and '.join(missing)}, which shaping needs: start the daemon as root, or with just that"
     )
-
-
-@attrs.frozen(kw_only=True)
-class Counters:
-    """What one class has sent since it is there."""
-
-    sent: int
-    dropped: int
 
 
 @attrs.frozen(kw_only=True)
@@ -113,14 +103,14 @@ class Tools:
             addresses=frozenset(addresses),
         )
 
-    async def counters(self, end: End, minor: int, log: Callable[[str], None]) -> Counters:
-        """What a class of an end has sent and dropped; nothing where there is no such class."""
+    async def counters(self, end: End, minor: int, log: Callable[[str], None]) -> dict[str, float]:
+        """What a class of an end has sent and dropped since it is there; nothing where there is no such class."""
         shown = await self._run(self.tc, end, ["-s", "class", "show", "dev", end.interface], log)
         for text in shown.split("class htb ")[1:]:
             found = _SENT.search(text)
             if text.startswith(f"{HANDLE}{minor:x} ") and found is not None:
-                return Counters(sent=int(found[1]), dropped=int(found[2]))
-        return Counters(sent=0, dropped=0)
+                return {"sent_bytes": float(found[1]), "dropped": float(found[2])}
+        return {"sent_bytes": 0.0, "dropped": 0.0}
 
     async def shape(self, end: End, lines: Iterable[str], log: Callable[[str], None]) -> None:
         """Have ``tc`` carry out commands, in order, until one fails."""
@@ -191,12 +181,18 @@ def _filters(rules: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
     return found
 
 
+def _are_rates(units: Mapping[str, int]) -> bool:
+    return all(1 <= kbit <= KBIT_MAX for kbit in units.values())
+
+
 @attrs.frozen
 class Holding:
     """What a lease has of a link: its slot, which makes its class and its subnet, and its units with kbit/s of each."""
 
-    slot: int
-    units: Mapping[str, int]
+    slot: int = attrs.field(validator=[attrs.validators.ge(1), attrs.validators.le(SLOTS_MAX)])
+    units: Mapping[str, int] = attrs.field(
+        validator=[attrs.validators.min_len(1), expecting(f"1 to {KBIT_MAX} kbit/s of each", _are_rates)]
+    )
 
     @property
     def rate(self) -> int:
@@ -208,7 +204,13 @@ class Holding:
 class LinkRecord:
     """All leases of a link."""
 
-    leases: Mapping[str, Holding] = attrs.Factory(dict)
+    leases: Mapping[str, Holding]
+
+    def __attrs_post_init__(self) -> None:
+        slots = {holding.slot for holding in self.leases.values()}
+        units = [unit for holding in self.leases.values() for unit in holding.units]
+        if len(slots) < len(self.leases) or len(set(units)) < len(units):
+            raise ValueError("found a slot or a unit twice")
 
     @property
     def rate(self) -> int:
@@ -233,56 +235,14 @@ class LinkRecord:
         """The same where the unit is the lease's, of whoever it was before; a new lease has the lowest slot that is
         free, and where none of ``slots`` is, there is no such record.
         """
-        rest = self.without(unit)
-        holding = rest.leases.get(lease)
-        if holding is None:
-            before = self.leases.get(lease)
-            taken = {other.slot for other in rest.leases.values()}
-            free = (slot for slot in range(1, slots + 1) if slot not in taken)
-            slot = before.slot if before is not None else next(free, None)
-            if slot is None:
-                return None
-            holding = Holding(slot, {})
-        return LinkRecord({**rest.leases, lease: Holding(holding.slot, {**holding.units, unit: kbit})})
-
-
-def read_record(path: Path) -> LinkRecord:
-    """The record in a file; an empty one where there is none. Raises ``DriverError``."""
-    content = read_table(path)
-    if content is None:
-        return LinkRecord()
-    leases = content.get("leases")
-    if not isinstance(leases, dict):
-        raise damaged(path, "no table of leases")
-    record = LinkRecord({lease: _holding(path, lease, entry) for lease, entry in leases.items()})
-    slots = [holding.slot for holding in record.leases.values()]
-    units = [unit for holding in record.leases.values() for unit in holding.units]
-    if len(set(slots)) < len(slots) or len(set(units)) < len(units):
-        raise damaged(path, "a slot or a unit twice")
-    return record
-
-
-def _holding(path: Path, lease: str, entry: Any) -> Holding:
-    slot = entry.get("slot") if isinstance(entry, dict) else None
-    units = entry.get("units") if isinstance(entry, dict) else None
-    if not _within(slot, SLOTS_MAX) or not isinstance(units, dict) or not units:
-        raise damaged(path, f"no slot and units of lease {lease[:60]!a}")
-    if not all(_within(kbit, KBIT_MAX) for kbit in units.values()):
-        raise damaged(path, f"a unit without kbit/s of lease {lease[:60]!a}")
-    return Holding(int(slot or 0), units)
-
-
-def _within(number: Any, most: int) -> bool:
-    return type(number) is int and 1 <= number <= most
-
-
-def write_record(path: Path, record: LinkRecord) -> None:
-    """Has the record in the file, durably; no file for an empty one. Blocks. Raises ``DriverError``."""
-    if not record.leases:
-        path.unlink(missing_ok=True)
-        return
-    leases = {name: {"slot": held.slot, "units": dict(held.units)} for name, held in record.leases.items()}
-    write_whole(path, {"leases": leases})
+        rest, before = self.without(unit).leases, self.leases.get(lease)
+        taken = {other.slot for other in rest.values()}
+        free = (slot for slot in range(1, slots + 1) if slot not in taken)
+        slot = before.slot if before is not None else next(free, None)
+        if slot is None:
+            return None
+        units = rest[lease].units if lease in rest else {}
+        return LinkRecord({**rest, lease: Holding(slot, {**units, unit: kbit})})
 
 
 Log = Callable[[str], None]
@@ -482,9 +442,9 @@ class _Link:
 
     async def _known(self) -> LinkRecord:
         if self._record is None:
-            found = await trio.to_thread.run_sync(read_record, self._path)
+            found = await trio.to_thread.run_sync(read_as, LinkRecord, self._path)
             # Another action may have read it in the meantime, and gone on from there.
-            self._record = self._record or found
+            self._record = self._record or found or LinkRecord({})
         return self._record
 
     async def _take_back(self, unit: str, log: Log) -> None:
@@ -517,7 +477,10 @@ class _Link:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SiteFaultError(f"can't make {self._path.parent}: {error.strerror}") from error
-        write_record(self._path, record)
+        if record.leases:
+            write_whole(self._path, attrs.asdict(record))
+        else:
+            self._path.unlink(missing_ok=True)
 
     async def _bring(self, number: int, end: End, record: LinkRecord, log: Log) -> None:
         shape = self._shape(number, end, record)
@@ -598,17 +561,13 @@ class _Link:
                 return ProbeResult(state="down", detail=_down(end))
             if not seen.has(lane):
                 return ProbeResult(state="down", detail=f"end {end} does not shape the lease as it should")
-            counters: Counters = await self._tools.counters(end, lane.minor, log)
-            measured |= {f"{side}_{key}": float(value) for key, value in _named(counters).items()}
+            counters = await self._tools.counters(end, lane.minor, log)
+            measured |= {f"{side}_{key}": value for key, value in counters.items()}
         return ProbeResult(state="up", detail=f"{_mbps(holding.rate)} in each direction", measured=measured)
 
 
 def _down(end: End) -> str:
     return f"end {end} is down: `ip link set {end.interface} up`, in its namespace where it has one"
-
-
-def _named(counters: Counters) -> dict[str, int]:
-    return {"sent_bytes": counters.sent, "dropped": counters.dropped}
 
 
 def _mbps(kbit: int) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import attrs
 import trio
 
 from leasekit.core.drivers import DriverError
-from leasekit.core.settings import SettingsError, structure
-from leasekit.drivers.files import damaged, read_table, write_whole
+from leasekit.drivers.files import read_as, write_whole
 from leasekit.drivers.names import one_line
 from leasekit.drivers.processes import ProcessState, boot_id, has_environment, process_state, session_members
 
@@ -20,8 +19,6 @@ DIRECTORY_VARIABLE: Final = "LEASEKIT_UNIT_DIRECTORY"
 """The variable by which a unit's processes are known when the first of them is gone."""
 
 _TAIL = 64 * 1024
-
-T = TypeVar("T")
 
 
 @attrs.frozen(kw_only=True)
@@ -61,7 +58,7 @@ class UnitFiles:
 
     def record(self) -> ProcessRecord | None:
         """Whose the unit is, or none where it was never set up."""
-        return _read(ProcessRecord, self._record)
+        return read_as(ProcessRecord, self._record)
 
     def write_record(self, record: ProcessRecord) -> None:
         """Writes whose the unit is."""
@@ -69,7 +66,7 @@ class UnitFiles:
 
     def leader(self) -> ProcessState | None:
         """The unit's first process, if it is alive."""
-        noted = _read(Leader, self.pid)
+        noted = read_as(Leader, self.pid)
         if noted is None or noted.boot != boot_id():
             return None
         state = process_state(noted.pid)
@@ -77,7 +74,7 @@ class UnitFiles:
 
     def members(self) -> list[ProcessState]:
         """All processes of the unit that are alive."""
-        noted = _read(Leader, self.pid)
+        noted = read_as(Leader, self.pid)
         if noted is None or noted.boot != boot_id():
             return []
         first = process_state(noted.pid)
@@ -114,13 +111,3 @@ class UnitFiles:
             return []
         lines = [one_line(line) for line in text.splitlines()]
         return [line for line in lines if line][-most:]
-
-
-def _read(cls: type[T], path: Path) -> T | None:
-    table = read_table(path)
-    if table is None:
-        return None
-    try:
-        return structure(cls, table, path.stem)
-    except SettingsError as error:
-        raise damaged(path, f"other contents than it was given ({error.errors[0]})") from error
