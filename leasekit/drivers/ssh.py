@@ -24,7 +24,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -120,6 +120,32 @@ def _quoted(path: Path) -> str:
     return '"' + text.replace("%", "%%") + '"'
 
 
+def _inherited() -> dict[str, str]:
+    """What commands have of the daemon's own environment."""
+    return {"PATH": SEARCH, **{name: os.environ[name] for name in INHERITED if name in os.environ}}
+
+
+def _found(
+    environment: Mapping[str, str],
+    program: str,
+    package: str,
+    settings: SshSettings | AnsibleSettings,
+    files: Sequence[str],
+) -> str:
+    """Where a program is. Raises ``SettingsError`` where it is not there, or ``files`` of the settings are not."""
+    errors = [
+        f"{name}: found {str(path)!r}, there is no such file"
+        for name in files
+        if (path := getattr(settings, name)) is not None and not path.is_file()
+    ]
+    found = shutil.which(program, path=environment["PATH"])
+    if found is None:
+        errors.append(f"there is no program {program} here (install {package})")
+    if found is None or errors:
+        raise SettingsError(errors)
+    return found
+
+
 READY: Final = "true\n"
 """The script of a probe where the guest has none of its own."""
 
@@ -148,16 +174,8 @@ class SshDriver(GuestOnly):
 
     def __init__(self, settings: SshSettings) -> None:
         self._settings = settings
-        self._environment = {"PATH": SEARCH, **{n: os.environ[n] for n in INHERITED if n in os.environ}}
-        errors = [
-            f"{name}: found {str(path)!r}, there is no such file"
-            for name in ("key", "join", "leave", "probe")
-            if (path := getattr(settings, name)) is not None and not path.is_file()
-        ]
-        if shutil.which("ssh", path=self._environment["PATH"]) is None:
-            errors.append("there is no program ssh here (install openssh-client)")
-        if errors:
-            raise SettingsError(errors)
+        self._environment = _inherited()
+        _found(self._environment, "ssh", "openssh-client", settings, ("key", "join", "leave", "probe"))
 
     async def join(self, unit: UnitContext) -> Properties:
         """Runs the script ``join`` on the unit, or only makes sure that it lets its holder in."""
@@ -243,18 +261,8 @@ class AnsibleDriver(GuestOnly):
     def __init__(self, settings: AnsibleSettings) -> None:
         self._settings = settings
         self._abandoned = Abandoned(settings.grace)
-        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        self._environment = {"PATH": SEARCH, **inherited}
-        errors = [
-            f"{name}: found {str(path)!r}, there is no such file"
-            for name in ("key", "join", "leave")
-            if (path := getattr(settings, name)) is not None and not path.is_file()
-        ]
-        self._program = shutil.which(PROGRAM, path=self._environment["PATH"]) or ""
-        if not self._program:
-            errors.append(f"there is no program {PROGRAM} here (install ansible-core)")
-        if errors:
-            raise SettingsError(errors)
+        self._environment = _inherited()
+        self._program = _found(self._environment, PROGRAM, "ansible-core", settings, ("key", "join", "leave"))
 
     async def join(self, unit: UnitContext) -> Properties:
         """Runs the playbook ``join``."""

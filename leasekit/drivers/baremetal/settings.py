@@ -14,6 +14,7 @@ from leasekit.core.drivers import UNIT_ID
 from leasekit.core.properties import check_properties
 from leasekit.core.settings import DurationSetting, expecting
 from leasekit.core.time import MINUTE, SECOND
+from leasekit.drivers.libvirt.settings import ImagesSettings, check_names
 from leasekit.drivers.names import printable_line
 from leasekit.drivers.power.settings import ControllerSettings
 
@@ -25,7 +26,6 @@ _DISK: Final = re.compile(rf"(/[A-Za-z0-9._:-]+)+|{_DISK_ID.pattern}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _MODULE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _INTERFACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _DOMAIN: Final = re.compile(r"(([a-z0-9]([a-z0-9-]*[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*)?")
 _PLAIN_PATH: Final = re.compile(r"[^\x00-\x20\"'#,\\\x7f]+")
@@ -220,7 +220,7 @@ class Environment:
 
 
 @attrs.frozen(kw_only=True)
-class BareMetalSettings:
+class BareMetalSettings(ImagesSettings):
     """Nodes, boot network and images. ``directory`` is where the driver keeps what it must remember.
 
     ``discard`` has disks erased by their own discard command where what is read afterwards is zeros; elsewhere, and by
@@ -232,7 +232,6 @@ class BareMetalSettings:
     nodes: Mapping[str, BareNode] = attrs.field(validator=attrs.validators.min_len(1))
     network: BootNetwork
     images: Mapping[str, Image] = attrs.field(validator=attrs.validators.min_len(1))
-    image: str = ""
     environment: Environment = Environment()
     discard: bool = False
     boot_timeout: DurationSetting = 10 * MINUTE
@@ -240,16 +239,8 @@ class BareMetalSettings:
     start_timeout: DurationSetting = 10 * MINUTE
 
     def __attrs_post_init__(self) -> None:
-        for name in self.nodes:
-            if UNIT_ID.fullmatch(name) is None:
-                raise ValueError(f"nodes: found {name[:60]!r}, expected letters, digits, dots, dashes and _")
-        for name in self.images:
-            if _NAME.fullmatch(name) is None:
-                raise ValueError(f"images: found {name[:60]!r}, expected letters, digits, dots, dashes and _")
-        if self.image and self.image not in self.images:
-            raise ValueError(f"image: found {self.image[:60]!r}, expected one of: {', '.join(sorted(self.images))}")
-        if not self.image and len(self.images) > 1:
-            raise ValueError(f"image: found nothing, expected the default among: {', '.join(sorted(self.images))}")
+        check_names("nodes", self.nodes, UNIT_ID)
+        super().__attrs_post_init__()
         self._check_unique()
 
     def _check_unique(self) -> None:
@@ -273,8 +264,3 @@ class BareMetalSettings:
         free = self.network.last - self.network.first + 1
         if sum(not node.addresses for node in self.nodes.values()) > free:
             raise ValueError(f"network: {free} addresses (first, last) are too few for {len(self.nodes)} nodes")
-
-    @property
-    def default_image(self) -> str:
-        """The image of a unit whose lease names none."""
-        return self.image or next(iter(self.images))

@@ -219,13 +219,17 @@ def _artifacts(settings: LibvirtSettings) -> Iterator[tuple[str, Image, str, Ima
                 yield name, image, part, artifact
 
 
+def to_be_brought(what: str, artifact: ImageArtifact) -> Finding:
+    """Whether a file that is brought to hosts is what it is said to be, where it is here; blocks."""
+    if artifact.file is None:
+        return Finding(what, "ok", f"is fetched from {artifact.url} when it is first needed")
+    return checksummed(what, artifact.file, artifact.sha256)
+
+
 def _artifact(name: str, image: Image, part: str, artifact: ImageArtifact) -> Finding:
     """Whether a file or URL can be read, and is what it is said to be; blocks."""
     what = f"image {name}: {part}"
-    if artifact.file is not None:
-        found = checksummed(what, artifact.file, artifact.sha256)
-    else:
-        found = Finding(what, "ok", f"is fetched from {artifact.url} when it is first needed")
+    found = to_be_brought(what, artifact)
     if found.verdict != "ok":
         return found
     try:

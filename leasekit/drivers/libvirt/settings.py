@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -231,8 +231,35 @@ class Choices:
     shares: Range = attrs.field(default=None, validator=_check_range)
 
 
+def check_names(kind: str, names: Iterable[str], plain: re.Pattern[str] = PLAIN_NAME) -> None:
+    """Raises ``ValueError`` unless the keys of a table can be names of files."""
+    for name in names:
+        if plain.fullmatch(name) is None:
+            raise ValueError(f"{kind}: found {name[:60]!r}, expected letters, digits, dots, dashes and _")
+
+
 @attrs.frozen(kw_only=True)
-class MachineSettings:
+class ImagesSettings:
+    """``image`` is what a unit has whose lease does not name one of ``images``."""
+
+    images: Mapping[str, Any]
+    image: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        check_names("images", self.images)
+        if self.image and self.image not in self.images:
+            raise ValueError(f"image: found {self.image[:60]!r}, expected one of: {', '.join(sorted(self.images))}")
+        if not self.image and len(self.images) > 1:
+            raise ValueError(f"image: found nothing, expected the default among: {', '.join(sorted(self.images))}")
+
+    @property
+    def default_image(self) -> str:
+        """The image of a unit whose lease names none."""
+        return self.image or next(iter(self.images))
+
+
+@attrs.frozen(kw_only=True)
+class MachineSettings(ImagesSettings):
     """What a site says of its virtual machines, whatever runs them: hosts, images, network and sizes.
 
     ``prefix`` begins the names of all domains, and must differ between drivers that share a host. ``image`` is what a
@@ -241,8 +268,6 @@ class MachineSettings:
     """
 
     hosts: Mapping[str, Any]
-    images: Mapping[str, Image]
-    image: str = ""
     network: NetworkSettings | None = None
     size: Size = Size()
     choices: Choices = Choices()
@@ -251,14 +276,8 @@ class MachineSettings:
     wipe: bool = True
 
     def __attrs_post_init__(self) -> None:
-        for kind, names in (("hosts", self.hosts), ("images", self.images)):
-            for name in names:
-                if PLAIN_NAME.fullmatch(name) is None:
-                    raise ValueError(f"{kind}: found {name[:60]!r}, expected letters, digits, dots, dashes and _")
-        if self.image and self.image not in self.images:
-            raise ValueError(f"image: found {self.image[:60]!r}, expected one of: {', '.join(sorted(self.images))}")
-        if not self.image and len(self.images) > 1:
-            raise ValueError(f"image: found nothing, expected the default among: {', '.join(sorted(self.images))}")
+        check_names("hosts", self.hosts)
+        super().__attrs_post_init__()
         for name, image in self.images.items():
             if image.ready == "ssh" and (self.network is None or not self.network.subnets):
                 raise ValueError(f'images.{name}: ready = "ssh" needs a network with subnets')
@@ -266,11 +285,6 @@ class MachineSettings:
             choice = getattr(self.choices, key)
             if choice is not None and not choice[0] <= value <= choice[1]:
                 raise ValueError(f"size.{key}: found {value}, which choices.{key} does not allow")
-
-    @property
-    def default_image(self) -> str:
-        """The image of a unit whose lease names none."""
-        return self.image or next(iter(self.images))
 
 
 @attrs.frozen(kw_only=True)

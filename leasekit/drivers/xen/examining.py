@@ -9,7 +9,8 @@ from typing import Final
 import trio
 
 from leasekit.core.drivers import DriverError, Finding
-from leasekit.drivers.examining import any_missing, checksummed, iso_maker, program
+from leasekit.drivers.examining import any_missing, iso_maker, program
+from leasekit.drivers.libvirt.examining import to_be_brought
 from leasekit.drivers.names import one_line
 from leasekit.drivers.xen import scripts
 from leasekit.drivers.xen.listing import read_facts
@@ -40,11 +41,7 @@ async def examine(settings: XenSettings) -> list[Finding]:
         findings.append(iso_maker())
     for name, image in settings.images.items():
         for part, artifact in image.artifacts().items():
-            what = f"image {name}: {part}"
-            if artifact.file is None:
-                findings.append(Finding(what, "ok", f"is fetched from {artifact.url} when it is first needed"))
-            else:
-                findings.append(await trio.to_thread.run_sync(checksummed, what, artifact.file, artifact.sha256))
+            findings.append(await trio.to_thread.run_sync(to_be_brought, f"image {name}: {part}", artifact))
     for name, host in settings.hosts.items():
         findings += [finding async for finding in _host(XenPlace(name, host, settings), settings)]
     return findings

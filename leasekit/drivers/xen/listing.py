@@ -11,6 +11,7 @@ from typing import Any, Final
 import attrs
 
 from leasekit.core.drivers import DriverError
+from leasekit.core.settings import SettingsError, structure
 from leasekit.drivers.libvirt.plan import UnitPlan
 from leasekit.drivers.libvirt.record import MachineRecord, made_of
 
@@ -23,7 +24,7 @@ class XenRecord(MachineRecord):
     last.
     """
 
-    hosts: tuple[str, ...]
+    hosts: tuple[str, ...] = attrs.field(validator=attrs.validators.min_len(1))
 
     def line(self) -> bytes:
         """The record as it is kept."""
@@ -46,13 +47,8 @@ def read_record(line: str, where: str) -> XenRecord | None:
     if not line.strip():
         return None
     try:
-        content: dict[str, Any] = json.loads(line)
-        several = {key: tuple(map(str, content[key])) for key in ("hosts", "addresses")}
-        found = {field.name: content[field.name] for field in attrs.fields(XenRecord)}
-        if not several["hosts"]:
-            raise ValueError("no host")
-        return XenRecord(**{**found, **several, "number": int(found["number"]), "ready": found["ready"] is True})
-    except (ValueError, KeyError, TypeError) as error:
+        return structure(XenRecord, json.loads(line), RECORD)
+    except (ValueError, SettingsError) as error:
         text = f"{where}: found no record of a unit in {RECORD}; setup or teardown of the unit removes what is there"
         raise DamagedRecordError(text, retry=False) from error
 
