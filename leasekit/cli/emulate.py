@@ -20,8 +20,8 @@ from leasekit.core.measures import shown_figure
 from leasekit.core.time import Duration
 
 if TYPE_CHECKING:
-    from leasekit.emulation.experiment import Progress
     from leasekit.emulation.papers.claims import Means
+    from leasekit.emulation.spread import Progress
 
 INTERRUPTED = 130
 LOGGED_EVERY_S: Final = 30.0

@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TextIO
@@ -71,7 +71,7 @@ from leasekit.emulation.pictures import RunResult, bought, draw, emulation_of
 from leasekit.emulation.recorder import Outages, Recorder, Topologies, total
 from leasekit.emulation.request_book import RequestBook, Tally
 from leasekit.emulation.runs.book import SUFFIX
-from leasekit.emulation.spread import spread
+from leasekit.emulation.spread import Progress, spread
 from leasekit.emulation.tidy import means, parquet_writer, write_table
 from leasekit.emulation.unservable import unservable
 from leasekit.emulation.world import World, few_collections
@@ -80,9 +80,6 @@ from leasekit.policies.registry import find_mapper, make_mapper, sees_ahead
 
 INTERRUPT: Final = "interrupt"
 """What ``stopped_by`` says of a run that was interrupted."""
-
-Progress = Callable[[str, float], None]
-"""Told the run's name and the share of it that is done, from 0 to 1."""
 
 
 def run_file(
@@ -192,6 +189,13 @@ class _Task(NamedTuple):
     data: Path | None
     synthetic: bool
 
+    def run(self, tell: Tell | None, progress: Progress | None = None) -> RunResult:
+        """As :func:`run_one`."""
+        return run_one(
+            self.deployment, self.spec, self.out, stem=self.stem, data=self.data, synthetic=self.synthetic,
+            tell=tell, progress=progress,
+        )  # fmt: skip
+
 
 class _Ended(NamedTuple):
     """What another process has to say of a run: what it ``told`` meanwhile, and its result, or why there is none."""
@@ -221,11 +225,7 @@ def _run_all(
         tell(f"{len(tasks) - len(left)} of {len(tasks)} runs are done already")
     if jobs <= 1 and not dask:
         for place in left:
-            deployment, spec, out, stem, data, synthetic = tasks[place]
-            yield (
-                place,
-                run_one(deployment, spec, out, stem=stem, data=data, synthetic=synthetic, tell=tell, progress=progress),
-            )
+            yield place, tasks[place].run(tell, progress)
         return
     for over, (number, ended) in enumerate(spread(_run_apart, [tasks[place] for place in left], jobs=jobs, dask=dask)):
         for text in ended.told:
@@ -243,14 +243,12 @@ def _run_all(
 def _run_apart(task: _Task) -> _Ended:
     """A run in a process of its own."""
     told: list[str] = []
-    deployment, spec, out, stem, data, synthetic = task
     try:
-        found = run_one(deployment, spec, out, stem=stem, data=data, synthetic=synthetic, tell=told.append)
+        return _Ended(told, task.run(told.append))
     except TurnLimitError as error:
         return _Ended(told, None, stopped_by=str(error))
     except LeasekitError as error:
         return _Ended(told, None, error=str(error))
-    return _Ended(told, found)
 
 
 def _kept(task: _Task) -> RunResult | None:

@@ -18,10 +18,11 @@ from leasekit.config.deployment import Deployment
 from leasekit.config.emulation import RunSpec
 from leasekit.core.time import Term
 from leasekit.emulation.metrics import Series
+from leasekit.emulation.outputs import read_made, write_json
 from leasekit.emulation.pictures import RunResult
 
-_ONE = ("usable",)
-_BY_TYPE = ("leased_by_type", "in_use_by_type", "out_by_type", "power", "reported")
+_SERIES = ("usable", "leased_by_type", "in_use_by_type", "out_by_type", "power", "reported")
+"""What a result has of step functions, by guest or site, and by type."""
 
 _OF_ALL_RUNS = ("run", "seeds", "plot")
 """Keys of ``[emulation]`` that no single run depends on."""
@@ -42,40 +43,24 @@ def made_of(deployment: Deployment, spec: RunSpec, synthetic: bool) -> str:
 
 def keep(result: RunResult, digest: str, file: Path) -> None:
     """Write a finished run."""
-    series = {name: _plain(getattr(result, name)) for name in (*_ONE, *_BY_TYPE)}
     content = {
         "made_of": digest,
         "window": [result.window.start, result.window.end],
         "summary": dict(result.summary),
-        "series": series,
+        "series": {name: _plain(getattr(result, name)) for name in _SERIES},
     }
     file.parent.mkdir(exist_ok=True)
-    begun = file.with_suffix(".part")
-    begun.write_text(json.dumps(content) + "\n", encoding="utf-8")
-    begun.replace(file)
+    write_json(file, content, indent=None)
 
 
 def take_up(
     file: Path, digest: str, spec: RunSpec, stem: str, deployment: Deployment, loads: Mapping[str, Any]
 ) -> RunResult | None:
     """The run that was kept there, if it was made of the same; ``loads`` are its ``signals`` and ``wanted``."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return None
-    if not isinstance(content, dict) or content.get("made_of") != digest:
-        return None
-    series: Any = {name: {key: _series(steps) for key, steps in content["series"][name].items()} for name in _ONE}
-    by_type: Any = {
-        name: {
-            key: {kind: _series(steps) for kind, steps in types.items()}
-            for key, types in content["series"][name].items()
-        }
-        for name in _BY_TYPE
-    }
-    return RunResult(
+    content = read_made(file, digest)
+    return None if content is None else RunResult(
         spec=spec, stem=stem, deployment=deployment, summary=content["summary"], window=Term(*content["window"]),
-        **series, **by_type, **loads,
+        **{name: _series(content["series"][name]) for name in _SERIES}, **loads,
     )  # fmt: skip
 
 
@@ -85,8 +70,10 @@ def _plain(value: Any) -> Any:
     return {key: _plain(one) for key, one in value.items()}
 
 
-def _series(steps: Any) -> Series:
+def _series(plain: Any) -> Any:
+    if isinstance(plain, dict):
+        return {key: _series(one) for key, one in plain.items()}
     made = Series()
-    for at, value in steps:
+    for at, value in plain:
         made.append(at, value)
     return made

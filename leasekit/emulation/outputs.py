@@ -33,11 +33,25 @@ def writing(out: Path) -> Iterator[None]:
         raise LeasekitError(f"{error.filename or out}: found {found}, expected a folder to write results to") from error
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """A file with one JSON object: whoever reads it meanwhile finds the one before, or this one."""
+def write_json(path: Path, content: Mapping[str, Any], *, indent: int | None = 2) -> None:
+    """A file with one JSON object: see :func:`write_whole_file`."""
+    write_whole_file(path, (json.dumps(content, indent=indent) + "\n").encode())
+
+
+def write_whole_file(path: Path, content: bytes) -> None:
+    """A file: whoever reads it meanwhile finds the one before, or this one."""
     beside = path.with_name(f".{path.name}")
-    beside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    beside.write_bytes(content)
     beside.replace(path)
+
+
+def read_made(path: Path | None, made_of: str) -> dict[str, Any] | None:
+    """What a file has that :func:`write_json` wrote, if it says that it is ``made_of`` this."""
+    try:
+        content = None if path is None else json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return content if isinstance(content, dict) and content.get("made_of") == made_of else None
 
 
 def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

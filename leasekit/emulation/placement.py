@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -30,7 +30,7 @@ import attrs
 from leasekit.emulation import plots
 from leasekit.emulation.outputs import write_results, write_rows
 from leasekit.emulation.papers.claims import PaperClaim, judged
-from leasekit.emulation.spread import spread_over
+from leasekit.emulation.spread import Progress, spread_over
 from leasekit.policies.authority.placing.model import YieldHost, YieldProblem, YieldTask
 from leasekit.policies.authority.placing.solve import solve
 
@@ -222,16 +222,9 @@ def changed(case: YieldCase, problem: YieldProblem) -> YieldProblem | None:
     return attrs.evolve(problem, tasks=(*stay, *come))
 
 
-def run_all(
-    all_cases: Sequence[YieldCase], *, jobs: int = 1, progress: Callable[[str, float], None] | None = None
-) -> Found:
+def run_all(all_cases: Sequence[YieldCase], *, jobs: int = 1, progress: Progress | None = None) -> Found:
     """Every instance, on so many processes."""
-    found = []
-    for case, one in zip(all_cases, spread_over(run_case, all_cases, jobs), strict=True):
-        found.append((case, one))
-        if progress is not None:
-            progress("placing", len(found) / len(all_cases))
-    return found
+    return list(zip(all_cases, spread_over(run_case, all_cases, jobs, "placing", progress), strict=True))
 
 
 # -- what it came to -------------------------------------------------------------------------------------------------

@@ -17,6 +17,9 @@ from leasekit.core.errors import LeasekitError
 W = TypeVar("W")
 R = TypeVar("R")
 
+Progress = Callable[[str, float], None]
+"""Told what is done, and the share of it that is, from 0 to 1."""
+
 
 def spread(job: Callable[[W], R], work: Sequence[W], *, jobs: int = 1, dask: str = "") -> Iterator[tuple[int, R]]:
     """What ``job`` makes of each piece of work, with its place, as each is done: on so many processes, or on the Dask
@@ -32,8 +35,12 @@ def spread(job: Callable[[W], R], work: Sequence[W], *, jobs: int = 1, dask: str
         yield from _in_processes(job, work, jobs)
 
 
-def spread_over(job: Callable[[W], R], work: Sequence[W], jobs: int) -> Iterator[R]:
-    """What ``job`` makes of each piece of work, in order, on so many processes, as :func:`spread`."""
+def spread_over(
+    job: Callable[[W], R], work: Sequence[W], jobs: int, name: str = "", progress: Progress | None = None
+) -> Iterator[R]:
+    """What ``job`` makes of each piece of work, in order, on so many processes, as :func:`spread`; ``progress`` is told
+    by this ``name``.
+    """
     early: dict[int, R] = {}
     following = 0
     for place, found in spread(job, work, jobs=jobs):
@@ -41,6 +48,8 @@ def spread_over(job: Callable[[W], R], work: Sequence[W], jobs: int) -> Iterator
         while following in early:
             yield early.pop(following)
             following += 1
+            if progress is not None:
+                progress(name, following / len(work))
 
 
 def _in_processes(job: Callable[[W], R], work: Sequence[W], jobs: int) -> Iterator[tuple[int, R]]:

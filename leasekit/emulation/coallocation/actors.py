@@ -8,16 +8,13 @@ its leases are redeemed for is on the second day, to which a run goes on where t
 
 from __future__ import annotations
 
-import json
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-
-import attrs
 
 from leasekit.config.build import build
 from leasekit.config.load import resolve_document
@@ -33,13 +30,12 @@ from leasekit.emulation.coallocation.experiment import (
     Arrival,
     CoallocationSetup,
     CoallocationTally,
-    Progress,
     Testbed,
     draw_requests,
 )
 from leasekit.emulation.lean import LeanWorld
-from leasekit.emulation.outputs import make_folder, write_json
-from leasekit.emulation.spread import spread_over
+from leasekit.emulation.outputs import make_folder, read_made, write_json
+from leasekit.emulation.spread import Progress, spread_over
 from leasekit.emulation.world import Outcome, World
 
 TYPE: Final = "cpu"
@@ -51,18 +47,6 @@ EFFORT: Final = 200_000
 
 SETUP: Final = SECOND
 """How long a unit is set up or torn down."""
-
-
-@attrs.frozen(kw_only=True)
-class RedeemedLeases:
-    """What became of the leases of granted requests: how many were made, were active for a while, and how many messages
-    and events that took.
-    """
-
-    made: int
-    active: int
-    messages: int
-    events: int
 
 
 class _Timed:
@@ -85,49 +69,41 @@ class _Timed:
 
 def run_once(
     testbed: Testbed, scenario: str, seed: int, setup: CoallocationSetup, *, redeem: bool = False
-) -> tuple[CoallocationTally, RedeemedLeases]:
+) -> CoallocationTally:
     """One scenario with one seed; with ``redeem`` the second day too. Raises ``ConfigErrors`` for a testbed that can't
     be deployed.
     """
     arrivals = draw_requests(testbed, seed, setup.load)
-    seen: dict[str, set[str]] = {"asked": set(), "active": set()}
+    made, active = set[str](), set[str]()
 
-    def observe(now: Instant, actor: str, changes: Any) -> None:
-        _watch(actor, changes, seen)
+    def observe(now: Instant, actor: str, changes: Sequence[Change]) -> None:
+        for change in changes if actor in USERS else ():
+            if change.table == LOG and change.row is not None:
+                _, lease, event, _, after, _ = change.row
+                if event == "ask":
+                    made.add(lease)
+                if after == f"{sm.ACTIVE}/-":
+                    active.add(lease)
 
     world = LeanWorld(observe=observe)
     mapper = _populate(world, testbed, scenario, setup, arrivals)
-    asked = {(k, user): 0 for k in range(INTERVALS) for user in USERS}
-    granted = dict(asked)
-    utilisation: dict[tuple[int, str], float] = {}
+    asked: dict[str, list[int]] = {user: [] for user in USERS}
+    granted: dict[str, list[int]] = {user: [] for user in USERS}
+    utilisation = defaultdict[str, list[float]](list)
     known: dict[str, dict[str, bool]] = {user: {} for user in USERS}
     for k in range(INTERVALS):
         world.run_until(DAY * (k + 1) // INTERVALS - 1)
         for user in USERS:
             fresh = _outcomes(world, user, known[user])
-            asked[k, user], granted[k, user] = len(fresh), sum(fresh.values())
+            asked[user].append(len(fresh))
+            granted[user].append(sum(fresh.values()))
             known[user].update(fresh)
-        utilisation.update({(k, site): share for site, share in _utilisation(world, testbed).items()})
+        for site, share in _utilisation(world, testbed).items():
+            utilisation[site].append(share)
     if redeem:
         world.run_until(2 * DAY + HOUR)
-    leases = RedeemedLeases(
-        made=len(seen["asked"]),
-        active=len(seen["active"]),
-        messages=world.messages,
-        events=world.events,
-    )
-    return CoallocationTally(scenario, seed, asked, granted, utilisation, mapper.took), leases
-
-
-def _watch(actor: str, changes: Any, seen: dict[str, set[str]]) -> None:
-    """Which leases were asked for, and which were active, by the users' logs."""
-    for change in changes:
-        if isinstance(change, Change) and change.table == LOG and change.row is not None and actor in USERS:
-            _, lease, event, _, after, _ = change.row
-            if event == "ask":
-                seen["asked"].add(lease)
-            if after == f"{sm.ACTIVE}/-":
-                seen["active"].add(lease)
+    leases = {"made": len(made), "active": len(active), "messages": world.messages, "events": world.events}
+    return CoallocationTally(scenario, seed, asked, granted, dict(utilisation), mapper.took, leases)
 
 
 def _outcomes(world: World, user: str, known: Mapping[str, bool]) -> dict[str, bool]:
@@ -158,27 +134,15 @@ class _OneDay(NamedTuple):
     file: Path | None
 
 
-def _job(job: _OneDay) -> tuple[CoallocationTally, RedeemedLeases]:
+def _job(job: _OneDay) -> CoallocationTally:
     """The outcome of a run: the one that was kept, if it was of the same testbed and setup, else of a run now."""
-    made_of = sha256(repr((version("leasekit"), *job[:-1])).encode()).hexdigest()
-    try:
-        content = {} if job.file is None else json.loads(job.file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        content = {}
-    if content.get("made_of") == made_of:
-        asked, granted, utilisation = ({(k, name): value for k, name, value in content[key]} for key in KEPT)
-        tally = CoallocationTally(job.scenario, job.seed, asked, granted, utilisation, content["planning_ms"])
-        return tally, RedeemedLeases(**content["leases"])
-    tally, leases = run_once(job.testbed, job.scenario, job.seed, job.setup, redeem=job.redeem)
+    made_of = sha256(repr((version("leasekit"), CoallocationTally._fields, *job[:-1])).encode()).hexdigest()
+    if (content := read_made(job.file, made_of)) is not None:
+        return CoallocationTally(**content["tally"])
+    tally = run_once(job.testbed, job.scenario, job.seed, job.setup, redeem=job.redeem)
     if job.file is not None:
-        content = {key: [[*of, value] for of, value in getattr(tally, key).items()] for key in KEPT}
-        content |= {"made_of": made_of, "planning_ms": tally.planning_ms, "leases": attrs.asdict(leases)}
-        write_json(job.file, content)
-    return tally, leases
-
-
-KEPT: Final = ("asked", "granted", "utilisation")
-"""The figures of a tally by interval and name, as :func:`_job` writes them."""
+        write_json(job.file, {"made_of": made_of, "tally": tally._asdict()})
+    return tally
 
 
 def run_all(
@@ -204,22 +168,20 @@ def run_all(
         for seed in seeds
         for scenario in scenarios
     ]
-    done: list[tuple[CoallocationTally, RedeemedLeases]] = []
+    done: list[CoallocationTally] = []
     try:
-        for one in spread_over(_job, work, jobs):
-            done.append(one)
-            if progress is not None:
-                progress("co-allocation", len(done) / len(work))
+        for tally in spread_over(_job, work, jobs, "co-allocation", progress):
+            done.append(tally)
     except KeyboardInterrupt:
-        whole = [seed for seed in seeds if sum(tally.seed == seed for tally, _ in done) == len(scenarios)]
-        done = [one for one in done if one[0].seed in whole]
+        times = Counter(tally.seed for tally in done)
+        done = [tally for tally in done if times[tally.seed] == len(scenarios)]
         if not done:
             raise
     sums: dict[str, Counter[str]] = {scenario: Counter() for scenario in scenarios}
-    for tally, leases in done:
-        sums[tally.scenario].update(attrs.asdict(leases))
-    tallies = sorted((tally for tally, _ in done), key=lambda one: (scenarios.index(one.scenario), one.seed))
-    return tallies, {scenario: dict(counts) for scenario, counts in sums.items()}
+    for tally in done:
+        sums[tally.scenario].update(tally.leases)
+    done.sort(key=lambda one: (scenarios.index(one.scenario), one.seed))
+    return done, {scenario: dict(counts) for scenario, counts in sums.items()}
 
 
 # -- who is there ----------------------------------------------------------------------------------------------------

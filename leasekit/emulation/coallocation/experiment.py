@@ -16,7 +16,7 @@ A); ``preference_domain`` and ``preference_size`` (options B1 and B2).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from statistics import fmean, pstdev
@@ -41,9 +41,6 @@ FILE: Final = "coallocation/testbed.json"
 INTERVALS: Final = 10
 USERS: Final = ("A", "B")
 SCENARIOS: Final = ("normal", "service_levels", "load_balancing", "preference_domain", "preference_size")
-
-Progress = Callable[[str, float], None]
-"""Told what is done, and the share of it, from 0 to 1."""
 
 
 class RequestType(NamedTuple):
@@ -92,14 +89,18 @@ class Arrival(NamedTuple):
 
 
 class CoallocationTally(NamedTuple):
-    """What one run of one scenario came to, by tenth of the day (from 0), and by user or site."""
+    """What one run of one scenario came to, by user or site, each by tenth of the day; and what became of the
+    ``leases`` of granted requests: how many were made, were active for a while, and how many messages and events that
+    took.
+    """
 
     scenario: str
     seed: int
-    asked: Mapping[tuple[int, str], int]
-    granted: Mapping[tuple[int, str], int]
-    utilisation: Mapping[tuple[int, str], float]
+    asked: Mapping[str, Sequence[int]]
+    granted: Mapping[str, Sequence[int]]
+    utilisation: Mapping[str, Sequence[float]]
     planning_ms: Sequence[Sequence[float]]
+    leases: Mapping[str, int]
 
 
 # -- the testbed -----------------------------------------------------------------------------------------------------
@@ -208,24 +209,20 @@ def figures(tallies: Sequence[CoallocationTally]) -> dict[str, list[float]]:
 
 
 def _summary(tallies: Sequence[CoallocationTally]) -> dict[str, Any]:
-    sites = sorted({site for _, site in tallies[0].utilisation})
     success = {
         name: [_ratio(tallies, k, users) for k in range(INTERVALS)]
         for name, users in (("both", USERS), *((user, (user,)) for user in USERS))
     }
     utilisation = {
-        site: [round(fmean(tally.utilisation[k, site] for tally in tallies), 4) for k in range(INTERVALS)]
-        for site in sites
+        site: [round(fmean(each), 4) for each in zip(*(tally.utilisation[site] for tally in tallies), strict=True)]
+        for site in sorted(tallies[0].utilisation)
     }
-    asked = sum(sum(tally.asked.values()) for tally in tallies)
-    granted = sum(sum(tally.granted.values()) for tally in tallies)
-    spread = [round(pstdev([utilisation[site][k] for site in sites]), 4) for k in range(INTERVALS)]
     return {
-        "requests": asked,
-        "granted": granted,
+        "requests": sum(sum(map(sum, tally.asked.values())) for tally in tallies),
+        "granted": sum(sum(map(sum, tally.granted.values())) for tally in tallies),
         "success": success,
         "utilisation": utilisation,
-        "spread_of_utilisation": spread,
+        "spread_of_utilisation": [round(pstdev(each), 4) for each in zip(*utilisation.values(), strict=True)],
     }
 
 
@@ -233,9 +230,9 @@ def _ratio(tallies: Sequence[CoallocationTally], k: int, users: Sequence[str]) -
     """Success in an interval, averaged over the seeds that had requests in it."""
     ratios = []
     for tally in tallies:
-        asked = sum(tally.asked[k, user] for user in users)
+        asked, granted = (sum(counts[user][k] for user in users) for counts in (tally.asked, tally.granted))
         if asked:
-            ratios.append(sum(tally.granted[k, user] for user in users) / asked)
+            ratios.append(granted / asked)
     return round(fmean(ratios), 4) if ratios else None
 
 
@@ -268,16 +265,17 @@ def write(
 
     def others(out: Path) -> Iterator[Path]:
         granted = (
-            (t.scenario, t.seed, loads[k], user, t.asked[k, user], t.granted[k, user])
+            (t.scenario, t.seed, loads[k], user, t.asked[user][k], t.granted[user][k])
             for t in tallies
             for k in range(INTERVALS)
             for user in USERS
         )
         write_rows(out / "success.csv", ("scenario", "seed", "load_pct", "user", "requests", "granted"), granted)
         shares = (
-            (t.scenario, t.seed, loads[k], site, f"{share:.6f}")
+            (t.scenario, t.seed, loads[k], site, f"{shares[k]:.6f}")
             for t in tallies
-            for (k, site), share in t.utilisation.items()
+            for k in range(INTERVALS)
+            for site, shares in t.utilisation.items()
         )
         write_rows(out / "utilisation.csv", ("scenario", "seed", "load_pct", "site", "utilisation"), shares)
         yield from (*_draw_success(out, summary), *_draw_utilisation(out, summary), *_draw_times(out, summary, times))

@@ -18,10 +18,11 @@ from leasekit.config.load import load
 from leasekit.core.errors import LeasekitError
 from leasekit.core.settings import expect_one_of
 from leasekit.emulation.compare.targets import Target
-from leasekit.emulation.experiment import Progress, file_stems, run_one, runs_named
+from leasekit.emulation.experiment import file_stems, run_one, runs_named
 from leasekit.emulation.mapper_faults import Tell
 from leasekit.emulation.outputs import write_json, write_rows, writing
 from leasekit.emulation.pictures import emulation_of
+from leasekit.emulation.spread import Progress
 from leasekit.policies.registry import find_mapper
 
 _REQUESTS: Final = ("asked", "granted_at_once", "granted_later", "refused", "given_up", "failed", "cut", "mean_wait_s")

@@ -10,7 +10,7 @@ requests take their cores when they start; figures are those of :mod:`.metrics`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -35,7 +35,7 @@ from leasekit.emulation.energy.requests import (
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.outputs import write_results, write_rows
 from leasekit.emulation.papers.claims import PaperClaim, judged
-from leasekit.emulation.spread import spread_over
+from leasekit.emulation.spread import Progress, spread_over
 from leasekit.policies.authority.energy import EnergySettings
 from leasekit.policies.authority.energy_plan import EnergyPowerSettings
 
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CORE_HOUR: Final = HOUR // SECOND
-Progress = Callable[[str, float], None]
-"""Told what is done, and the share of it, from 0 to 1."""
 
 
 @attrs.frozen(kw_only=True)
@@ -174,12 +172,7 @@ def run_all(
     workloads: Workloads, setup: EnergySetup = EnergySetup(), *, jobs: int = 1, progress: Progress | None = None
 ) -> list[EnergyFound]:
     """Every strategy, on so many processes, in the order of :data:`STRATEGIES`."""
-    found: list[EnergyFound] = []
-    for one in spread_over(partial(run_strategy, workloads, setup=setup), STRATEGIES, jobs):
-        found.append(one)
-        if progress is not None:
-            progress("energy", len(found) / len(STRATEGIES))
-    return found
+    return list(spread_over(partial(run_strategy, workloads, setup=setup), STRATEGIES, jobs, "energy", progress))
 
 
 # -- what it came to -------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import msgpack
 
 from leasekit.core.signals import SignalSteps
 from leasekit.core.time import Instant, Term
+from leasekit.emulation.outputs import write_whole_file
 
 VERSION: Final = 1
 SUFFIX: Final = ".calendar"
@@ -114,9 +115,7 @@ class CalendarBook:
             "series": {name: _columns_of(steps) for name, steps in series.items()},
         }
         file.parent.mkdir(exist_ok=True)
-        begun = file.with_suffix(".part")
-        begun.write_bytes(msgpack.packb(head) + msgpack.packb(body))
-        begun.replace(file)
+        write_whole_file(file, msgpack.packb(head) + msgpack.packb(body))
 
 
 def _columns_of(steps: SignalSteps) -> list[bytes]:
