@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import cache, partial
 from http import HTTPStatus
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from starlette.applications import Starlette
@@ -53,6 +53,7 @@ from leasekit.gateway.openapi import document
 from leasekit.gateway.pages.frames import PageFrames
 from leasekit.gateway.pages.routes import page_routes
 from leasekit.gateway.problems import ProblemError, of_error
+from leasekit.gateway.repeats import is_kept
 from leasekit.gateway.routing import BASE, KEY, ROUTES, Call, Picture, Route, unprocessable
 from leasekit.gateway.tunnel import answer_frame
 
@@ -154,10 +155,12 @@ async def _answer(door: GatewayDoor, route: Route, request: Request) -> Response
     given = {**request.path_params, **route.read_params(query)}
     if route.method != "GET":
         given |= route.read_body(await read_body(request))
+    run: Callable[[], Awaitable[Any]]
     if route.method != "GET" and "if-match" in headers:
-        answer = await change_if_matched(call, route, given, query)
+        run = partial(change_if_matched, call, route, given, query)
     else:
-        answer = await route.run(call, **given)
+        run = partial(route.run, call, **given)
+    answer = await (door.repeats.once(call, route, given, run) if is_kept(call, route) else run())
     if isinstance(answer, AsyncIterator):
         return WholeStream(answer, media_type=EVENTS, headers=SAFE)
     if isinstance(answer, Picture):

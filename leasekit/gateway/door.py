@@ -27,6 +27,7 @@ from leasekit.gateway.notices import Notifications
 from leasekit.gateway.policies import APPROVALS, POLICIES, ApprovalRecord, read_policy
 from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.rates import Rates
+from leasekit.gateway.repeats import Repeats
 from leasekit.gateway.routing import unprocessable
 from leasekit.gateway.users import LocalUsers
 
@@ -99,6 +100,7 @@ class GatewayDoor:
     told: trio.Event = attrs.field(init=False, factory=trio.Event)
     """Set when there is something to be sent."""
     answered: Answered = attrs.field(init=False, factory=Answered)
+    repeats: Repeats = attrs.field(init=False, factory=Repeats)
     hub: EventHub = attrs.field(init=False, factory=EventHub)
     calendars: Recent[Any, tuple[Any, CalendarView]] = attrs.field(init=False, factory=lambda: Recent(4))
     """The last calendars that were shown, by who may see what; each with what it was made of."""
