@@ -22,7 +22,7 @@ from leasekit.core.claims.signed import key_tag
 from leasekit.core.commands import ListLeases, ShowLease
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.records import BrokerLease, Delegation, Notice, Report, SiteLease, Update, Withheld
-from leasekit.core.properties import is_plain
+from leasekit.core.properties import Properties, is_plain
 from leasekit.core.protocol.codec import encode_message
 from leasekit.core.protocol.messages import (
     LIFE,
@@ -53,6 +53,10 @@ Request: TypeAlias = RequestTicket | Redeem | CloseLease
 FRESH, REPEAT, OLD = "fresh", "repeat", "old"
 RECORD_BYTES: Final = 4096
 """What a lease takes in memory besides what its holder has said of it (``benchmarks/memory.py``: 4,456 with that)."""
+PAIR_BYTES: Final = 128
+"""What a pair of properties takes in memory besides its characters: two objects, and a place in a dict."""
+WIDE: Final = 4
+"""How many bytes each character of a text takes in memory where one of them is not ASCII, at most."""
 UNACKED_MAX: Final = 64
 """How many updates a lease may owe its client before new requests about it are refused."""
 
@@ -66,6 +70,12 @@ def acknowledge(update: TicketUpdate | LeaseUpdate) -> Ack:
     """The acknowledgement of an update."""
     signed = update.ticket if isinstance(update, TicketUpdate) else update.contract
     return Ack(update.lease, update.update, sha256(signed).digest())
+
+
+def properties_overhead(properties: Properties) -> int:
+    """How many bytes a property list takes in memory beyond its length on the wire."""
+    wide = sum(len(text) for pair in properties.items() for text in pair if not text.isascii())
+    return PAIR_BYTES * len(properties) + (WIDE - 1) * wide
 
 
 ServedLease: TypeAlias = BrokerLease | SiteLease
@@ -144,7 +154,14 @@ class Served(Generic[L]):
     def _growth(self, message: Request) -> int:
         if self._kernel.settings.kept_bytes == INSTANT_MAX:  # nobody has a budget
             return 0
-        return max(0, RECORD_BYTES + len(encode_message(message)) - self._sizes.get(message.lease, 0))
+        if isinstance(message, RequestTicket):
+            extra = properties_overhead(message.properties)
+        elif isinstance(message, Redeem):
+            extra = properties_overhead(message.resource) + properties_overhead(message.properties)
+        else:
+            extra = 0
+        found = RECORD_BYTES + len(encode_message(message)) + extra
+        return max(0, found - self._sizes.get(message.lease, 0))
 
     def _count(self, lease: ServedLease, size: int) -> None:
         """So many more bytes are kept of a lease."""
@@ -157,7 +174,8 @@ class Served(Generic[L]):
             lease.update = max(lease.update, copied // SECOND * LIFE)
             self._kernel.touch(lease)
         self.leases[lease.id] = lease
-        self._count(lease, RECORD_BYTES + len(row[-1]))
+        kept = (lease.asked.properties,) if isinstance(lease, BrokerLease) else (lease.resource, lease.properties)
+        self._count(lease, RECORD_BYTES + len(row[-1]) + sum(map(properties_overhead, kept)))
 
     def is_holders(self, lease: ServedLease, peer: str) -> bool:
         """Whether a lease is that of ``peer``: of its name, and the key that first asked for it, or its successor."""

@@ -82,8 +82,8 @@ class ActorSettings:
     """How many leases of one peer stay as history; the oldest go first."""
     kept_bytes: int = 64 * 2**20
     """How many bytes a broker or a site keeps of the leases of each peer, besides those that are history: 4,096 of each
-    lease, and what the peer has said of it. Further requests are refused until leases are over, and ``retention`` has
-    passed. The default is enough for about 16,000 leases of a few words."""
+    lease, and what the peer has said of it, as what that takes in memory. Further requests are refused until leases
+    are over, and ``retention`` has passed. The default is enough for about 16,000 leases of a few words."""
     introductions_max: int = 100
     """How many guests (at a guest: sites) each broker may have made known here at once; more are refused."""
     introductions_kept: Duration = 30 * DAY

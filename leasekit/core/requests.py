@@ -29,7 +29,7 @@ keep               of a lease that names its victims, and has units of several c
                    ``CLASS:UNITS``, the class in hex, separated by commas
 keepalive          the lease is closed when its holder was not heard of for so long, through a gateway
 series             the lease is one of several that recur: all of them have the same
-exclude_sites      names of sites that won't do, separated by commas
+exclude_sites      names of sites that won't do, separated by commas: at most 64
 needs.RESOURCE     what each machine needs of a host (:mod:`leasekit.core.properties`); without, whole units are meant
 =================  =====================================================================================
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from leasekit.actors.served import RECORD_BYTES
+from leasekit.actors.broker.requests import EXCLUDED_MAX
+from leasekit.actors.served import RECORD_BYTES, properties_overhead
 from leasekit.actors.settings import BrokerSettings
 from leasekit.actors.withheld import shares, withheld_shares
 from leasekit.core.leases.records import Delegation
+from leasekit.core.properties import CLASSES_MAX, PROPERTIES_MAX
+from leasekit.core.protocol.codec import decode_message, encode_message
 from leasekit.core.protocol.messages import ErrorReply, RequestTicket, Withhold
 from leasekit.core.reasons import Code
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
@@ -179,6 +184,57 @@ def test_a_peer_that_says_much_is_told_to_come_later() -> None:
     bench.run_until(bench.now + 2 * HOUR)
     assert not bench.actor("broker").leases
     assert ask("guest", 30) == 9
+
+
+def properties_bytes(properties: Mapping[str, str]) -> int:
+    """How much memory it takes to keep a property list that came in a message."""
+    data = encode_message(RequestTicket("a-1", 1, "new", "s", "vm", 1, Term(1, 2), "", properties, b""))
+    decode_message(data)  # what is made once is made
+    tracemalloc.start()
+    kept = decode_message(data)
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert isinstance(kept, RequestTicket)
+    assert kept.properties == properties
+    return taken
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {str(number): str(number) for number in range(PROPERTIES_MAX - 1)},
+        {"x": "a" * 10_000 + "\U0001f600"},
+        {str(number): f"{number}é" for number in range(PROPERTIES_MAX - 1)},
+    ],
+)
+def test_properties_count_as_what_they_take_in_memory(properties: Mapping[str, str]) -> None:
+    """Many short pairs, and text of wide characters, take several times as much as their length on the wire."""
+    wire = sum(len(text.encode()) for pair in properties.items() for text in pair)
+    counted, taken = wire + properties_overhead(properties), properties_bytes(properties)
+    assert taken > 2 * wire
+    assert taken <= counted + RECORD_BYTES
+    most = 10 * counted + 10 * RECORD_BYTES
+    bench = Bench(Plan(broker=BrokerSettings(kept_bytes=most), guests=("guest",))).start()
+    for number in range(40):
+        asked = wanted(bench, "guest", number)
+        bench.receive("broker", "guest", replace(asked, properties={**asked.properties, **properties}))
+    kept = len(bench.actor("broker").leases)
+    assert 0 < kept * taken <= most
+
+
+@pytest.mark.parametrize(
+    ("name", "item", "most"),
+    [("exclude_sites", "site-{}", EXCLUDED_MAX), ("keep", "{:04x}:1", CLASSES_MAX)],
+)
+def test_lists_in_properties_are_short(name: str, item: str, most: int) -> None:
+    """Lists that requests are compared by: read, each of their words takes many times its length."""
+    bench = Bench(Plan(guests=("guest",))).start()
+    for number, count in enumerate((most, most + 1)):
+        asked = wanted(bench, "guest", number)
+        text = ",".join(item.format(index) for index in range(count))
+        bench.receive("broker", "guest", replace(asked, properties={**asked.properties, name: text}))
+    (kept,) = bench.actor("broker").leases.values()
+    assert kept.id.endswith("-0")
 
 
 def test_a_site_keeps_so_much_of_a_guest(tmp_path: Path) -> None:

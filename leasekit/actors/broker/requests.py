@@ -26,7 +26,7 @@ from leasekit.core.leases import broker as br
 from leasekit.core.leases.plans import HOLD
 from leasekit.core.leases.records import Asked, BrokerLease, Delegation, Granted, WaitsForMapper
 from leasekit.core.mappers import BrokerCycle, BrokerMapper, Defer, Grant, Reject, Wake
-from leasekit.core.properties import CORE, Counts, Properties, Vector, written
+from leasekit.core.properties import CLASSES_MAX, CORE, Counts, Properties, Vector, written
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, REPLACE, DryRun, DryRunAnswer, RequestTicket, Withdraw
 from leasekit.core.reasons import Code, Reason, mark, of_mapper
 from leasekit.core.requests import REQUEUE, Options, parse_options
@@ -83,6 +83,7 @@ class Admission:
     def admit(self, peer: str, message: RequestTicket | DryRun, options: Options) -> None:
         """Refuse what can never be granted, by the answer that fits: type, site, size and time are different."""
         self._queue.check_room(peer)
+        _check_lists(options)
         if message.term.end <= self._kernel.now:
             raise RemoteError(
                 Code.PAST,
@@ -184,6 +185,8 @@ class Admission:
 _OPS = (NEW, EXTEND, MODIFY, REPLACE)
 
 
+EXCLUDED_MAX: Final = 64
+"""How many sites one request can exclude."""
 REFUSALS_EVERY: Final[Duration] = MINUTE
 """How often requests of one kind that are not taken are noted."""
 
@@ -196,6 +199,18 @@ def _check_stay(options: Options, limits: PreemptibleLimits, broker: str) -> Non
         if span is not None and span > most:
             found = f"found {format_duration(span)}, {broker} allows at most {format_duration(most)}"
             raise RemoteError(Code.STAYS_TOO_LONG, f"properties.{name}: {found}")
+
+
+def _check_lists(options: Options) -> None:
+    """Raises ``RemoteError`` for lists in properties that take much more room once they are read than as text, and are
+    compared with those of all other requests.
+    """
+    if len(options.exclude_sites) > EXCLUDED_MAX:
+        found = f"found {len(options.exclude_sites)} sites, at most {EXCLUDED_MAX} can be excluded"
+        raise RemoteError(Code.BAD_PROPERTIES, f"properties.exclude_sites: {found}")
+    if len(options.keep) > CLASSES_MAX:
+        found = f"found {len(options.keep)} classes, a claim has at most {CLASSES_MAX}"
+        raise RemoteError(Code.BAD_PROPERTIES, f"properties.keep: {found}")
 
 
 @attrs.define(eq=False)
