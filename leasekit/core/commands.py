@@ -30,7 +30,7 @@ def read_arguments(kind: type[C], arguments: Mapping[str, Any]) -> C:
     try:
         return structure(kind, {name: value for name, value in arguments.items() if value is not None}, "")
     except SettingsError as error:
-        raise CommandError("; ".join(line.lstrip(".") for line in error.errors), Code.BAD_ARGUMENT) from None
+        raise CommandError("; ".join(error.errors), Code.BAD_ARGUMENT) from None
 
 
 _instant: Final = expecting(

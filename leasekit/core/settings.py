@@ -80,14 +80,15 @@ class SettingsError(LeasekitError):
 def structure(cls: type[T], mapping: Mapping[str, Any], where: str, *, base: Path | None = None) -> T:
     """An instance of the attrs class ``cls`` from a table of a deploy file.
 
-    ``where`` is what errors call the table (``site.toml: types.vm.driver``); relative paths, defaults too, are taken
-    from the folder ``base``. Raises :class:`SettingsError` with every fault that can be found: unknown keys, missing
-    ones, wrong types, values that a validator refuses.
+    ``where`` is what errors call the table (``site.toml: types.vm.driver``; empty: they begin with the key); relative
+    paths, defaults too, are taken from the folder ``base``. Raises :class:`SettingsError` with every fault that can be
+    found: unknown keys, missing ones, wrong types, values that a validator refuses.
     """
     try:
         made: T = _converter(base).structure(mapping, cls)
     except _FaultsError as error:
-        raise SettingsError(f"{where}{path}: {text}" for path, text in error.faults) from None
+        lines = [f"{where}{path}: {text}" for path, text in error.faults]
+        raise SettingsError(lines if where else [line.lstrip(".").removeprefix(": ") for line in lines]) from None
     return made
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -183,8 +184,7 @@ def read_topology(content: Mapping[str, Any]) -> TopologyRequest:
     try:
         request = structure(TopologyRequest, found, "")
     except SettingsError as error:
-        lines = (line.removeprefix(".").removeprefix(": ") for line in error.errors)
-        raise SettingsError(_written(line) for line in lines) from None
+        raise SettingsError(map(_written, error.errors)) from None
     faults = request.check()
     if faults:
         raise SettingsError(faults)
@@ -495,6 +495,7 @@ def number_of(properties: Properties, name: str, default: str) -> Fraction:
     return number
 
 
+@lru_cache(maxsize=1024, typed=True)
 def exact(number: float | Fraction) -> Fraction:
     """The number that was written, not the double nearest to it: 0.1 is a tenth."""
     return number if isinstance(number, Fraction) else Fraction(repr(number))

@@ -151,7 +151,7 @@ def _resources(path: Path, content: Mapping[str, Any]) -> Resources:
     try:
         return structure(Resources, plain, "")
     except SettingsError as error:
-        raise LeasekitError("\n".join(f"{path}: {line.removeprefix('.')}" for line in error.errors)) from error
+        raise LeasekitError("\n".join(f"{path}: {line}" for line in error.errors)) from error
 
 
 def draw_requests(testbed: Testbed, seed: int, load: float = 1.0) -> list[Arrival]:

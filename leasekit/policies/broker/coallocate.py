@@ -19,11 +19,12 @@ import attrs
 
 from leasekit.core.mappers import NoPlan, PlanCycle, TopologyPlan
 from leasekit.core.reasons import Coded, mark
+from leasekit.core.topology import exact
 from leasekit.policies.broker.capacity import passes
 from leasekit.policies.broker.coallocation import reasons
 from leasekit.policies.broker.coallocation.checker import faults
 from leasekit.policies.broker.coallocation.frames import FramePlan, FramePlanned, FramePlanner, FrameWindow, Policy
-from leasekit.policies.broker.coallocation.instance import InstanceShape, Network, exact
+from leasekit.policies.broker.coallocation.instance import InstanceShape, Network
 from leasekit.policies.broker.coallocation.model import CoRequest, ModelOptions, Solver
 from leasekit.policies.broker.coallocation.offers import Offers
 from leasekit.policies.broker.coallocation.problem import PlanError, named, named_free

@@ -102,10 +102,7 @@ def read_preempt_problem(content: Mapping[str, Any]) -> PreemptProblem:
     """A problem of what a JSON file holds. Raises ``SettingsError``: each of its lines names a key, what was found
     and what is allowed.
     """
-    try:
-        problem = structure(PreemptProblem, content, "")
-    except SettingsError as error:
-        raise SettingsError(line.removeprefix(".").removeprefix(": ") for line in error.errors) from None
+    problem = structure(PreemptProblem, content, "")
     faults = list(_faults(problem))
     if faults:
         raise SettingsError(faults)

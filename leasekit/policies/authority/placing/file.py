@@ -67,10 +67,7 @@ class PlaceDecision:
     """
 
     def __init__(self, content: Mapping[str, Any]) -> None:
-        try:
-            self.file = structure(PlaceProblem, content, "")
-        except SettingsError as error:
-            raise SettingsError(line.removeprefix(".").removeprefix(": ") for line in error.errors) from None
+        self.file = structure(PlaceProblem, content, "")
         self.problem = _problem(self.file)
         found = [_in_file(fault) for fault in faults(self.problem)]
         if found:

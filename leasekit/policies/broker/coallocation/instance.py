@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from functools import lru_cache
 from math import lcm
 from typing import Final, Literal, NamedTuple, TypeAlias, final
 
+from leasekit.core.topology import exact
 from leasekit.policies.broker.coallocation.model import CoRequest, ModelOptions, Resources, SiteRequest
 
 INF: Final = 1 << 240
@@ -27,12 +27,6 @@ INF: Final = 1 << 240
 Status: TypeAlias = Literal["optimal", "infeasible", "bound"]
 Arc: TypeAlias = tuple[int, int, int, int]
 """Where it leads, its link's bit, its link's unit value, its latency."""
-
-
-@lru_cache(maxsize=1024)
-def exact(number: float) -> Fraction:
-    """The number that was written, not the double nearest to it: 0.1 is a tenth."""
-    return Fraction(repr(number))
 
 
 def denominator(numbers: Iterable[float]) -> int:

@@ -185,8 +185,7 @@ def read_problem(content: Mapping[str, Any]) -> Problem:
     try:
         problem = structure(Problem, _renamed(content), "")
     except SettingsError as error:
-        lines = (line.removeprefix(".").removeprefix(": ") for line in error.errors)
-        raise SettingsError(_FROM.sub("from", line) for line in lines) from None
+        raise SettingsError(_FROM.sub("from", line) for line in error.errors) from None
     faults = list(check_problem(problem))
     if problem.frames is None:
         faults += [

@@ -8,6 +8,7 @@ from typing import Any, Final, final
 
 from leasekit.core.settings import SettingsError
 from leasekit.core.time import Instant, Term
+from leasekit.core.topology import exact
 from leasekit.policies.broker.coallocation import reasons
 from leasekit.policies.broker.coallocation.checker import Free, NamedPlan, faults
 from leasekit.policies.broker.coallocation.frames import Books, FramePlanned, FramePlanner, FrameWindow, Policy, Refused
@@ -18,7 +19,6 @@ from leasekit.policies.broker.coallocation.instance import (
     InstanceShape,
     Network,
     denominator,
-    exact,
     scale_of,
 )
 from leasekit.policies.broker.coallocation.model import ModelFrames, Problem
