@@ -682,25 +682,16 @@ def pick(places: Sequence[Place], term: Term, units: int, least: int, choice: Ch
     """Where to fill ``units`` from over ``term``; if none has them all, the roomiest that has ``least``; or None."""
     if len(places) == 1:
         return places[0] if places[0].free(term) >= least else None
-    best, most = None, 0
-    for place in places:
-        free = place.free(term)
-        if free > most:
-            best, most = place, free
-            if choice.balance == "first_fit" and not choice.weighers and free >= units:
-                return place
-    if best is None or most < least:
-        return None
-    if most < units or (choice.balance in ("first_fit", "worst_fit") and not choice.weighers):
-        return best
-    able = [place for place in places if place.free(term) >= units]
-    if choice.weighers:
-        return choice.weighed(able, [place.free(term) for place in able])[0]
-    if choice.balance == "best_fit":
-        return min(able, key=lambda place: place.free(term))
-    if choice.balance == "random":
-        return min(able, key=lambda place: choice.drawn(place, lease))
-    return max(able, key=lambda place: (place.free(term) / place.units, place.free(term)))
+    if choice.balance == "first_fit" and not choice.weighers:  # the others need not be looked at
+        first = next((place for place in places if place.free(term) >= units), None)
+        if first is not None:
+            return first
+    left = {place: place.free(term) for place in places}
+    able = [place for place in places if left[place] >= units]
+    if able:
+        return next(_options(able, left, choice, lease))
+    best = max(places, key=left.__getitem__, default=None)
+    return best if best is not None and left[best] >= least else None
 
 
 class Member(NamedTuple):
@@ -735,7 +726,9 @@ def place(members: Sequence[Member], term: Term, choice: Choice) -> list[Place] 
         depth = len(options)
         if depth == len(order):
             return [place for place in chosen if place is not None]
-        options.append(_options(members[order[depth]], left, choice))
+        member = members[order[depth]]
+        able = [place for place in member.places if left[place] >= member.units]
+        options.append(_options(able, left, choice, member.lease))
         while options:
             tries -= 1
             index = order[len(options) - 1]
@@ -754,9 +747,8 @@ def place(members: Sequence[Member], term: Term, choice: Choice) -> list[Place] 
     return None
 
 
-def _options(member: Member, left: dict[Place, int], choice: Choice) -> Iterator[Place]:
-    """The places that have enough left for a member, the preferred one first."""
-    fitting = [place for place in member.places if left[place] >= member.units]
+def _options(fitting: list[Place], left: Mapping[Place, int], choice: Choice, lease: str) -> Iterator[Place]:
+    """Places that have enough left for a lease, the preferred one first."""
     if choice.weighers:
         return iter(choice.weighed(fitting, [left[place] for place in fitting]))
     if choice.balance == "load_balanced":
@@ -766,5 +758,5 @@ def _options(member: Member, left: dict[Place, int], choice: Choice) -> Iterator
     elif choice.balance == "best_fit":
         fitting.sort(key=lambda place: left[place])
     elif choice.balance == "random":
-        fitting.sort(key=lambda place: choice.drawn(place, member.lease))
+        fitting.sort(key=lambda place: choice.drawn(place, lease))
     return iter(fitting)
