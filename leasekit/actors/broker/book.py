@@ -432,6 +432,11 @@ class Book:
         source = self._sources.get(id_)
         return source.base if source is not None else id_
 
+    def site_of(self, id_: str) -> str:
+        """The site of a delegation: empty if it is not held."""
+        source = self._sources.get(id_)
+        return source.site if source is not None else ""
+
     def cover(self, base: str, term: Term) -> list[tuple[Delegation, Term]]:
         """The delegations of a chain that can be granted from over ``term``, each with its part of it; none if there is
         a gap.

@@ -72,7 +72,7 @@ from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.records import BrokerLease, Delegation, Granted
 from leasekit.core.mappers import BrokerMapper, Defer, Grant, GrantGroup, Preempt, Price, Reject
 from leasekit.core.profile import binned
-from leasekit.core.properties import needs_of
+from leasekit.core.properties import Counts, needs_of
 from leasekit.core.protocol.messages import DryRun, DryRunAnswer, Message, RequestTicket
 from leasekit.core.reasons import Code, of_mapper, view
 from leasekit.core.schema import Row
@@ -257,31 +257,19 @@ class BookCalendar:
 
     def _entries(self, lease: BrokerLease, window: Term) -> Iterator[CalendarEntry]:
         """One for each stretch over which a lease has the same units of the same site."""
-        stretch: tuple[Granted, Term] | None = None
+        stretches: list[tuple[tuple[str, Counts, int], Term]] = []
         for claim in lease.claims:
-            term = Term(claim.term.start, claim.until)
-            if term.start >= term.end:
-                continue
-            if stretch is not None and stretch[1].end == term.start and self._alike(stretch[0], claim):
-                term = Term(stretch[1].start, term.end)
-            elif stretch is not None and stretch[1].overlaps(window):
-                yield self._entry(lease, *stretch)
-            stretch = claim, term
-        if stretch is not None and stretch[1].overlaps(window):
-            yield self._entry(lease, *stretch)
-
-    def _alike(self, one: Granted, other: Granted) -> bool:
-        return one.classes == other.classes and self._site(one) == self._site(other)
-
-    def _site(self, claim: Granted) -> str:
-        source = self._book.get(claim.source)
-        return source.site if source is not None else ""
-
-    def _entry(self, lease: BrokerLease, claim: Granted, term: Term) -> CalendarEntry:
-        site, classes = self._site(claim), describe_counts(claim.classes)
-        return CalendarEntry(
-            lease.id, lease.holder, site, lease.type, lease.state, claim.units, *term, classes=classes
-        )  # fmt: skip
+            if claim.term.start < claim.until:
+                has, begin = (self._book.site_of(claim.source), claim.classes, claim.units), claim.term.start
+                if stretches and stretches[-1][0] == has and stretches[-1][1].end == begin:
+                    begin = stretches.pop()[1].start
+                stretches.append((has, Term(begin, claim.until)))
+        for (site, classes, units), term in stretches:
+            if term.overlaps(window):
+                yield CalendarEntry(
+                    lease.id, lease.holder, site, lease.type, lease.state, units, *term,
+                    classes=describe_counts(classes),
+                )  # fmt: skip
 
 
 def decisions(
@@ -507,15 +495,12 @@ class Broker(Server[BrokerLease]):
             )
             for one in lease.claims
         ]  # fmt: skip
+        site = self.book.site_of(lease.claims[-1].source) if lease.claims else ""
         return BrokerLeaseDetails.of(
-            lease, site=self._site_of(lease), requested=RequestDetails.of(lease.asked), claims=claims,
+            lease, site=site or lease.asked.site, requested=RequestDetails.of(lease.asked), claims=claims,
             priority=self.cycles.class_of(lease),
             **view(lease.defer_reason or lease.reason),
         )  # fmt: skip
-
-    def _site_of(self, lease: BrokerLease) -> str:
-        source = self.book.get(lease.claims[-1].source) if lease.claims else None
-        return source.site if source is not None else lease.asked.site
 
     def _until(self, claim: Granted) -> Instant:
         """When a claim ends: by its issuer's deadline at the latest, if that takes back what it was cut from."""

@@ -460,8 +460,7 @@ class GrantedClaims:
             self.usage.let_go(lease.holder, lease.type, lease.claims)
             self._kernel.changes += self.usage.take_changes()
         if self.ended is not None:
-            source = self._book.get(lease.claims[-1].source)
-            self.ended.over(lease, source.site if source is not None else "", reason)
+            self.ended.over(lease, self._book.site_of(lease.claims[-1].source), reason)
         self._queue.remove(lease)
         for tell in self.moved:
             tell(lease)

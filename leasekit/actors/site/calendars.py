@@ -562,7 +562,7 @@ class Calendars:
         """A unit that has left its lease stands in for none."""
         if not unit.host:
             self._moved.add(unit.type)
-        if unit.id in self._stand_ins and not unit.promised and not unit.is_in_use:
+        if not unit.promised and not unit.is_in_use:
             self._end_stand_in(unit)
 
     def _end_stand_in(self, unit: SiteUnit) -> None:

@@ -87,10 +87,7 @@ class HostNews:
 
     def changed(self, unit: SiteUnit) -> None:
         """A host, or a machine on it, is otherwise than mappers have seen."""
-        self.number += 1
-        self._changes.append((unit.host or unit.id, unit.id))
-        if len(self._changes) > NEWS_MAX:
-            del self._changes[: NEWS_MAX // 2]
+        self.at(unit.host or unit.id, unit.id)
         if unit.leaves:
             self.at(unit.leaves, unit.id)
 
