@@ -46,6 +46,7 @@ from leasekit.core.steps import (
 )
 from leasekit.core.time import INSTANT_MAX, Instant, Term, make_term
 from leasekit.core.topology import TopologyRequest
+from leasekit.core.tuples import new_tuple
 
 FAILED: Final = "turn failed"
 """The mapper raised, took too long, or returned no decisions."""
@@ -56,10 +57,6 @@ NOT_CARRIED_OUT: Final = "decision not carried out"
 
 _LEASEKIT: Final = f"{Path(__file__).parents[1]}/"
 _POLICIES: Final = f"{_LEASEKIT}policies/"
-
-
-_new: Final = tuple.__new__
-"""Makes a named tuple from a tuple without a call in Python: each turn of a mapper makes some."""
 
 
 class MalformedError(CommandError):
@@ -85,7 +82,7 @@ def run_turn(number: int, call: Callable[[], Any]) -> TurnDone:
         found = call()
         if type(found) is not list and not isinstance(found, Iterable):
             return TurnDone(number, error=f"returned {found!r:.60}, expected its decisions, as a list or by yield")
-        return _new(TurnDone, (number, tuple(found), ""))
+        return new_tuple(TurnDone, (number, tuple(found), ""))
     except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - foreign code: what it raises is reported,
         # never obeyed. What else there is comes from who runs it, to break it off.
         return TurnDone(number, error=f"{type(error).__name__}: {error}{place(walk_tb(error.__traceback__))}")
@@ -301,7 +298,7 @@ class MapperTurns:
     def beside(self, call: Callable[[], Any]) -> Turn:
         """A turn that runs ``call``, whatever else runs; its caller knows its number when it is over."""
         number = self._kernel.next("turn")
-        return _new(Turn, (number, partial(run_turn, number, call), False))
+        return new_tuple(Turn, (number, partial(run_turn, number, call), False))
 
     def answer_wake(self) -> None:
         """The mapper is about to be called: what it has asked for is done."""
@@ -392,10 +389,10 @@ class Actor:
             Tick: self._first_tick,
             Received: self._received,
             ActionDone: self._action_done,
-            TurnDone: self._turn_done,
+            TurnDone: lambda done: self.turning.done(done),
             Command: self.commanded.take,
             Connected: self._connected,
-            Disconnected: self._disconnected,
+            Disconnected: lambda gone: self.peering.disconnected(gone.peer),
         }
 
     @property
@@ -516,16 +513,10 @@ class Actor:
         for tell in self.dispatch.connected:
             tell(connected.peer)
 
-    def _disconnected(self, disconnected: Disconnected) -> None:
-        self.peering.disconnected(disconnected.peer)
-
     @takes(ErrorReply)
     def _on_error(self, peer: str, message: ErrorReply) -> None:
         """What a peer could not take stays due, backed off, until it is of no use, unless a part says otherwise."""
         any(refused(peer, message) for refused in self.dispatch.refused)
-
-    def _turn_done(self, done: TurnDone) -> None:
-        self.turning.done(done)
 
     def _deals_with(self, peer: str) -> bool:
         """Whether something goes on with a peer."""

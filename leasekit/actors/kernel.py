@@ -30,6 +30,7 @@ from leasekit.core.reasons import Code, Reason, mark, said, with_article, words
 from leasekit.core.schema import COPIED, LOG, Change, Row
 from leasekit.core.steps import Action, ActionDone, Command, Outgoing, PeerChange, Ready, Reply
 from leasekit.core.time import INSTANT_MAX, Duration, Instant
+from leasekit.core.tuples import new_tuple
 
 CLOCK: Final = "clock"
 COUNTERS: Final = ("lease", "serial", "action", "turn", "slice")
@@ -39,9 +40,6 @@ RESENT_AT_ONCE: Final = 16
 """How many records a peer that has connected is sent again before it acknowledges any."""
 _SUPERSEDED_MIN: Final = 64
 """So many timers that nobody waits for any more are kept before any is thrown away."""
-
-_new: Final = tuple.__new__
-"""Makes a named tuple from a tuple without a call in Python: for changes, of which every step of a lease makes some."""
 
 
 class Timed(Protocol):
@@ -239,7 +237,7 @@ class Kernel:
         self.forget(record)
         self._revise()
         if self.keeps_records:
-            self.changes.append(_new(Change, (record.table, record.id, record.row() if keep else None)))
+            self.changes.append(new_tuple(Change, (record.table, record.id, record.row() if keep else None)))
 
     def fire(self, record: Any, event: str, why: Reason | None = None) -> None:
         """Move ``record`` by ``event`` and write the log. Raises ``ProtocolError``, and changes nothing, if the table
@@ -252,7 +250,7 @@ class Kernel:
         if self.keeps_log:
             text = "" if why is None else why.text()
             row = (self.now, record.id, event, f"{before[0]}/{before[1]}", f"{after[0]}/{after[1]}", text)
-            self.changes.append(_new(Change, (LOG, "", row)))
+            self.changes.append(new_tuple(Change, (LOG, "", row)))
 
     def note(self, subject: str, event: str, before: str, after: str, why: Reason | None) -> None:
         """Write a line of the transition log."""
@@ -261,7 +259,7 @@ class Kernel:
 
     def _log(self, subject: str, event: str, before: str, after: str, why: Reason | None) -> None:
         text = "" if why is None else why.text()
-        self.changes.append(_new(Change, (LOG, "", (self.now, subject, event, before, after, text))))
+        self.changes.append(new_tuple(Change, (LOG, "", (self.now, subject, event, before, after, text))))
 
     def complain(self, text: str, event: str = "complaint", kind: str = "", *, because: Reason | None = None) -> None:
         """Tell the operator what is wrong."""
@@ -279,7 +277,7 @@ class Kernel:
 
     def send(self, peer: str, message: Message) -> None:
         """Have ``message`` sent to ``peer``, once, with the next Ready."""
-        self.messages.append(_new(Outgoing, (peer, message)))
+        self.messages.append(new_tuple(Outgoing, (peer, message)))
 
     def reply(self, reply: Reply) -> None:
         """Answer an operator's command, with the next Ready."""
@@ -430,7 +428,7 @@ class Kernel:
                 schedule(record, at)
             if keeps and make_row is not None:
                 row = make_row(record)
-                add(_new(Change, (record.table, row[0], row)))
+                add(new_tuple(Change, (record.table, row[0], row)))
         if self._superseded > _SUPERSEDED_MIN and 4 * self._superseded > 3 * len(self.timers):
             self.timers = [entry for entry in self.timers if entry[2].timer == entry[0]]
             heapq.heapify(self.timers)

@@ -17,6 +17,7 @@ from leasekit.core.leases.power import OPERATIONS, power_driver
 from leasekit.core.schema import Change, Store
 from leasekit.core.steps import Action, ActorLike
 from leasekit.core.time import Instant, format_duration
+from leasekit.core.tuples import new_tuple
 from leasekit.emulation.clocks import Clocked
 from leasekit.emulation.failing import FailingWorld
 from leasekit.emulation.mapper_faults import MapperFaults, Tell
@@ -164,6 +165,6 @@ def action_model(built: BuiltActor) -> Callable[[Action], Outcome]:
         of_type = model_of(power_driver(type_) if op in OPERATIONS else type_)
         if of_type is None:
             return AT_ONCE
-        return tuple.__new__(Outcome, (of_type.latency(op, unit, number), *of_type.outcome(op, unit, number), UNIT))
+        return new_tuple(Outcome, (of_type.latency(op, unit, number), *of_type.outcome(op, unit, number), UNIT))
 
     return model

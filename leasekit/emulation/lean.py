@@ -25,6 +25,7 @@ from leasekit.core.mappers import AuthorityMapper, BrokerMapper, GuestDecision
 from leasekit.core.schema import Change
 from leasekit.core.steps import Action, ActionDone, Input, Outgoing, Received, Tick
 from leasekit.core.time import DAY, INSTANT_MAX, Duration, Instant
+from leasekit.core.tuples import new_tuple
 from leasekit.emulation.world import INPUTS, ActionModel, Node, World, instant
 from leasekit.policies.guest.manual import Manual
 from leasekit.stores.memory import Forgetful
@@ -112,7 +113,7 @@ class LeanWorld(World):
         self.actions += len(actions)
         for action in actions:
             latency, *how = node.model(action)
-            done = tuple.__new__(ActionDone, (action.number, action.unit, *how))
+            done = new_tuple(ActionDone, (action.number, action.unit, *how))
             if latency:
                 self._push(self.now + latency, node.index, INPUTS, (node, (done,)))
             else:

@@ -37,6 +37,7 @@ from leasekit.core.steps import (
     TurnDone,
 )
 from leasekit.core.time import SECOND, Duration, Instant
+from leasekit.core.tuples import new_tuple
 
 BATCH_MESSAGES: Final = 256
 
@@ -100,8 +101,6 @@ class Node:
     name: str = attrs.field(default=attrs.Factory(lambda self: self.actor.name, takes_self=True), init=False)
 
 
-_new: Final = tuple.__new__
-"""Makes a named tuple from a tuple without a call in Python."""
 UNHEARD: Final = 0
 """The id of commands whose reply nobody waits for."""
 WAKE: Final = 0
@@ -229,7 +228,7 @@ class World:
                 self.timers += 1
         self.now, self.acting = at, node.name
         self.events += 1
-        node.actor.step(_new(Tick, (at,)))
+        node.actor.step(new_tuple(Tick, (at,)))
         self._handle(node)
 
     def _handle(self, node: Node) -> None:
@@ -304,14 +303,14 @@ class World:
     def _hand(self, sender: str, receiver: str, messages: Iterable[Message], at: Instant) -> None:
         node = self.nodes.get(receiver)
         if node is not None:
-            self._push(at, node.index, INPUTS, (node, [_new(Received, (sender, message)) for message in messages]))
+            self._push(at, node.index, INPUTS, (node, [new_tuple(Received, (sender, message)) for message in messages]))
 
     def _start(self, node: Node, actions: Sequence[Action]) -> None:
         """Ask the latency model how each action ends; those that end together come back as one event."""
         ends: dict[Instant, list[ActionDone]] = {}
         for action in actions:
             latency, *how = node.model(action)
-            done = _new(ActionDone, (action.number, action.unit, *how))
+            done = new_tuple(ActionDone, (action.number, action.unit, *how))
             ends.setdefault(self.now + latency, []).append(done)
         self.actions += len(actions)
         for at, done_ in ends.items():

@@ -68,7 +68,7 @@ class Membership:
         for name in [name for name in lease.units if name not in given]:
             gone = lease.units.pop(name)
             lease.waits.busy -= gone.action != 0
-            self._erase(gone)
+            self._kernel.erase(gone)
         for name, state in given.items():
             unit = lease.units.get(name)
             if lease.is_closing and (unit is None or unit.has_left):
@@ -199,13 +199,10 @@ class Membership:
             for tell in self.all_left:
                 tell(lease)
 
-    def _erase(self, unit: GuestUnit) -> None:
-        self._kernel.erase(unit)
-
     def clear(self, lease: GuestLease) -> None:
         """The lease has no units any more."""
         for unit in lease.units.values():
-            self._erase(unit)
+            self._kernel.erase(unit)
         lease.units = {}
 
 

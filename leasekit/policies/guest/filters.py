@@ -17,15 +17,13 @@ readings are settings: ``average = "damped"``, A(t) = d * A(t-1) + (1-d) * x(t) 
 from __future__ import annotations
 
 import math
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import attrs
 
+from leasekit.core.tuples import new_tuple
+
 Average = Literal["damped", "window"]
-
-
-_new: Final = tuple.__new__
-"""Makes a named tuple from a tuple without a call in Python: each sample of a load makes some."""
 
 
 @attrs.frozen
@@ -57,7 +55,7 @@ class Moments(NamedTuple):
         delta = other.mean - self.mean
         mean = self.mean + delta * (other.samples / samples)
         spread = self.spread + other.spread + delta * delta * (self.samples * other.samples / samples)
-        return _new(Moments, (samples, mean, spread))
+        return new_tuple(Moments, (samples, mean, spread))
 
     @property
     def deviation(self) -> float:
@@ -89,14 +87,14 @@ class SlidingMoments:
         if len(self._older) + len(self._newer) == self._window:
             self._drop_oldest()
         self._newer.append(sample)
-        self._newer_total = self._newer_total.merged(_new(Moments, (1, sample, 0.0)))
+        self._newer_total = self._newer_total.merged(new_tuple(Moments, (1, sample, 0.0)))
         return self._older[-1].merged(self._newer_total) if self._older else self._newer_total
 
     def _drop_oldest(self) -> None:
         if not self._older:
             suffix = _NONE
             for sample in reversed(self._newer):
-                suffix = _new(Moments, (1, sample, 0.0)).merged(suffix)
+                suffix = new_tuple(Moments, (1, sample, 0.0)).merged(suffix)
                 self._older.append(suffix)
             self._newer.clear()
             self._newer_total = _NONE
