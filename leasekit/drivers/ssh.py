@@ -63,7 +63,7 @@ class Login:
 
     def known_hosts(self) -> str:
         """The content of a file of host keys that holds this unit's alone."""
-        return f"{ALIAS} {self.host_key}\n" if self.host_key else ""
+        return f"{ALIAS} {' '.join(self.host_key.split()[:2])}\n" if self.host_key else ""
 
     def options(self, known_hosts: Path, identity: Path | None = None) -> list[str]:
         """What ssh, scp and Ansible are to be told; ``known_hosts`` is where :meth:`known_hosts` was written."""
@@ -81,7 +81,20 @@ class Login:
         }
         if identity is not None:
             options |= {"IdentityFile": _quoted(identity), "IdentitiesOnly": "yes"}
-        return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+        return _words(options)
+
+    def command(
+        self, known_hosts: Path, identity: Path | None = None, *, program: str = "ssh", **first: str
+    ) -> list[str]:
+        """An ssh that asks nobody anything, but for the host and the command. Of options that are given twice ssh takes
+        those that come ``first``.
+        """
+        options = _words({"BatchMode": "yes", "IdentityAgent": "none", **first})
+        return [program, "-F", "/dev/null", "-T", *options, *self.options(known_hosts, identity)]
+
+
+def _words(options: Mapping[str, str]) -> list[str]:
+    return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
 
 
 def login_of(properties: Mapping[str, str], user: str = "", *, strict: bool = True) -> Login:
@@ -202,10 +215,8 @@ class SshDriver(GuestOnly):
         with tempfile.TemporaryDirectory(prefix="leasekit-ssh-") as folder:
             known = Path(folder) / "known_hosts"
             known.write_text(login.known_hosts(), "utf-8")
-            options = login.options(known, settings.key)
-            command = ("ssh", "-F", "/dev/null", "-T", "-o", "BatchMode=yes", "-o", "IdentityAgent=none", *options)
             run = Run(
-                command=(*command, "--", login.host, shlex.join(settings.shell)),
+                command=(*login.command(known, settings.key), "--", login.host, shlex.join(settings.shell)),
                 directory=Path(folder),
                 environment=self._environment,
                 given=given.encode(),

@@ -18,6 +18,7 @@ from leasekit.drivers.libvirt.plan import UnitPlan
 from leasekit.drivers.libvirt.record import LibvirtRecord
 from leasekit.drivers.libvirt.volumes import Volumes
 from leasekit.drivers.names import bare, one_line
+from leasekit.drivers.ssh import Login
 
 PAUSES: Final = (0.05, 0.1, 0.2, 0.3, 0.5)
 """Seconds between looks at what has no events; the last one repeats."""
@@ -209,23 +210,12 @@ async def ssh_missing(address: str, host_key: str) -> str:
 
 async def _handshake(address: str, host_key: str) -> str:
     """The same for a login with nothing to show: only who holds the key gets as far as to refuse that."""
+    login = Login(host=address, port=SSH_PORT, user="leasekit", host_key=host_key)
     with tempfile.TemporaryDirectory(prefix="leasekit-ssh-") as folder:
         known = Path(folder) / "known_hosts"
-        known.write_text(f"unit {' '.join(host_key.split()[:2])}\n")
-        options = {
-            "BatchMode": "yes",
-            "StrictHostKeyChecking": "yes",
-            "UserKnownHostsFile": str(known),
-            "GlobalKnownHostsFile": "/dev/null",
-            "HostKeyAlias": "unit",
-            "CheckHostIP": "no",
-            "HostKeyAlgorithms": "ssh-ed25519",
-            "PreferredAuthentications": "none",
-            "IdentityAgent": "none",
-            "ConnectTimeout": str(SSH_TIMEOUT),
-        }
-        settings = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-        command = ["ssh", "-F", "/dev/null", "-p", str(SSH_PORT), "-l", "leasekit", *settings, address, "true"]
+        known.write_text(login.known_hosts())
+        command = login.command(known, HostKeyAlgorithms="ssh-ed25519", PreferredAuthentications="none")
+        command += [address, "true"]
         try:
             done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
         except FileNotFoundError as error:

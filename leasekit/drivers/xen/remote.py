@@ -102,13 +102,11 @@ class ControlDomain:
 
     def _command(self) -> list[str]:
         host, folder = self.host, self._folder()
-        login = Login(host=host.address, port=host.port, user=host.user, host_key=" ".join(host.host_key.split()[:2]))
+        login = Login(host=host.address, port=host.port, user=host.user, host_key=host.host_key)
         known = folder / "known_hosts"
         if not known.exists():
             known.write_text(login.known_hosts(), encoding="ascii")
         options = {
-            "BatchMode": "yes",
-            "IdentityAgent": "none",
             "ForwardAgent": "no",
             "ControlMaster": "auto",
             "ControlPath": f"{folder}/s",
@@ -117,9 +115,7 @@ class ControlDomain:
             "ConnectTimeout": str(max(1, self._settings.connect_timeout // SECOND)),
             "LogLevel": "ERROR",
         }
-        # Of options that are given twice ssh takes the first.
-        words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-        return [self._settings.ssh, "-F", "/dev/null", "-T", *words, *login.options(known, host.identity), host.address]
+        return [*login.command(known, host.identity, program=self._settings.ssh, **options), host.address]
 
     def _folder(self) -> Path:
         """Short, for a socket's path must be, and closed to others."""
