@@ -531,6 +531,12 @@ class Book:
         """Delegations of a type that can be granted from, in the order of their ids."""
         return self._by_type.get(type_, ())
 
+    def chains(self, type_: str, site: str) -> list[Delegation]:
+        """One delegation of each chain of a type at a site, by their names; empty: of any type, at any site."""
+        types = [type_] if type_ else self.types()
+        found = {one.base: one for each in types for one in self.of_type(each) if site in ("", one.site)}
+        return [found[base] for base in sorted(found)]
+
     def turn_sources(self, *, snapshot: bool) -> Callable[[str], Sequence[Source]]:
         """Views of the delegations for one mapper turn; what the mapper books in them stays in them.
 

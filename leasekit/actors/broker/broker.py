@@ -102,7 +102,11 @@ class SlotFinder:
         start = max(asked.start, self._kernel.now)
         if asked.end - start < asked.length:
             raise CommandError(f"end: expected at least {asked.length} ms after the start", Code.BAD_ARGUMENT)
-        window, tables = Term(start, asked.end), [(chain, self._table(chain, asked)) for chain in self._chains(asked)]
+        if not self._book.of_type(asked.type):
+            has = ", ".join(self._book.types()) or "nothing"
+            raise CommandError(f"type: found {asked.type!r:.80}, there is {has}", Code.UNKNOWN_TYPE)
+        chains = self._book.chains(asked.type, asked.site)
+        window, tables = Term(start, asked.end), [(chain, self._table(chain, asked)) for chain in chains]
         found = merge(*(_windows(chain, table, asked, window) for chain, table in tables), key=lambda slot: slot.start)
         slots = list(islice(found, limit))
         first = slots[0].start if slots else asked.end
@@ -113,15 +117,6 @@ class SlotFinder:
         wanted = {chain.base: table.tables for chain, table in tables}
         until = Term(start, min(first, at_once.end))
         return FreeSlots(slots, max(0, asked.units - free), self._in_the_way(wanted, asked.holder, until))
-
-    def _chains(self, asked: FindSlots) -> list[Delegation]:
-        """The first delegation of each chain that may be asked. Raises ``CommandError``."""
-        of_type = self._book.of_type(asked.type)
-        if not of_type:
-            has = ", ".join(self._book.types()) or "nothing"
-            raise CommandError(f"type: found {asked.type!r:.80}, there is {has}", Code.UNKNOWN_TYPE)
-        chains = {one.base: one for one in reversed(of_type) if asked.site in ("", one.site)}
-        return [chains[base] for base in sorted(chains)]
 
     def _table(self, chain: Delegation, asked: FindSlots) -> ClassedTimetable:
         """The calendar of those units that will do. Raises ``CommandError``."""
@@ -137,13 +132,10 @@ class SlotFinder:
         return [lease.id for lease in leases if self._takes(lease, wanted, until)]
 
     def _takes(self, lease: BrokerLease, wanted: Mapping[str, Container[bytes]], until: Term) -> bool:
-        for one in lease.claims:
-            if one.term.overlaps(until):
-                classes = wanted.get(self._book.base(one.source), ())
-                for class_, _ in one.classes:
-                    if class_ in classes:
-                        return True
-        return False
+        return any(
+            class_ in wanted.get(self._book.base(one.source), ())
+            for one in lease.claims if one.term.overlaps(until) for class_, _ in one.classes
+        )  # fmt: skip
 
 
 def _windows(chain: Delegation, table: ClassedTimetable, asked: FindSlots, window: Term) -> Iterator[FreeSlot]:
@@ -241,13 +233,9 @@ class BookCalendar:
             for entry in self._entries(lease, window)
             if asked.site in ("", entry.site)
         ]
-        classes = [one for chain in self._shown(asked) for one in self._classes(chain, asked)]
+        chains = self._book.chains(asked.type, asked.site)
+        classes = [one for chain in chains for one in self._classes(chain, asked)]
         return ActorCalendar(revision, entries, classes)
-
-    def _shown(self, asked: ShowCalendar) -> list[Delegation]:
-        types = [asked.type] if asked.type else self._book.types()
-        chains = {one.base: one for type_ in types for one in self._book.of_type(type_) if asked.site in ("", one.site)}
-        return [chains[base] for base in sorted(chains)]
 
     def _classes(self, chain: Delegation, asked: ShowCalendar) -> Iterator[CalendarClass]:
         for class_, table in self._book.asked(chain.base).tables.items():
