@@ -492,9 +492,10 @@ class HandedLease(Answer, frozen=True):
 
 
 class Present(Answer, frozen=True):
-    """A gateway is taken to be there until then."""
+    """A gateway is taken to be there until then, and for ``apart`` by leases whose holders may be silent for least."""
 
     until: Instant
+    apart: Duration
 
 
 class SliceDetails(Answer, frozen=True):

@@ -23,6 +23,7 @@ from leasekit.config.reload import ChangedKey, reread_actors
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.measures import Measuring
 from leasekit.core.schema import Store
+from leasekit.core.time import SECOND
 from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.app import at_known_hosts, make_app
 from leasekit.gateway.approvals import carry_on
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 GRACE: Final = 3.0
 """How long requests that run may go on when the gateway ends, in seconds."""
 PRESENT_EVERY: Final = 4.0
-"""How often guests are told that the gateway is there, in seconds."""
+"""How often guests are told that the gateway is there, in seconds; more often where holders may be silent for less."""
 PRESENT_FOR: Final = 15_000
 """For how long they take it to be, in milliseconds."""
 KEEP_ALIVE: Final = 75.0
@@ -239,10 +240,11 @@ async def _say_present(guest: ActorConnection) -> None:
     """Tell a guest, over and over, that its holders can be heard; one that is away is told when it is there again."""
     while True:
         try:
-            await guest.command("gateway.present", {"length": PRESENT_FOR})
+            apart = (await guest.command("gateway.present", {"length": PRESENT_FOR}))["apart"]
         except LeasekitError as error:
             logger.debug("%s does not hear that the gateway is there: %s", guest.name, error)
-        await trio.sleep(PRESENT_EVERY)
+            apart = PRESENT_FOR
+        await trio.sleep(min(PRESENT_EVERY, apart / SECOND / 3))
 
 
 def _openid_keys(spec: GatewaySpec) -> OpenIdKeys | None:

@@ -72,6 +72,8 @@ from leasekit.core.steps import Command, Reply
 from leasekit.core.time import INSTANT_MAX, SECOND, Duration, Instant, Term, format_duration
 
 FILTER: Final = "filter"
+APART_LEAST: Final[Duration] = SECOND
+"""A gateway that is silent for no longer than that is there."""
 
 
 class LeaseRequests:
@@ -668,14 +670,17 @@ class Keepalive:
         return (self.id, self.length)
 
 
-@keeps(rows="_kept", volatile="_present_until")
+@keeps(rows="_kept", volatile="_present_at _present_for")
 class Keepalives:
-    """Which leases must be heard of, and whether a gateway is there that would say so."""
+    """Which leases must be heard of, and whether a gateway is there that would say so: one that has said nothing for
+    half as long as a holder may be silent may have been away, and so may this actor. Then its silence counts anew.
+    """
 
     def __init__(self, kernel: Kernel, records: Leases, endings: Endings) -> None:
         self._kernel, self._records, self._endings = kernel, records, endings
         self._kept: dict[str, Keepalive] = {}
-        self._present_until: Instant = -1
+        self._present_at: Instant = -1
+        self._present_for: Duration = 0
         kernel.register(Keepalive, due_at=self._due_at, on_due=self._silent)
 
     def restore(self, rows: Iterable[Row]) -> None:
@@ -721,12 +726,13 @@ class Keepalives:
 
     @command("gateway.present")
     def _here(self, asked: SayPresent) -> Present:
-        now, was_away = self._kernel.now, self._kernel.now > self._present_until
-        self._present_until = now + asked.length
-        for record in list(self._kept.values()) if was_away else ():
+        now = self._kernel.now
+        missed = [record for record in self._kept.values() if not self._counts(record)]
+        self._present_at, self._present_for = now, asked.length
+        for record in missed:
             record.heard = now
             self._kernel.schedule(record, self._due_at(record))
-        return Present(self._present_until)
+        return Present(now + asked.length, min(map(self._apart, self._kept.values()), default=asked.length))
 
     def _keep(self, lease: GuestLease, length: Duration) -> Keepalive:
         record = self._kept[lease.id] = Keepalive(lease.id, length, self._kernel.now)
@@ -734,12 +740,19 @@ class Keepalives:
         return record
 
     def _due_at(self, record: Keepalive) -> Instant | None:
-        return record.heard + record.length if self._present_until >= self._kernel.now else None
+        return record.heard + record.length if self._counts(record) else None
+
+    def _counts(self, record: Keepalive) -> bool:
+        """Whether a gateway has been there so lately that it would have said that the holder is."""
+        return self._present_at >= 0 and self._kernel.now - self._present_at <= self._apart(record)
+
+    def _apart(self, record: Keepalive) -> Duration:
+        return min(self._present_for, max(APART_LEAST, record.length // 2))
 
     def _silent(self, record: Keepalive) -> None:
         lease = self._records.by_id.get(record.id)
         if lease is not None and not lease.is_over and not lease.is_closing:
-            if self._present_until < record.heard + record.length:
+            if not self._counts(record):
                 self._kernel.forget(record)  # nobody would have said so: it counts anew when a gateway is there
                 return
             reason = Reason(Code.NOT_HEARD, who=lease.id, detail=format_duration(record.length))
