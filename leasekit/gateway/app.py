@@ -96,7 +96,7 @@ def make_app(door: GatewayDoor, base: str) -> Starlette:
     made.append(StarletteRoute(f"{base}{BASE}{PATH}", feed, methods=["GET"]))
     control = _told(door, "/control/{actor}", partial(_control, door))
     made.append(StarletteRoute(f"{base}{BASE}/control/{{actor}}", control, methods=["POST"]))
-    made += blazar_routes(door, f"{base}/blazar") if door.blazar is not None else []
+    made += blazar_routes(door, f"{base}/blazar") if door.table.blazar is not None else []
     made += page_routes(door, base)
     unrouted = partial(_unrouted, PageFrames(base, f"{base}{BASE}"))
     app = Starlette(routes=made, exception_handlers={HTTPException: unrouted, Exception: _bug})

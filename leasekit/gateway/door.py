@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from leasekit.client.shapes import Announcement, CalendarView, LeasePolicy, LeaseTemplate, Wait
-from leasekit.config.gateway import BlazarTable, MailTable
+from leasekit.config.gateway import GatewayTable
 from leasekit.core.errors import LeasekitError
 from leasekit.core.measures import Histogram
 from leasekit.core.schema import Change, Store, StoreError
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 GUEST: Final = "guest"
 BROKER: Final = "broker"
 SITE: Final = "authority"
+SOURCE: Final = 5
+"""How many times as often as by one name logins are tried from one address."""
 PATIENCE: Final = 2.0
 """After how many seconds without an answer it is looked whether brokers and sites are there. Who is asked whether it is
 there has as long to say so."""
@@ -59,22 +61,21 @@ class Answered:
 
 @attrs.define(eq=False)
 class GatewayDoor:
-    """``actors`` are the ways to the actors of the deployment, by name; ``store`` keeps tokens and users.
-    ``without_login``: who shows no token may do everything. ``logins`` bounds attempts to log in by name, ``sources``
-    by address, ``calls`` what a caller asks for; ``oidc`` knows who has a token of a provider. ``blazar``: which
-    units are the hosts of Blazar's API, if it is served; ``runs`` are folders of emulated runs.
+    """``actors`` are the ways to the actors of the deployment, by name; ``table`` is what the deploy file says of the
+    gateway, ``store`` keeps tokens and users. ``logins`` bounds attempts to log in by name, ``sources`` by address,
+    ``calls`` what a caller asks for; ``oidc`` knows who has a token of a provider; ``runs`` are folders of emulated
+    runs.
     """
 
     name: str
     actors: Mapping[str, ActorConnection]
-    without_login: bool
+    table: GatewayTable
     _store: Store
-    logins: Rates
-    sources: Rates
-    calls: Rates
-    blazar: BlazarTable | None = None
     oidc: OpenIdKeys | None = None
     runs: RunShelf | None = None
+    logins: Rates = attrs.field(init=False)
+    sources: Rates = attrs.field(init=False)
+    calls: Rates = attrs.field(init=False)
     clock: Callable[[], Instant] = lambda: time.time_ns() // 1_000_000
     tokens: Tokens = attrs.field(init=False, factory=Tokens)
     users: LocalUsers = attrs.field(init=False, factory=LocalUsers)
@@ -84,8 +85,6 @@ class GatewayDoor:
     """What waits to be approved, or was, by its id, oldest first."""
     approving: set[str] = attrs.field(init=False, factory=set)
     """What is being done of it, as it was approved."""
-    webhook_networks: Sequence[str] = ()
-    mail: MailTable | None = None
     notices: Notifications = attrs.field(init=False, factory=Notifications)
     feeds: Kept[FeedRecord] = attrs.field(init=False, factory=lambda: Kept(FEEDS, FeedRecord))
     """The calendars, by id."""
@@ -109,6 +108,9 @@ class GatewayDoor:
     """Whether there may be something here that the store has not, or the other way round."""
 
     def __attrs_post_init__(self) -> None:
+        self.logins = Rates(self.table.logins_per_minute)
+        self.sources = Rates(SOURCE * self.table.logins_per_minute)
+        self.calls = Rates(self.table.calls_per_minute)
         self._restore()
 
     def _restore(self) -> None:

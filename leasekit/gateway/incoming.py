@@ -96,7 +96,7 @@ async def _shown(door: GatewayDoor, headers: Mapping[str, str], changes: bool) -
             )
         given = f"Bearer {session}"
     if given is None:
-        if not door.without_login:
+        if not door.table.without_login:
             raise _unauthorized("a token is needed: Authorization: Bearer lk_...")
         if changes and is_foreign(headers):
             raise ProblemError(HTTPStatus.FORBIDDEN, "a page of another site may not do that", code="forbidden")

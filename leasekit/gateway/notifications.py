@@ -66,9 +66,9 @@ async def create_rule(call: Call, params: OfProject, body: NotificationRuleReque
             span(text, name)
     try:
         if body.url:
-            await addresses(check_url(body.url), call.door.webhook_networks)
+            await addresses(check_url(body.url), call.door.table.webhook_networks)
         else:
-            check_mail(body.mail, call.door.mail)
+            check_mail(body.mail, call.door.table.mail)
     except SendingError as error:
         raise unprocessable(str(error)) from None
     if len(call.door.notices.rules.of(project)) >= RULES_MAX:

@@ -11,7 +11,6 @@ from typing import Any, Final
 import attrs
 import trio
 
-from leasekit.config.gateway import MailTable
 from leasekit.core.time import SECOND
 from leasekit.gateway.actors import ActorAwayError, ActorConnection, RefusedError
 from leasekit.gateway.door import GatewayDoor
@@ -33,11 +32,9 @@ logger = logging.getLogger(__name__)
 
 @attrs.define(eq=False)
 class Notifier:
-    """Tells what happens at a ``door``. Webhooks may go to internal ``networks``; ``mail`` is how messages are sent."""
+    """Tells what happens at a ``door``."""
 
     _door: GatewayDoor
-    _networks: Sequence[str]
-    _mail: MailTable | None
     _under_way: set[str] = attrs.field(init=False, factory=set)
     _nursery: trio.Nursery = attrs.field(init=False)
 
@@ -140,7 +137,7 @@ class Notifier:
             async with limit:
                 rule = notices.rules.get(one.rule)
                 if rule is not None:
-                    await send(self._door.name, self._networks, self._mail, rule, one, self._door.clock())
+                    await send(self._door.name, self._door.table, rule, one, self._door.clock())
         except SendingError as error:
             problem = str(error)
             logger.info("%s of rule %s is not delivered: %s", one.notice.kind, one.rule, problem)

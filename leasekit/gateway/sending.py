@@ -24,7 +24,7 @@ import msgspec
 import trio
 
 from leasekit.client.asking import trusted
-from leasekit.config.gateway import ADDRESS, MailTable
+from leasekit.config.gateway import ADDRESS, GatewayTable, MailTable
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import SECOND, Instant
 from leasekit.gateway.instants import iso, moment
@@ -128,8 +128,8 @@ async def post(
         raise SendingError(f"{target.host} answered {answer.status_code}")
 
 
-def check_mail(address: str, table: MailTable | None) -> None:
-    """Raises :class:`SendingError` for an address that no message is sent to."""
+def check_mail(address: str, table: MailTable | None) -> MailTable:
+    """How messages are sent. Raises :class:`SendingError` for an address that none is sent to."""
     if table is None:
         raise SendingError("mail: the gateway has no mail server (mail in its table of the deploy file)")
     if not ADDRESS.fullmatch(address):
@@ -137,6 +137,7 @@ def check_mail(address: str, table: MailTable | None) -> None:
     domain = address.rpartition("@")[2].lower()
     if table.domains and domain not in [one.lower() for one in table.domains]:
         raise SendingError(f"mail: found {domain!r}, allowed are {', '.join(table.domains)}")
+    return table
 
 
 def message(table: MailTable, to: str, delivery: DeliveryRecord) -> EmailMessage:
@@ -175,15 +176,11 @@ def send_mail(table: MailTable, made: EmailMessage) -> None:
         raise SendingError(f"{table.server}: {error}") from None
 
 
-async def send(
-    gateway: str, networks: Sequence[str], table: MailTable | None, rule: RuleRecord, one: DeliveryRecord, now: Instant
-) -> None:
+async def send(gateway: str, table: GatewayTable, rule: RuleRecord, one: DeliveryRecord, now: Instant) -> None:
     """Send one delivery of a rule. Raises :class:`SendingError`."""
     if rule.url:
         body = cloud_event(gateway, one)
-        await post(rule.url, networks, body, signed(rule.secret, one.id, now, body))
+        await post(rule.url, table.webhook_networks, body, signed(rule.secret, one.id, now, body))
         return
-    check_mail(rule.mail, table)
-    assert table is not None, "checked"
-    made = message(table, rule.mail, one)
-    await trio.to_thread.run_sync(send_mail, table, made, abandon_on_cancel=True)
+    mail = check_mail(rule.mail, table.mail)
+    await trio.to_thread.run_sync(send_mail, mail, message(mail, rule.mail, one), abandon_on_cancel=True)

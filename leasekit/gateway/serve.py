@@ -31,7 +31,6 @@ from leasekit.gateway.callers import OPERATOR, Caller
 from leasekit.gateway.door import GUEST, GatewayDoor
 from leasekit.gateway.events import STALLED
 from leasekit.gateway.notifier import Notifier
-from leasekit.gateway.rates import Rates
 from leasekit.gateway.routing import ROUTES, Call
 from leasekit.gateway.runs import OpenedFolder, RunShelf
 from leasekit.gateway.waits import watch
@@ -47,9 +46,6 @@ PRESENT_FOR: Final = 15_000
 """For how long they take it to be, in milliseconds."""
 KEEP_ALIVE: Final = 75.0
 """How long a connection may be idle, in seconds."""
-
-SOURCE: Final = 5
-"""How many times as often as by one name logins are tried from one address."""
 
 logger = logging.getLogger(__name__)
 
@@ -98,20 +94,10 @@ class GatewayServer:
         store = await trio.to_thread.run_sync(self.open_store)
         try:
             door = GatewayDoor(
-                name=self.spec.name,
-                actors={},
-                store=store,
-                without_login=self.spec.table.without_login,
+                self.spec.name, {}, self.spec.table, store, oidc=_openid_keys(self.spec),
                 runs=None if self.spec.runs is None else RunShelf(self.spec.runs, self.open_folder),
-                blazar=self.spec.table.blazar,
-                oidc=_openid_keys(self.spec),
-                webhook_networks=self.spec.table.webhook_networks,
-                mail=self.spec.table.mail,
-                logins=Rates(self.spec.table.logins_per_minute),
-                sources=Rates(SOURCE * self.spec.table.logins_per_minute),
-                calls=Rates(self.spec.table.calls_per_minute),
-            )
-            self._notifier = Notifier(door, self.spec.table.webhook_networks, self.spec.table.mail)
+            )  # fmt: skip
+            self._notifier = Notifier(door)
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 await nursery.start(self._notifier.run)

@@ -16,6 +16,7 @@ from gateway_world import INVENTORY, GatewayUnderTest
 from trio.testing import MockClock
 
 from leasekit.client.shapes import CalendarView, ProblemDetails, SlotSearch
+from leasekit.config.gateway import GatewayTable
 from leasekit.config.load import load
 from leasekit.core.frames import MEDIA_TYPE, pack
 from leasekit.core.reasons import Code
@@ -24,7 +25,6 @@ from leasekit.gateway.callers import ANYBODY
 from leasekit.gateway.deployment import LOOKED_WITHIN, Actors, list_actors
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.problems import of_error
-from leasekit.gateway.rates import Rates
 from leasekit.gateway.routing import Call
 from leasekit.gateway.slots import search
 from leasekit.gateway.timeline import CalendarOf, PricesOf, list_prices, list_types, show_calendar
@@ -192,8 +192,8 @@ def test_brokers_and_sites_that_say_nothing_are_waited_for_at_once(tmp_path: Pat
 
 def call_of(actors: dict[str, ActorConnection]) -> Call:
     """A call of anybody at a gateway of theirs."""
-    limits = dict.fromkeys(("logins", "sources", "calls"), Rates(10))
-    return Call(GatewayDoor("web", actors, without_login=True, store=MemoryStore(), **limits), ANYBODY, {})
+    table = GatewayTable(role="gateway", without_login=True)
+    return Call(GatewayDoor("web", actors, table, MemoryStore()), ANYBODY, {})
 
 
 @asynccontextmanager

@@ -16,12 +16,12 @@ from gateway_world import INVENTORY, GatewayUnderTest
 from test_feeds import fetched, read
 
 from leasekit.client.shapes import Announcement
+from leasekit.config.gateway import GatewayTable
 from leasekit.config.load import load
 from leasekit.core.schema import Change
 from leasekit.gateway.announcements import ANNOUNCEMENTS_MAX, announced
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.instants import instant
-from leasekit.gateway.rates import Rates
 from leasekit.stores.memory import MemoryStore
 
 OUTAGE = {"text": "no power\nat the lab", "start": "2031-01-01T08:00:00Z", "end": "2031-01-01T12:00:00Z"}
@@ -95,10 +95,10 @@ def test_an_announcement_is_kept_until_it_is_over() -> None:
     """By the next gateway too."""
     at = datetime(2031, 1, 1, tzinfo=UTC)
     one = Announcement(id="a", text="words", start=at, end=at + timedelta(hours=1), caller="olga", created=at)
-    store, rates, last = MemoryStore(), Rates(1), instant(one.end) or 0
+    store, last = MemoryStore(), instant(one.end) or 0
     store.commit([Change("announcements", "a", ("a", msgspec.json.encode(one)))])
     for now, seen in ((last - 1, [one]), (last, [])):
-        door = GatewayDoor("web", {}, False, store, rates, rates, rates, clock=lambda now=now: now)
+        door = GatewayDoor("web", {}, GatewayTable(role="gateway"), store, clock=lambda now=now: now)
         assert announced(door) == seen
 
 

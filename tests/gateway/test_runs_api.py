@@ -10,11 +10,11 @@ from run_folders import run_folder
 
 from leasekit.cli.runs import open_runs
 from leasekit.client.runs import RunAsked
+from leasekit.config.gateway import GatewayTable
 from leasekit.emulation.runs.opened import RunsFolder
 from leasekit.gateway.app import make_app
 from leasekit.gateway.callers import Caller
 from leasekit.gateway.door import GatewayDoor
-from leasekit.gateway.rates import Rates
 from leasekit.gateway.runs import RunShelf
 from leasekit.stores.memory import MemoryStore
 
@@ -32,9 +32,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def door_of(place: Path | None) -> GatewayDoor:
     """A gateway that keeps these runs."""
-    rates = Rates(1_000)
     shelf = None if place is None else RunShelf(place, open_runs)
-    return GatewayDoor("web", {}, True, MemoryStore(), rates, rates, rates, runs=shelf)
+    return GatewayDoor("web", {}, GatewayTable(role="gateway", without_login=True), MemoryStore(), runs=shelf)
 
 
 def client_of(door: GatewayDoor, token: str = "") -> httpx.AsyncClient:

@@ -14,6 +14,7 @@ import pytest
 from cli_daemons import Cli, running, site_and_broker
 from gateway_world import INVENTORY, GatewayUnderTest, until
 
+from leasekit.config.gateway import GatewayTable
 from leasekit.config.load import load
 from leasekit.core.time import HOUR, MINUTE
 from leasekit.gateway.callers import SESSIONS_MAX, Caller, Tokens
@@ -288,7 +289,8 @@ def test_an_address_behind_a_proxy(tmp_path: Path) -> None:
 
 async def test_who_shows_nothing_good_calls_so_often_from_an_address() -> None:
     """Whoever it says it is; who shows a token that is good is not held up by that."""
-    door = GatewayDoor("web", {}, False, MemoryStore(), Rates(9), Rates(9), Rates(3), clock=lambda: MINUTE)
+    table = GatewayTable(role="gateway", calls_per_minute=3)
+    door = GatewayDoor("web", {}, table, MemoryStore(), clock=lambda: MINUTE)
     _, good, _ = door.tokens.create("ci", Caller("ada", "token", {}, frozenset()), 0, None)
     for number, source in enumerate(["192.0.2.1"] * 3 + ["192.0.2.2", "192.0.2.1"]):
         with pytest.raises(ProblemError) as refused:

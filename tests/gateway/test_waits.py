@@ -12,12 +12,12 @@ import msgspec
 from gateway_world import until
 
 from leasekit.client.shapes import SlotSearch, Wait
+from leasekit.config.gateway import GatewayTable
 from leasekit.core.schema import Change
 from leasekit.core.time import Instant
 from leasekit.gateway.actors import ActorConnection
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.instants import instant
-from leasekit.gateway.rates import Rates
 from leasekit.gateway.waits import WAITS_MAX, look
 from leasekit.stores.memory import MemoryStore
 
@@ -147,5 +147,4 @@ async def test_a_project_that_there_is_no_more_waits_for_nothing() -> None:
 
 def opened(store: MemoryStore, actors: Mapping[str, ActorConnection], now: Instant) -> GatewayDoor:
     """A door at an instant."""
-    rates = Rates(1)
-    return GatewayDoor("web", actors, False, store, rates, rates, rates, clock=lambda: now)
+    return GatewayDoor("web", actors, GatewayTable(role="gateway"), store, clock=lambda: now)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from leasekit.core.properties import CPU, MEMORY, read_amount
 from leasekit.core.time import Instant
 from leasekit.gateway.actors import ActorConnection
-from leasekit.gateway.blazar.leases import LEASE_ID
+from leasekit.gateway.blazar.leases import LEASE_ID, hosts_of
 from leasekit.gateway.blazar.wire import bad, conflict, count, told_date, unknown
 from leasekit.gateway.callers import AUDITOR, OPERATOR
 from leasekit.gateway.deployment import need_office
@@ -127,14 +127,13 @@ async def set_property(call: Call, name: str, body: Mapping[str, Any]) -> dict[s
 
 
 def _site(call: Call) -> ActorConnection:
-    assert call.door.blazar is not None, "its routes are there only where it is served"
-    return call.door.actor(call.door.blazar.site, SITE)
+    return call.door.actor(hosts_of(call).site, SITE)
 
 
 async def _inventory(call: Call) -> list[dict[str, Any]]:
-    assert call.door.blazar is not None
+    type_ = hosts_of(call).type
     entries = await _site(call).query("inventory")
-    found = [one for one in entries if one["type"] == call.door.blazar.type and one["differs"] != "removed"]
+    found = [one for one in entries if one["type"] == type_ and one["differs"] != "removed"]
     return sorted(found, key=lambda one: int(one["number"]))
 
 
@@ -152,8 +151,7 @@ async def _leases(call: Call) -> dict[str, dict[str, Any]]:
 async def _set(
     call: Call, unit: str, attributes: Mapping[str, str], capacity: Mapping[str, str], command: str = "unit.set"
 ) -> dict[str, Any]:
-    assert call.door.blazar is not None
-    asked = {"unit": unit, "type": call.door.blazar.type, "attributes": attributes, "capacity": capacity}
+    asked = {"unit": unit, "type": hosts_of(call).type, "attributes": attributes, "capacity": capacity}
     return _host(await _site(call).command(command, asked, **call.signed))
 
 

@@ -15,6 +15,7 @@ import msgspec
 import trio
 from msgspec import Struct
 
+from leasekit.config.gateway import BlazarTable
 from leasekit.core.commands import PAST_PAGE
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.service_manager import NASCENT, OVER, REDEEMING, RUNNING, TICKETED
@@ -168,12 +169,17 @@ async def create_lease(call: Call, project: str, body: LeaseBody) -> dict[str, A
     return await show_lease(call, project, id_)
 
 
+def hosts_of(call: Call) -> BlazarTable:
+    """Which units are hosts."""
+    assert call.door.table.blazar is not None, "its routes are there only where it is served"
+    return call.door.table.blazar
+
+
 def _requests(
     call: Call, id_: str, wanted: Sequence[dict[str, Any]], start: Instant, end: Instant
 ) -> list[dict[str, Any]]:
     """The arguments of the command ``lease.request`` for each reservation."""
-    assert call.door.blazar is not None, "its routes are there only where it is served"
-    made, hosts = [], call.door.blazar
+    made, hosts = [], hosts_of(call)
     for at, wish in enumerate(wanted):
         lease = WantedLease(type=hosts.type, site=hosts.site, slice=id_, name=str(at), start=start, end=end, **wish)
         if len(wanted) > 1:
