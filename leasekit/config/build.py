@@ -137,10 +137,7 @@ def make_drivers(
         if known is not None and (known.spec.kind, known.spec.settings) == (spec.kind, spec.settings):
             made[spec.name] = known if known.spec == spec else BoundDriver(known.driver, spec)
             continue
-        driver = faults.attempt(
-            spec.where,
-            lambda spec=spec: make_driver(spec.kind, spec.settings, spec.where, base=deployment.state),  # type: ignore[misc]
-        )
+        driver = faults.attempt(spec.where, make_driver, spec.kind, spec.settings, spec.where, base=deployment.state)
         if driver is not None:
             made[spec.name] = BoundDriver(driver, spec)
     faults.finish()

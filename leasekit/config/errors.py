@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import attrs
 
 from leasekit.core.errors import LeasekitError
-from leasekit.core.settings import SettingsError, expect_one_of
+from leasekit.core.settings import SettingsError, expect_one_of, structure
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _FAULT = re.compile(r"found (.*?), (?:expected|allowed (?:is|are)) (.*)", re.DOTALL)
@@ -86,13 +87,17 @@ class Faults:
         except UnusableError as error:
             self.add(key, error.found, error.allowed)
 
-    def attempt(self, where: str, make: Callable[[], T]) -> T | None:
+    def attempt(self, where: str, make: Callable[P, T], /, *args: P.args, **more: P.kwargs) -> T | None:
         """What ``make`` returns, or None after noting the ``SettingsError`` it raised about the table ``where``."""
         try:
-            return make()
+            return make(*args, **more)
         except SettingsError as error:
             self.add_settings(where, error)
             return None
+
+    def structured(self, cls: type[T], table: Any, where: str) -> T | None:
+        """The table ``where`` as an instance of its class, or None after noting what is wrong with it."""
+        return self.attempt(where, structure, cls, table, where)
 
     def finish(self) -> None:
         """Raise :class:`ConfigErrors` if anything was noted."""

@@ -219,28 +219,30 @@ def write_text(path: Path, text: str) -> None:
         raise KeyFileError(f"{path}, which can't be written ({error.strerror})", "a file that is new") from None
 
 
-def _read(path: Path, *, secret: bool) -> str:
-    """The text of a key file. The mode that is checked is that of the file which is read, whatever its name leads to
-    later.
+def _bytes(path: Path, most: int, allowed: str, *, called: str = "", secret: bool = False, missing: str = "") -> bytes:
+    """At most so many bytes of a file, which is ``called`` so; of one that is ``secret`` only if its owner alone may
+    read it. The mode that is checked is that of the file which is read, whatever its name leads to later. Raises
+    :class:`KeyFileError`, and, where ``missing`` says what to do then, :class:`KeyFileMissing`.
     """
+    called = called or str(path)
     try:
         with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if secret and stat.S_IMODE(mode) & 0o077:
-                raise KeyFileError(
-                    f"{path} with mode {stat.S_IMODE(mode):04o}, which others may read",
-                    f"mode 0600: run `chmod 600 {path}`",
-                )
-            data = file.read(FILE_MAX + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        raise KeyFileMissing(
-            f"no file {path}",
-            f"a key file: run `leasekit keys new {path}`, or set deployment.create_keys = true"
-            if secret
-            else "64 hex digits, or a .pub file: copy it there",
-        ) from None
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if secret and mode & 0o077:
+                found = f"{called} with mode {mode:04o}, which others may read"
+                raise KeyFileError(found, f"mode 0600: run `chmod 600 {path}`")
+            return file.read(most)
     except OSError as error:
-        raise KeyFileError(f"{path}, which can't be read ({error.strerror})", "a key file that can be") from None
+        if missing and isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise KeyFileMissing(f"no file {path}", missing) from None
+        raise KeyFileError(f"{called}, which can't be read ({error.strerror})", allowed) from None
+
+
+def _read(path: Path, *, secret: bool) -> str:
+    """The text of a key file."""
+    make = f"a key file: run `leasekit keys new {path}`, or set deployment.create_keys = true"
+    missing = make if secret else "64 hex digits, or a .pub file: copy it there"
+    data = _bytes(path, FILE_MAX + 1, "a key file that can be", secret=secret, missing=missing)
     if len(data) > FILE_MAX or not data.isascii():
         raise KeyFileError(f"{path}, which is no key file", f"a line of text of at most {FILE_MAX} characters")
     return data.decode("ascii")
@@ -291,18 +293,9 @@ def passphrase_of(key: Path, file: Path | None = None, ask: Ask | None = None) -
 
 def read_passphrase(path: Path) -> bytes:
     """The first line of the file at ``path``, which only its owner may read. Raises :class:`KeyFileError`."""
-    try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if mode & 0o077:
-                raise KeyFileError(
-                    f"the passphrase file {path} with mode {mode:04o}, which others may read",
-                    f"mode 0600: run `chmod 600 {path}`",
-                )
-            line = file.read(PASSPHRASE_MAX + 2).split(b"\n", 1)[0].removesuffix(b"\r")
-    except OSError as error:
-        raise KeyFileError(f"the passphrase file {path}, which can't be read ({error.strerror})", "a file") from None
-    return check_passphrase(line, f"the passphrase file {path}")
+    called = f"the passphrase file {path}"
+    data = _bytes(path, PASSPHRASE_MAX + 2, "a file", called=called, secret=True)
+    return check_passphrase(data.split(b"\n", 1)[0].removesuffix(b"\r"), called)
 
 
 def check_passphrase(passphrase: bytes, where: str) -> bytes:
@@ -369,11 +362,7 @@ def rotate(
 
 def load_succession(path: Path) -> Succession:
     """The succession in the file at ``path``, its signatures unchecked. Raises :class:`~.keys.KeyFileError`."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(4 * SUCCESSION_MAX)
-    except OSError as error:
-        raise KeyFileError(f"{path}, which can't be read ({error.strerror})", "a succession file") from None
+    data = _bytes(path, 4 * SUCCESSION_MAX, "a succession file")
     tag, _, rest = data.decode("ascii", "replace").strip().partition(" ")
     try:
         if tag != TAG:

@@ -36,7 +36,7 @@ from leasekit.config.sockets import (
 )
 from leasekit.config.tables import TransportSettings
 from leasekit.config.traces import SignalSpec
-from leasekit.core.settings import SettingsError, structure
+from leasekit.core.settings import SettingsError
 from leasekit.core.signals import Signal, SignalSoFar
 from leasekit.core.time import format_duration
 from leasekit.policies.registry import make_mapper, switched_types
@@ -69,10 +69,8 @@ class Resolver:
         self.file = file.absolute()
         self.document = document
         self.faults = faults
-        self.head = (
-            self._structured(tables.DeploymentTable, document.get("deployment", {}), "deployment")
-            or tables.DeploymentTable()
-        )
+        head = faults.structured(tables.DeploymentTable, document.get("deployment", {}), "deployment")
+        self.head = head or tables.DeploymentTable()
         self.state = state_folder(file, state, self.head.name, self.head.state)
         self.context = Context(self.file, self.state, faults)
         self._used: dict[str, str] = {}
@@ -86,11 +84,11 @@ class Resolver:
         actors, peers = self._named("actor"), self._named("peer")
         if self.document.get("actor", {}) == {}:
             self.faults.add("actor", "nothing", "at least one actor: [actor.NAME]")
-        read = {name: self._structured(*_known_part(table), f"actor.{name}") for name, table in actors.items()}
+        read = {name: self.faults.structured(*_known_part(table), f"actor.{name}") for name, table in actors.items()}
         gateways = {name: read.pop(name) for name, table in actors.items() if is_gateway(table)}
         context.actors = {name: table for name, table in read.items() if table is not None}
-        read = {name: self._structured(tables.PeerSpec, table, f"peer.{name}") for name, table in peers.items()}
-        context.peers = {name: table for name, table in read.items() if table is not None}
+        known = {name: self.faults.structured(tables.PeerSpec, table, f"peer.{name}") for name, table in peers.items()}
+        context.peers = {name: table for name, table in known.items() if table is not None}
         named = {*actors, *peers}
         context.unreadable = named - set(context.actors) - set(context.peers) - set(gateways)
         if gateways and not named - set(gateways):
@@ -116,9 +114,6 @@ class Resolver:
 
     # -- tables ------------------------------------------------------------------------------------------------
 
-    def _structured(self, cls: type[Any], table: Any, where: str) -> Any:
-        return self.faults.attempt(where, lambda: structure(cls, table, where))
-
     def _named(self, key: str) -> Mapping[str, Any]:
         found = self.document.get(key, {})
         if isinstance(found, Mapping):
@@ -134,7 +129,7 @@ class Resolver:
         if self.context.peers:
             names = ", ".join(self.context.peers)
             self.faults.add("peer", f"actors of other files ({names})", "all actors of an emulation in its own file")
-        spec: EmulationSpec | None = self._structured(EmulationSpec, self.document["emulation"], "emulation")
+        spec = self.faults.structured(EmulationSpec, self.document["emulation"], "emulation")
         if spec is None:
             return None
         roles = {name: actor.role for name, actor in self.context.actors.items()}
@@ -191,7 +186,7 @@ class Resolver:
         )
 
     def _settings(self, where: str, name: str, table: tables.ActorTable) -> Any:
-        filled = self._structured(tables.SETTINGS[table.role], table.settings, f"{where}.settings")
+        filled = self.faults.structured(tables.SETTINGS[table.role], table.settings, f"{where}.settings")
         values = {} if filled is None else attrs.asdict(filled, recurse=False)
         if isinstance(table, tables.AuthorityTable):
             inventory, delegations = resolve_site(self.context, name, table)
@@ -308,9 +303,9 @@ class Resolver:
             # A mapper is a plain object: making one costs nothing, and finds all that is wrong with its settings.
             stand_ins: Mapping[str, Any] = {"signal": SignalSoFar(Signal([(0, 0.0)])), "jobs": ()}
             extras = {key: stand_in for key, stand_in in stand_ins.items() if key in table.mapper}
-            mapper = self.faults.attempt(where, lambda: make_mapper(target, table.role, settings, where, extras))
+            mapper = self.faults.attempt(where, make_mapper, target, table.role, settings, where, extras)
             if isinstance(table, tables.AuthorityTable):
-                switched = self.faults.attempt(where, lambda: switched_types(mapper, where))
+                switched = self.faults.attempt(where, switched_types, mapper, where)
                 check_switched(self.context, name, table, switched or ())
         return MapperSpec(target=target, settings=settings, where=where, **loads)
 
@@ -328,7 +323,7 @@ class Resolver:
         where, usual = f"actor.{name}.mapper.{key}", {"seed": self.context.seed_for(f"{key}/{name}")}
         if self.context.emulation is not None:
             usual["horizon"] = self.context.emulation.horizon
-        spec = self._structured(kind, {**usual, **table} if isinstance(table, Mapping) else table, where)
+        spec = self.faults.structured(kind, {**usual, **table} if isinstance(table, Mapping) else table, where)
         if spec is not None and bool(spec.file) == (getattr(spec, made) is not None):
             self.faults.add(where, f"{'both' if spec.file else 'neither'} of file and {made}", "one of them")
         return spec

@@ -11,7 +11,6 @@ from leasekit.config.errors import Faults
 from leasekit.config.keys import load_public
 from leasekit.config.load import read_document
 from leasekit.config.sockets import resolve_address
-from leasekit.core.settings import structure
 
 
 def read_peers(file: Path, actor: str) -> list[dict[str, Any]]:
@@ -25,10 +24,8 @@ def read_peers(file: Path, actor: str) -> list[dict[str, Any]]:
     made = []
     for name, table in _table(document, "peer", "", faults).items():
         where = f"peer.{name}"
-        spec = faults.attempt(where, lambda table=table, where=where: structure(tables.PeerSpec, table, where))  # type: ignore[misc]
-        key = f"actor.{own}.permissions.{name}"
-        said = permissions.get(name, {})
-        may = faults.attempt(key, lambda said=said, key=key: structure(tables.Permission, said, key))  # type: ignore[misc]
+        spec = faults.structured(tables.PeerSpec, table, where)
+        may = faults.structured(tables.Permission, permissions.get(name, {}), f"actor.{own}.permissions.{name}")
         if spec is not None and may is not None:
             made.append({"name": name, **_arguments(spec, may, where, file.absolute().parent, faults)})
     faults.finish()

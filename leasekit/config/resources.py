@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +19,7 @@ from leasekit.core.claims.claim import DEGREE_ONE
 from leasekit.core.drivers import UNIT_ID, UNIT_ID_ALLOWED, OnlyUnits
 from leasekit.core.leases.power import power_driver
 from leasekit.core.properties import CAPACITY, CAPS, MIGRATES, SAVES, THOUSAND, host_attributes
-from leasekit.core.settings import setting_fields, structure
+from leasekit.core.settings import setting_fields
 from leasekit.core.time import format_duration
 from leasekit.drivers.null import NullSettings
 from leasekit.drivers.registry import TIMEOUT, action_timeout, capabilities, driver_names, only_units
@@ -313,15 +312,15 @@ def _driver(context: Context, actor: str, name: str, table: Mapping[str, Any], w
         if "emulated" in limits:
             faults.add(f"{where}.emulated", "a table", "nothing for a null driver, which is emulated as it is")
         settings = {**seed, **settings}
-        limits["emulated"] = faults.attempt(where, lambda: structure(NullSettings, settings, where)) or NullSettings()
+        limits["emulated"] = faults.structured(NullSettings, settings, where) or NullSettings()
     else:
         emulated = limits.get("emulated", {})
         limits["emulated"] = {**seed, **emulated} if isinstance(emulated, Mapping) else emulated
-    spec = faults.attempt(where, lambda: structure(DriverSpec, limits, where))
+    spec = faults.structured(DriverSpec, limits, where)
     if spec is None:
         return None
     given = spec.timeout if "timeout" in table else None
-    timeout = faults.attempt(where, lambda: action_timeout(spec.kind, settings, given, where, base=context.state))
+    timeout = faults.attempt(where, action_timeout, spec.kind, settings, given, where, base=context.state)
     if spec.save and spec.kind in driver_names() and "save" not in capabilities(spec.kind, where):
         faults.add(f"{where}.save", "true", f"false: a {spec.kind} driver can't save units")
     return attrs.evolve(spec, name=name, settings=settings, where=where, timeout=timeout or TIMEOUT)
@@ -358,9 +357,7 @@ def check_units(
         }
         if not concerned:
             continue
-        only = context.faults.attempt(
-            spec.where, partial(only_units, spec.kind, spec.settings, spec.where, base=context.state)
-        )
+        only = context.faults.attempt(spec.where, only_units, spec.kind, spec.settings, spec.where, base=context.state)
         if only is not None:
             found |= {type_: (*found.get(type_, ()), only) for type_ in concerned}
             _check_known(context, spec, only, concerned, divided)

@@ -5,7 +5,6 @@ or gives to a broker, scripts that are not there.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -99,8 +98,7 @@ def odd(deployment: Deployment) -> list[ConfigError]:
                 faults.add(where, str(permission.priority_max), "it at a broker: nobody else is asked for priorities")
         for spec in actor.drivers.values():
             if spec.kind in LOOKING:
-                make = partial(make_driver, spec.kind, spec.settings, spec.where, base=deployment.state)
-                faults.attempt(spec.where, make)
+                faults.attempt(spec.where, make_driver, spec.kind, spec.settings, spec.where, base=deployment.state)
     return faults.errors
 
 
