@@ -25,7 +25,6 @@ from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.holders import holder_of
 from leasekit.gateway.incoming import SAFE, source_of, take_unknown
 from leasekit.gateway.instants import moment, told
-from leasekit.gateway.kept import is_theirs
 from leasekit.gateway.leases import OfProject
 from leasekit.gateway.notices import one_line
 from leasekit.gateway.problems import ProblemError, not_found
@@ -47,8 +46,7 @@ class FeedList(Struct, kw_only=True):
 async def list_feeds(call: Call, params: OfProject) -> FeedList:
     """List one's own calendars of a project; a manager sees everybody's."""
     project = call.door.project(call.caller, params.project, VIEWER).name
-    theirs = [one for one in call.door.feeds.of(project) if is_theirs(call.caller, one)]
-    return FeedList(items=[told(CalendarFeed, one) for one in theirs])
+    return FeedList(items=[told(CalendarFeed, one) for one in call.door.feeds.seen(call.caller, project)])
 
 
 @route("POST", "/feeds", status=HTTPStatus.CREATED)

@@ -49,6 +49,10 @@ class Kept(dict[str, T]):
         """Those of a project."""
         return [one for one in self.values() if getattr(one, "project", None) == project]
 
+    def seen(self, caller: Caller, project: str) -> list[T]:
+        """Those of a project that are a caller's; a manager sees everybody's."""
+        return [one for one in self.of(project) if is_theirs(caller, one)]
+
     def sees(self, caller: Caller, id_: str) -> bool:
         """Whether there is one of that id, in a project into which a caller may look, that is theirs."""
         found: Any = self.get(id_)

@@ -12,7 +12,6 @@ from msgspec import Struct
 from leasekit.client.shapes import Delivery, NotificationRule, NotificationRuleRequest
 from leasekit.gateway.callers import USER, VIEWER
 from leasekit.gateway.instants import moment, span, told
-from leasekit.gateway.kept import is_theirs
 from leasekit.gateway.leases import OfProject
 from leasekit.gateway.notices import DEAD, WAITING, DeliveryRecord, Notification, RuleRecord
 from leasekit.gateway.problems import ProblemError, not_found
@@ -51,7 +50,7 @@ class RemovedRule(Struct, kw_only=True):
 async def list_rules(call: Call, params: OfProject) -> RuleList:
     """List one's own rules of a project; a manager sees everybody's."""
     project = call.door.project(call.caller, params.project, VIEWER).name
-    rules = [one for one in call.door.notices.rules.of(project) if is_theirs(call.caller, one)]
+    rules = call.door.notices.rules.seen(call.caller, project)
     return RuleList(items=[told(NotificationRule, one, secret="") for one in rules])
 
 
@@ -104,7 +103,7 @@ async def test_rule(call: Call, rule: str) -> Delivery:
 async def list_deliveries(call: Call, params: WhichDeliveries) -> DeliveryList:
     """List what waits to be sent, was sent, or is dead: it was tried too often."""
     project = call.door.project(call.caller, params.project, VIEWER).name
-    rules = {one.id for one in call.door.notices.rules.of(project) if is_theirs(call.caller, one)}
+    rules = {one.id for one in call.door.notices.rules.seen(call.caller, project)}
     found = [one for one in call.door.notices.deliveries.values() if one.rule in rules]
     items = sorted((one for one in found if params.state in ("", one.state)), key=lambda one: (one.at, one.id))
     return DeliveryList(items=[_delivery(one) for one in items])

@@ -19,7 +19,6 @@ from leasekit.gateway.callers import OPERATOR, USER, VIEWER
 from leasekit.gateway.door import BROKER, GatewayDoor
 from leasekit.gateway.events import WAITS_CHANGED
 from leasekit.gateway.instants import instant, moment
-from leasekit.gateway.kept import is_theirs
 from leasekit.gateway.leases import OfProject
 from leasekit.gateway.notices import Notification
 from leasekit.gateway.problems import ProblemError
@@ -39,7 +38,7 @@ logger = logging.getLogger(__name__)
 async def list_waits(call: Call, params: OfProject) -> WaitList:
     """List for what one waits in a project; a manager sees everybody's."""
     project = call.door.project(call.caller, params.project, VIEWER).name
-    return WaitList(items=[one for one in call.door.waits.of(project) if is_theirs(call.caller, one)])
+    return WaitList(items=call.door.waits.seen(call.caller, project))
 
 
 @route("POST", "/waits", status=HTTPStatus.CREATED)
