@@ -4,7 +4,7 @@ and whether a host has what the actors of a deploy file need.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -117,7 +117,8 @@ def remove(
     """
     with place.connect(SITE) as client:
         gone = client.command("unit.remove", unit=name)
-        gone["moved"], gone["not_moved"] = _moved(client, [*gone["machines"]] or [name] * bool(gone["lease"]), move)
+        hit = [*gone["machines"]] or [name] * bool(gone["lease"])
+        gone |= _moved(client, hit if move else (), "it is removed")
     return gone, _tell_gone(gone)
 
 
@@ -157,15 +158,16 @@ def _said(
     return found if least_yield is None else {**found, "least_yield": round(least_yield * THOUSAND)}
 
 
-def _moved(client: ControlClient, units: list[str], move: bool) -> tuple[list[str], dict[str, str]]:
+def _moved(client: ControlClient, units: Iterable[str], reason: str) -> dict[str, Any]:
+    """Give the leases of units others: of which that was done, and why not of the rest."""
     moved, not_moved = list[str](), dict[str, str]()
-    for unit in units if move else ():
+    for unit in units:
         try:
-            client.command("unit.move", unit=unit, reason="it is removed")
+            client.command("unit.move", unit=unit, reason=reason)
             moved.append(unit)
         except LeasekitError as error:
             not_moved[unit] = str(error)
-    return moved, not_moved
+    return {"moved": moved, "not_moved": not_moved}
 
 
 def _tell_gone(gone: Mapping[str, Any]) -> Callable[[Any], None]:
@@ -174,12 +176,8 @@ def _tell_gone(gone: Mapping[str, Any]) -> Callable[[Any], None]:
         note(f"unit {gone['unit']} is {gone['state']}" + (f"; {left} machines are on it until they end" * (left > 0)))
         for lease in gone["leases"]:
             note(f"lease {lease} has it, or is on it, now or later")
-        print_lines(
-            [
-                *(f"unit {unit}: its lease gets another one, or it goes to another host" for unit in gone["moved"]),
-                *gone["not_moved"].values(),
-            ]
-        )
+        moves = (f"unit {unit}: its lease gets another one, or it goes to another host" for unit in gone["moved"])
+        print_lines([*moves, *gone["not_moved"].values()])
 
     return told
 
@@ -418,21 +416,10 @@ def drain(
         arguments |= {"close": True, "close_at": close_at}
     with place.connect(SITE) as client:
         window = client.command("maintenance.add", **arguments)
-        hit = [unit for lease in window["leases"] for unit in lease["units"]] if move else []
-        window["moved"], window["not_moved"] = [], {}
-        for unit in hit:
-            try:
-                client.command("unit.move", unit=unit, reason=arguments["reason"])
-                window["moved"].append(unit)
-            except LeasekitError as error:
-                window["not_moved"][unit] = str(error)
-    return window, _tell_window(f"{_are(window['units'])} drained", *_moves(window))
-
-
-def _moves(window: Mapping[str, Any]) -> Iterator[str]:
-    for unit in window["moved"]:
-        yield f"unit {unit}: its lease gets another one"
-    yield from window["not_moved"].values()
+        hit = [unit for lease in window["leases"] for unit in lease["units"]]
+        window |= _moved(client, hit if move else (), arguments["reason"])
+    moves = (f"unit {unit}: its lease gets another one" for unit in window["moved"])
+    return window, _tell_window(f"{_are(window['units'])} drained", *moves, *window["not_moved"].values())
 
 
 @command(site)

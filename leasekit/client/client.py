@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import wraps
 from inspect import signature
 from types import MethodType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, overload
 
 import anyio
 import httpx
@@ -33,6 +33,7 @@ from leasekit.client.shapes import Lease, Transition
 
 P = ParamSpec("P")
 T = TypeVar("T")
+H = TypeVar("H", httpx.Client, httpx.AsyncClient)
 TIMEOUT: Final = 60.0
 KEEPALIVE: Final = timedelta(minutes=1)
 """How long who holds a lease in a ``with`` block may be silent before it is closed."""
@@ -71,8 +72,22 @@ class Sent(Generic[P, T]):
         return method if client is None else MethodType(method, client)
 
 
-class ApiMethods:
-    """What both clients ask for."""
+class ApiMethods(Generic[H]):
+    """What both clients ask for, and by what."""
+
+    _opens: ClassVar[Callable[..., Any]]
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        project: str = "",
+        timeout: float = TIMEOUT,
+        **more: Any,
+    ) -> None:
+        self._http: H = self._opens(**settings(url, token), timeout=timeout, **more)
+        self._asks = Asks(project)
 
     me = Sent(Asks.me)
     get = Sent(Asks.get)
@@ -106,24 +121,14 @@ class ApiMethods:
     announce_no_more = Sent(Asks.announce_no_more)
 
 
-class Client(ApiMethods):
+class Client(ApiMethods[httpx.Client]):
     """A gateway at ``url`` (else ``LEASEKIT_URL``), called with a ``token`` (else ``LEASEKIT_TOKEN``), for a project.
 
     Requests that come to no answer are sent again, with the same idempotency key: what is asked for is done once.
     Every method raises :class:`~.asking.ApiError` for what the gateway refuses, and httpx's errors.
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        token: str | None = None,
-        *,
-        project: str = "",
-        timeout: float = TIMEOUT,
-        **more: Any,
-    ) -> None:
-        self._http = httpx.Client(**settings(url, token), timeout=timeout, **more)
-        self._asks = Asks(project)
+    _opens = httpx.Client
 
     def __enter__(self) -> Self:
         return self
@@ -210,20 +215,10 @@ class Client(ApiMethods):
                 self.close(asked, "its block has ended")
 
 
-class AsyncClient(ApiMethods):
+class AsyncClient(ApiMethods[httpx.AsyncClient]):
     """As :class:`Client`, for asyncio and trio."""
 
-    def __init__(
-        self,
-        url: str | None = None,
-        token: str | None = None,
-        *,
-        project: str = "",
-        timeout: float = TIMEOUT,
-        **more: Any,
-    ) -> None:
-        self._http = httpx.AsyncClient(**settings(url, token), timeout=timeout, **more)
-        self._asks = Asks(project)
+    _opens = httpx.AsyncClient
 
     async def __aenter__(self) -> Self:
         return self

@@ -38,7 +38,7 @@ from leasekit.gateway.callers import USER, VIEWER
 from leasekit.gateway.door import SITE
 from leasekit.gateway.events import transition
 from leasekit.gateway.instants import instant, moment, span, told, values_of
-from leasekit.gateway.policies import admit
+from leasekit.gateway.policies import admit, had_or_asked
 from leasekit.gateway.problems import not_found
 from leasekit.gateway.routing import Call, number_of, route, unprocessable
 
@@ -310,7 +310,7 @@ def _lease(project: str, shown: Mapping[str, Any]) -> Lease:
     units = shown["units"]
     if not isinstance(units, int):
         members = [told(LeaseUnit, one, reason=dated(one["reason"])) for one in units]
-        current = shown["granted"] or shown["approved"] or shown["requested"]
+        current = had_or_asked(shown)
         units, asked = len(members) or current["units"], shown["requested"]["properties"]
         details = {
             "members": members, "properties": asked,

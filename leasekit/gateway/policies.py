@@ -162,10 +162,15 @@ async def wished(actor: ActorConnection, command: str, arguments: Mapping[str, A
         start = arguments.get("start") or shown["start"]
         # A start that moves takes the end with it, if that is not said.
         end = arguments.get("end") or shown["last_end"] + (arguments.get("length") or start - shown["start"])
-        current = shown["granted"] or shown["approved"] or shown["requested"]
-        units, moves = arguments.get("units") or current["units"], start != shown["start"]
+        units, moves = arguments.get("units") or had_or_asked(shown)["units"], start != shown["start"]
         return Wish(new=False, type=shown["type"], units=units, start=start, end=end, moves=moves, shown=shown)
     return None
+
+
+def had_or_asked(shown: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a lease has by what was granted, or will have; else what is asked for."""
+    found: Mapping[str, Any] = shown["granted"] or shown["approved"] or shown["requested"]
+    return found
 
 
 def _new(arguments: Mapping[str, Any]) -> Wish | None:
@@ -247,8 +252,7 @@ async def tell_end(policy: LeasePolicy, project: str, shown: Mapping[str, Any]) 
     """A lease is over, which the service of a policy hears by Blazar's protocol. Nothing depends on its answer: it is
     told once.
     """
-    current = shown["granted"] or shown["approved"] or shown["requested"]
-    lease = _blazar_lease(shown["type"], current["units"], shown["start"], shown["end"])
+    lease = _blazar_lease(shown["type"], had_or_asked(shown)["units"], shown["start"], shown["end"])
     body = {"context": _context("", project), "lease": lease}
     try:
         await _answered(policy, "/v1/on-end", body)
@@ -301,8 +305,7 @@ def _as_blazar(caller: Caller, project: str, wish: Wish) -> tuple[str, dict[str,
     lease = _blazar_lease(wish.type, wish.units, wish.start, wish.end)
     if wish.shown is None:
         return "/v1/check-create", {"context": context, "lease": lease}
-    now = wish.shown["granted"] or wish.shown["approved"] or wish.shown["requested"]
-    before = _blazar_lease(wish.type, now["units"], wish.shown["start"], wish.shown["end"])
+    before = _blazar_lease(wish.type, had_or_asked(wish.shown)["units"], wish.shown["start"], wish.shown["end"])
     return "/v1/check-update", {"context": context, "current_lease": before, "lease": lease}
 
 
