@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -93,8 +93,9 @@ def build(
         keys = emulation_keys(deployment)
     if origin is None:
         origin = deployment.emulation.start if virtual and deployment.emulation is not None else 0
-    signal = _signal(deployment, spec, data, synthetic, origin)
-    jobs = _jobs(deployment, spec, data, synthetic, origin)
+    found = partial(_load, deployment=deployment, data=data, synthetic=synthetic, origin=origin)
+    signal: Signal | None = found(spec.mapper.signal, open_signal, Signal.shifted)
+    jobs: Sequence[ReplayedJob] | None = found(spec.mapper.jobs, open_jobs, shifted)
     signer = keys.signer(name)
     peers = _peers(deployment, spec, keys)
     so_far = None if signal is None else SignalSoFar(signal)
@@ -161,27 +162,22 @@ def _peers(deployment: Deployment, spec: ActorSpec, keys: KeySource) -> list[Pee
     return made
 
 
-def _signal(
-    deployment: Deployment, spec: ActorSpec, data: Path | None, synthetic: bool, origin: Instant
-) -> Signal | None:
-    wanted = spec.mapper.signal
+def _load(
+    wanted: SignalSpec | JobsSpec | None,
+    read: Callable[..., Any],
+    shift: Callable[[Any, Instant], Any],
+    *,
+    deployment: Deployment,
+    data: Path | None,
+    synthetic: bool,
+    origin: Instant,
+) -> Any:
+    """The load that is ``wanted`` of an actor, on its clock."""
     if wanted is None:
         return None
-    folder, written = _found(wanted.file, deployment, data, synthetic)
-    signal = _read(wanted, folder, synthetic, written)
+    found = _read(read, wanted, *_found(wanted.file, deployment, data, synthetic), synthetic)
     at = origin if wanted.origin is None else wanted.origin
-    return signal.shifted(at) if at else signal
-
-
-def _jobs(
-    deployment: Deployment, spec: ActorSpec, data: Path | None, synthetic: bool, origin: Instant
-) -> Sequence[ReplayedJob] | None:
-    wanted = spec.mapper.jobs
-    if wanted is None:
-        return None
-    folder, written = _found(wanted.file, deployment, data, synthetic)
-    jobs = _read_jobs(wanted, folder, synthetic, written)
-    return shifted(jobs, origin if wanted.origin is None else wanted.origin)
+    return shift(found, at) if at else found
 
 
 Written: TypeAlias = tuple[int, int] | None
@@ -201,18 +197,10 @@ def _found(file: str, deployment: Deployment, data: Path | None, synthetic: bool
     return folder, (there.st_size, there.st_mtime_ns)
 
 
-@lru_cache(maxsize=8)
-def _read_jobs(spec: JobsSpec, folder: Path | None, synthetic: bool, written: Written) -> Sequence[ReplayedJob]:
-    """As :func:`_read`."""
-    return open_jobs(spec, folder, synthetic=synthetic)
-
-
-@lru_cache(maxsize=8)
-def _read(spec: SignalSpec, folder: Path | None, synthetic: bool, written: Written) -> Signal:
-    """A signal, kept as long as its file is what it was: the runs of a sweep follow the same ones. Signals are never
-    changed.
-    """
-    return open_signal(spec, folder, synthetic=synthetic)
+@lru_cache(maxsize=16)
+def _read(read: Callable[..., Any], spec: Any, folder: Path | None, written: Written, synthetic: bool) -> Any:
+    """A load, kept as long as its file is what it was: runs of a sweep follow the same one, which nobody changes."""
+    return read(spec, folder, synthetic=synthetic)
 
 
 def _actor(

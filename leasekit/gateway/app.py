@@ -7,7 +7,6 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import cache, partial
 from http import HTTPStatus
-from time import perf_counter
 from typing import Any, Final
 
 import msgspec
@@ -47,12 +46,22 @@ from leasekit.gateway.callers import NOBODY
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.events import WholeStream
 from leasekit.gateway.feeds import PATH, answer_feed
-from leasekit.gateway.incoming import JSON, SAFE, caller_of, read_body, read_rest, source_of, take_unknown
+from leasekit.gateway.incoming import (
+    JSON,
+    SAFE,
+    Endpoint,
+    caller_of,
+    counted,
+    read_body,
+    read_rest,
+    source_of,
+    take_unknown,
+)
 from leasekit.gateway.matching import change_if_matched, made_response
 from leasekit.gateway.openapi import document
 from leasekit.gateway.pages.frames import PageFrames
 from leasekit.gateway.pages.routes import page_routes
-from leasekit.gateway.problems import ProblemError, of_error
+from leasekit.gateway.problems import ProblemError, details, of_error
 from leasekit.gateway.repeats import is_kept
 from leasekit.gateway.routing import BASE, KEY, ROUTES, Call, Picture, Route, unprocessable
 from leasekit.gateway.tunnel import answer_frame
@@ -105,24 +114,12 @@ def make_app(door: GatewayDoor, base: str) -> Starlette:
     return app
 
 
-def _told(
-    door: GatewayDoor, path: str, answer: Callable[[Request], Awaitable[Response]]
-) -> Callable[[Request], Awaitable[Response]]:
+def _told(door: GatewayDoor, path: str, answer: Endpoint) -> Endpoint:
     """The ``answer`` at a ``path``, with what it raises as problem details, counted."""
-
-    async def endpoint(request: Request) -> Response:
-        began, status = perf_counter(), int(HTTPStatus.INTERNAL_SERVER_ERROR)
-        try:
-            answered = await _or_problem(answer, request)
-            status = answered.status_code
-        finally:
-            door.answered.note(request.method, path, status, perf_counter() - began)
-        return answered
-
-    return endpoint
+    return counted(door, path, partial(_or_problem, answer))
 
 
-async def _or_problem(answer: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
+async def _or_problem(answer: Endpoint, request: Request) -> Response:
     try:
         return await answer(request)
     except LeasekitError as error:
@@ -193,7 +190,7 @@ def at_known_hosts(app: ASGIApp, hosts: Sequence[str]) -> ASGIApp:
             if not is_loopback(host) and host not in hosts:
                 status, allowed = HTTPStatus.MISDIRECTED_REQUEST, ", ".join(["localhost", "127.0.0.1", "[::1]", *hosts])
                 detail = f"Host: found {found!r:.80}, expected one of {allowed}"
-                respond = told(ProblemDetails(title=status.phrase, status=status, detail=detail, code="bad_argument"))
+                respond = told(details(status, detail, "bad_argument"))
         await respond(scope, receive, send)
 
     return answer
@@ -219,12 +216,9 @@ async def _unrouted(frames: PageFrames, request: Request, error: Exception) -> R
         headers["allow"] = ", ".join(sorted({method for one in fitting for method in one.methods or ()}))
         detail += f", allowed are {headers['allow']}"
     code = "not_found" if status == HTTPStatus.NOT_FOUND else "bad_argument"
-    return told(ProblemDetails(title=status.phrase, status=status, detail=detail, code=code), headers)
+    return told(details(status, detail, code), headers)
 
 
 async def _bug(request: Request, error: Exception) -> Response:
     logger.critical("bug: in the answer to %s %s", request.method, request.url.path, exc_info=error)
-    status = HTTPStatus.INTERNAL_SERVER_ERROR
-    return told(
-        ProblemDetails(title=status.phrase, status=status, detail="a bug: the gateway's log says more", code="bug")
-    )
+    return told(details(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug: the gateway's log says more", "bug"))

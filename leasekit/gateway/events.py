@@ -21,10 +21,9 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Send
 
 from leasekit.client.shapes import Transition
-from leasekit.config.instants import dated
 from leasekit.core.errors import LeasekitError
 from leasekit.gateway.actors import ActorAwayError, ActorConnection, Recent
-from leasekit.gateway.instants import moment, values_of
+from leasekit.gateway.instants import moment, told_reason
 from leasekit.gateway.routing import number_of
 
 HEARTBEAT: Final = 15.0
@@ -70,11 +69,9 @@ logger = logging.getLogger(__name__)
 
 def transition(actor: str, row: Mapping[str, Any]) -> Transition:
     """A line of an actor's log."""
-    values = values_of(row["because"])
     return Transition(
         actor=actor, seq=row["seq"], at=moment(row["at"]), lease=row["lease"], event=row["event"],
-        before=row["from_state"], after=row["to_state"], reason=dated(row["why"]), code=values.pop("code", ""),
-        values=values,
+        before=row["from_state"], after=row["to_state"], **told_reason(row["why"], row["because"]),
     )  # fmt: skip
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import Final
+from time import perf_counter
+from typing import Final, TypeAlias
 
 import trio
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from leasekit.core.schema import StoreError
 from leasekit.gateway.callers import ANYBODY, Caller
@@ -23,6 +25,7 @@ BODY_MAX: Final = 1024 * 1024
 REST_WITHIN: Final = 1.0
 """How long the rest of a request is waited for that is refused already, in seconds."""
 JSON: Final = "application/json"
+Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 SAFE: Final = {
     "cache-control": "no-store", "x-content-type-options": "nosniff", "content-security-policy": "default-src 'none'",
     "x-frame-options": "DENY", "referrer-policy": "no-referrer",
@@ -60,6 +63,21 @@ async def read_rest(request: Request) -> None:
                     return
         except (ClientDisconnect, RuntimeError):  # nobody waits; or, by Starlette, it was read whole
             return
+
+
+def counted(door: GatewayDoor, path: str, answer: Endpoint) -> Endpoint:
+    """The ``answer`` at a ``path``, in the numbers that the gateway tells."""
+
+    async def endpoint(request: Request) -> Response:
+        began, status = perf_counter(), int(HTTPStatus.INTERNAL_SERVER_ERROR)
+        try:
+            answered = await answer(request)
+            status = answered.status_code
+        finally:
+            door.answered.note(request.method, path, status, perf_counter() - began)
+        return answered
+
+    return endpoint
 
 
 def source_of(request: Request) -> str:

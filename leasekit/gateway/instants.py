@@ -62,6 +62,12 @@ def values_of(because: dict[str, Any] | None) -> dict[str, Any]:
     return found
 
 
+def told_reason(words: str, because: dict[str, Any] | None) -> dict[str, Any]:
+    """A reason for people, its code and its values."""
+    values = values_of(because)
+    return {"reason": dated(words), "code": values.pop("code", ""), "values": values}
+
+
 def told(shape: type[S], thing: Any, **others: Any) -> S:
     """A record, or an answer of an actor, as HTTP has it: what it has of the fields of ``shape``, its instants as
     moments; and ``others``.

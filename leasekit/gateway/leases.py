@@ -37,7 +37,7 @@ from leasekit.gateway.actors import ActorAwayError, ActorConnection, RefusedErro
 from leasekit.gateway.callers import USER, VIEWER
 from leasekit.gateway.door import SITE
 from leasekit.gateway.events import transition
-from leasekit.gateway.instants import instant, moment, span, told, values_of
+from leasekit.gateway.instants import instant, moment, span, told, told_reason
 from leasekit.gateway.policies import admit, had_or_asked
 from leasekit.gateway.problems import not_found
 from leasekit.gateway.routing import Call, number_of, route, unprocessable
@@ -296,12 +296,6 @@ def read_needs(needs: Mapping[str, str | int]) -> Vector:
         return tuple(sorted((name, read_amount(name, much)) for name, much in needs.items()))
     except ValueError as error:
         raise unprocessable(f"needs: {error}") from None
-
-
-def told_reason(words: str, because: dict[str, Any] | None) -> dict[str, Any]:
-    """A reason for people, its code and its values."""
-    values = values_of(because)
-    return {"reason": dated(words), "code": values.pop("code", ""), "values": values}
 
 
 def _lease(project: str, shown: Mapping[str, Any]) -> Lease:

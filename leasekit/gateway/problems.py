@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from leasekit.client.shapes import ProblemDetails
 from leasekit.config.instants import dated
@@ -12,7 +12,7 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.reasons import Code
 from leasekit.core.schema import StoreError
 from leasekit.gateway.actors import ActorAwayError, RefusedError
-from leasekit.gateway.instants import values_of
+from leasekit.gateway.instants import told_reason
 
 STATUS: Final[Mapping[str, HTTPStatus]] = {
     Code.NOT_FOUND: HTTPStatus.NOT_FOUND,
@@ -35,7 +35,12 @@ class ProblemError(LeasekitError):
 
     def problem(self) -> ProblemDetails:
         """As it is told."""
-        return ProblemDetails(title=self.status.phrase, status=self.status, detail=self.detail, code=self.code)
+        return details(self.status, self.detail, self.code)
+
+
+def details(status: HTTPStatus, detail: str, code: str, **values: Any) -> ProblemDetails:
+    """A problem as it is told."""
+    return ProblemDetails(title=status.phrase, status=status, detail=detail, code=code, values=values)
 
 
 def not_found(what: str, name: str) -> ProblemError:
@@ -50,18 +55,14 @@ def of_error(error: LeasekitError) -> ProblemDetails:
     if isinstance(error, ProblemError):
         return error.problem()
     if isinstance(error, ActorAwayError):
-        status = HTTPStatus.SERVICE_UNAVAILABLE
-        return ProblemDetails(
-            title=status.phrase, status=status, detail=str(error), code="away", values={"actor": error.actor}
-        )
+        return details(HTTPStatus.SERVICE_UNAVAILABLE, str(error), "away", actor=error.actor)
     if isinstance(error, StoreError):
-        status = HTTPStatus.SERVICE_UNAVAILABLE
-        return ProblemDetails(title=status.phrase, status=status, detail=f"nothing is done: {error}", code="store")
+        return details(HTTPStatus.SERVICE_UNAVAILABLE, f"nothing is done: {error}", "store")
     if isinstance(error, RefusedError):
-        values = values_of(dict(error.because or {}))
-        code = str(values.pop("code", ""))
-        status = STATUS.get(code, HTTPStatus.CONFLICT)
-        values.pop("detail", None)  # it says what the words say
-        return ProblemDetails(title=status.phrase, status=status, detail=dated(str(error)), code=code, values=values)
-    status = HTTPStatus.UNPROCESSABLE_ENTITY
-    return ProblemDetails(title=status.phrase, status=status, detail=dated(str(error)), code="bad_argument")
+        told = told_reason(str(error), dict(error.because or {}))
+        told["values"].pop("detail", None)  # it says what the words say
+        status = STATUS.get(told["code"], HTTPStatus.CONFLICT)
+        return ProblemDetails(
+            title=status.phrase, status=status, detail=told["reason"], code=told["code"], values=told["values"]
+        )
+    return details(HTTPStatus.UNPROCESSABLE_ENTITY, dated(str(error)), "bad_argument")

@@ -22,8 +22,8 @@ from leasekit.core.reasons import Code
 from leasekit.core.time import Instant, format_duration
 from leasekit.gateway.actors import ActorAwayError, ActorConnection, RefusedError
 from leasekit.gateway.callers import USER
-from leasekit.gateway.instants import instant, moment
-from leasekit.gateway.leases import ANSWER_WITHIN, OfProject, told_reason, wanted_lease
+from leasekit.gateway.instants import instant, moment, told_reason
+from leasekit.gateway.leases import ANSWER_WITHIN, OfProject, wanted_lease
 from leasekit.gateway.policies import admit
 from leasekit.gateway.routing import Call, route, unprocessable
 

@@ -14,8 +14,8 @@ from leasekit.core.time import DAY, Duration, Instant
 from leasekit.gateway.actors import LOOK, ActorAwayError, ActorConnection, RefusedError
 from leasekit.gateway.callers import OPERATOR, USER
 from leasekit.gateway.door import BROKER, GatewayDoor
-from leasekit.gateway.instants import instant, moment, span
-from leasekit.gateway.leases import OfProject, read_needs, told_reason
+from leasekit.gateway.instants import instant, moment, span, told_reason
+from leasekit.gateway.leases import OfProject, read_needs
 from leasekit.gateway.policies import TOPOLOGY_PLAN, Wish, beginnings
 from leasekit.gateway.routing import Call, route, unprocessable
 from leasekit.gateway.topologies import checked_topology

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
-from time import perf_counter
 from typing import Any, Final, get_type_hints
 
 import msgspec
@@ -17,7 +16,7 @@ from leasekit.core.errors import LeasekitError
 from leasekit.gateway.blazar import hosts, leases
 from leasekit.gateway.blazar.wire import LeaseBody, LeaseChange, bad, read
 from leasekit.gateway.door import GatewayDoor
-from leasekit.gateway.incoming import JSON, SAFE, caller_of, read_body, source_of
+from leasekit.gateway.incoming import JSON, SAFE, caller_of, counted, read_body, source_of
 from leasekit.gateway.problems import ProblemError, of_error
 from leasekit.gateway.routing import NO_JSON, Call
 
@@ -53,34 +52,15 @@ def blazar_routes(door: GatewayDoor, base: str) -> list[StarletteRoute]:
         ("DELETE", f"{host}/{{id}}", HTTPStatus.NO_CONTENT, "", hosts.delete_host),
         ("GET", f"{host}/{{id}}/allocation", HTTPStatus.OK, "allocation", hosts.show_allocation),
     ]
-    made = [
-        StarletteRoute(
-            path, _counted(door, path[len(base) :], partial(_answer, door, status, _taking(run, key))), methods=[method]
-        )
-        for method, path, status, key, run in declared
-    ]
+    made = []
+    for method, path, status, key, run in declared:
+        answer = partial(_answer, door, status, _taking(run, key))
+        made.append(StarletteRoute(path, counted(door, f"/blazar{path[len(base) :]}", answer), methods=[method]))
     for path in ("", "/", "/versions"):
         made.append(StarletteRoute(f"{base}{path}", partial(_versions, base), methods=["GET"]))
     refuse = partial(_answer, door, HTTPStatus.OK, _not_served)
     made.append(StarletteRoute(f"{base}/v1/{{rest:path}}", refuse, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]))
     return made
-
-
-def _counted(
-    door: GatewayDoor, path: str, answer: Callable[[Request], Awaitable[Response]]
-) -> Callable[[Request], Awaitable[Response]]:
-    """The ``answer`` at a ``path``, in the numbers that the gateway tells."""
-
-    async def endpoint(request: Request) -> Response:
-        began, status = perf_counter(), int(HTTPStatus.INTERNAL_SERVER_ERROR)
-        try:
-            answered = await answer(request)
-            status = answered.status_code
-        finally:
-            door.answered.note(request.method, f"/blazar{path}", status, perf_counter() - began)
-        return answered
-
-    return endpoint
 
 
 async def _versions(base: str, request: Request) -> Response:
