@@ -128,12 +128,10 @@ class DeployPlace(NamedTuple):
             f"no deploy file: name one with --file or {FILE_VARIABLE}, or go where there is a {DEFAULT_FILE}"
         )
 
-    def spec(self, role: str, *, or_only: bool = False) -> ActorSpec:
-        """The actor meant: the one that was named, or the only one of this role; with ``or_only`` also one of another
-        role that is alone in its file.
-        """
+    def spec(self, role: str) -> ActorSpec:
+        """The actor meant: the one that was named, or the only one of this role."""
         deployment = self.deployment()
-        return self._meant(deployment.file, deployment.actors, role, or_only)
+        return self._meant(deployment.file, deployment.actors, role, or_only=False)
 
     def stored(self, role: str) -> Stored:
         """The actor meant, and its store; of one that was named by its control socket its daemon says it."""
@@ -144,8 +142,9 @@ class DeployPlace(NamedTuple):
         return Stored(found["name"], found["role"], Path(found["store"]) if found["store"] else None)
 
     def socket(self, role: str, *, or_only: bool = False) -> ControlAddress:
-        """The control socket of the daemon meant. Where a daemon has made it, the rest of the deploy file is not looked
-        at: to check all of it takes longer than most commands do.
+        """The control socket of the daemon meant; with ``or_only`` also of one of another role that is alone in its
+        file. Where a daemon has made it, the rest of the deploy file is not looked at: to check all of it takes longer
+        than most commands do.
         """
         from leasekit.config.sockets import doors
 

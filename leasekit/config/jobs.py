@@ -19,7 +19,7 @@ from typing import Final
 import attrs
 
 from leasekit.config.instants import instant_setting
-from leasekit.config.traces import SwfJob, TraceError, is_number, missing_traces, opened, swf_jobs, wrong
+from leasekit.config.traces import SwfJob, TraceError, is_number, opened, swf_jobs, trace_path, wrong
 from leasekit.core.draws import Distribution, Exponential, Lognormal, uniform
 from leasekit.core.properties import EMPTY
 from leasekit.core.requests import ReplayedJob
@@ -122,10 +122,7 @@ def open_jobs(spec: JobsSpec, folder: Path | None, *, synthetic: bool = False) -
     """
     if not spec.file or synthetic:
         return _transformed(spec, list(_made(spec, spec.made or MadeJobs())))
-    path = Path(spec.file) if folder is None else folder / spec.file
-    if not path.is_file():
-        raise missing_traces([spec.file], folder)
-    return _transformed(spec, read_jobs(path, lambda number: _width(spec, number)))
+    return _transformed(spec, read_jobs(trace_path(spec.file, folder), lambda number: _width(spec, number)))
 
 
 def read_jobs(path: Path, width: Callable[[int], int] = lambda _: 1) -> list[ReplayedJob]:

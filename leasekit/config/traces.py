@@ -586,25 +586,17 @@ def open_signal(spec: SignalSpec, folder: Path | None, *, synthetic: bool = Fals
     With ``synthetic`` every trace is replaced by generated load, whether it is there or not, so that the same
     command gives the same run on any machine. Raises :class:`TraceError`, or :class:`TraceMissing`.
     """
-    return open_signals({"signal": spec}, folder, synthetic=synthetic)["signal"]
-
-
-def open_signals(specs: Mapping[str, SignalSpec], folder: Path | None, *, synthetic: bool = False) -> dict[str, Signal]:
-    """Every signal of a deployment, by name; one :class:`TraceMissing` names all traces that are not there."""
-    if not synthetic:
-        names = dict.fromkeys(spec.file for spec in specs.values() if spec.file)
-        if missing := [name for name in names if not _trace_path(name, folder).is_file()]:
-            raise missing_traces(missing, folder)
-    return {name: _opened_signal(spec, folder, synthetic) for name, spec in specs.items()}
-
-
-def _trace_path(name: str, folder: Path | None) -> Path:
-    return Path(name) if folder is None else folder / name
-
-
-def _opened_signal(spec: SignalSpec, folder: Path | None, generated: bool) -> Signal:
-    signal = _generated(spec) if not spec.file or generated else _from_trace(spec, _trace_path(spec.file, folder))
+    is_made = synthetic or not spec.file
+    signal = _generated(spec) if is_made else _from_trace(spec, trace_path(spec.file, folder))
     return signal.rounded_up() if spec.whole_units else signal
+
+
+def trace_path(name: str, folder: Path | None) -> Path:
+    """Where a trace is. Raises :class:`TraceMissing`."""
+    path = Path(name) if folder is None else folder / name
+    if not path.is_file():
+        raise missing_traces([name], folder)
+    return path
 
 
 def _generated(spec: SignalSpec) -> Signal:

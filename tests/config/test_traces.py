@@ -31,8 +31,8 @@ from leasekit.config.traces import (
     TraceError,
     TraceMissing,
     data_dir,
+    missing_traces,
     open_signal,
-    open_signals,
     read_csv,
     swf_jobs,
     swf_signal,
@@ -445,16 +445,12 @@ def test_guests_that_follow_parts_of_a_trace_read_it_once(tmp_path: Path, monkey
 
 def test_missing_traces_are_told_at_once(tmp_path: Path) -> None:
     """One message: which traces, who publishes them, where it looked, and what --synthetic does."""
-    specs = {
-        "web": SignalSpec(file="worldcup98/worldcup98-5min.csv.gz", horizon=DAY),
-        "batch": SignalSpec(file="lpc-egee/LPC-EGEE-2004-1.2-cln.swf.gz", horizon=DAY),
-        "own": SignalSpec(file="own/mine.csv", horizon=DAY),
-        "generated": SignalSpec(horizon=DAY),
-    }
-    with pytest.raises(TraceMissing) as caught:
-        open_signals(specs, tmp_path)
-    message = str(caught.value)
-    assert caught.value.traces == tuple(spec.file for spec in specs.values() if spec.file)
+    names = ["worldcup98/worldcup98-5min.csv.gz", "lpc-egee/LPC-EGEE-2004-1.2-cln.swf.gz", "own/mine.csv"]
+    for name in names:
+        with pytest.raises(TraceMissing) as caught:
+            open_signal(SignalSpec(file=name, horizon=DAY), tmp_path)
+        assert caught.value.traces == (name,)
+    message = str(missing_traces(names, tmp_path))
     for part in (
         "worldcup98/worldcup98-5min.csv.gz (published by the Internet Traffic Archive",
         "https://ita.ee.lbl.gov/html/contrib/WorldCup.html",
@@ -532,7 +528,7 @@ def test_synthetic_replaces_traces_there_or_not(tmp_path: Path) -> None:
     """With --synthetic the run is the same on any machine; job logs become batch load, others web load."""
     web = SignalSpec(file="worldcup98/load.csv", horizon=DAY, peak=40, seed=5, whole_units=False)
     batch = attrs.evolve(web, file="lpc-egee/log.swf")
-    missing = open_signals({"web": web, "batch": batch}, None, synthetic=True)
+    missing = {name: open_signal(spec, None, synthetic=True) for name, spec in (("web", web), ("batch", batch))}
     (tmp_path / "worldcup98").mkdir()
     (tmp_path / "worldcup98" / "load.csv").write_text("0,1\n300,2\n")
     assert open_signal(web, tmp_path, synthetic=True) == missing["web"]
