@@ -10,6 +10,7 @@ from typing import Any, Final
 from leasekit.core.reasons import unmark
 from leasekit.core.time import INSTANT_MAX, SECOND, Instant
 
+CALENDAR_BEGIN: Final[Instant] = -62_135_596_800_000
 CALENDAR_END: Final[Instant] = 253_402_300_799_999
 
 
@@ -52,6 +53,8 @@ def format_instant(instant: Instant) -> str:
 
 def shown(instant: Instant) -> str:
     """Any instant; those that no calendar has are only said to be far away."""
+    if instant < CALENDAR_BEGIN:
+        return "before the year 1"
     return format_instant(instant) if instant <= CALENDAR_END else "after the year 9999"
 
 

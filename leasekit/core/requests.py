@@ -255,7 +255,9 @@ def with_term(arguments: Mapping[str, Any], now: Instant) -> dict[str, Any]:
     spans = {name: found.pop(name) for name in ("length", "end", "within") if name in found}
     for name, value in spans.items():
         if type(value) is not int or not 0 < value <= INSTANT_MAX - now:
-            raise WantedError(name, f"found {value!r:.80}, expected milliseconds")
+            if name == "end" and type(value) is int:
+                raise WantedError(name, f"found {mark(value)}, expected an instant after 1970 that a term may have")
+            raise WantedError(name, f"found {value!r:.80}, expected milliseconds, 1 at least")
     if ("length" in spans) == ("end" in spans):
         raise WantedError("term", "found none, expected a term, or either length or end")
     end = spans["end"] if "end" in spans else now + spans["length"]

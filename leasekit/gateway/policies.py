@@ -115,8 +115,10 @@ def check_policy(policy: LeasePolicy) -> None:
             raise unprocessable(f"{name}: {error}") from None
         if name == "ask_within" and length is not None and not 0 < length <= ASK_MAX:
             raise unprocessable(f"ask_within: found {text}, expected more than 0s and at most 1m")
-    if policy.ask and httpx.URL(policy.ask).scheme not in ("http", "https"):
-        raise unprocessable(f"ask: found {policy.ask!r}, expected the URL of a service, http:// or https://")
+    with suppress(httpx.InvalidURL):
+        if not policy.ask or (httpx.URL(policy.ask).scheme in ("http", "https") and httpx.URL(policy.ask).host):
+            return
+    raise unprocessable(f"ask: found {policy.ask!r:.100}, expected the URL of a service, http:// or https://")
 
 
 async def admit(

@@ -136,7 +136,7 @@ def explained(part: str, text: str, found: Any, kind: type[Struct]) -> str:
             if of_map:  # which of a map it is msgspec does not say
                 name = next(key for key, value in found.items() if choices and value not in choices)
                 where = where.replace("[...]", f".{name}", 1)
-            found = found[name] if name else found[int(place)]
+            found = found[int(place)] if place else found[name]
         except (AttributeError, LookupError, StopIteration, TypeError):
             break
     if "datetime" in words or "RFC3339" in words:

@@ -136,6 +136,8 @@ async def test_a_password_that_was_changed_meanwhile_is_none() -> None:
 
 def test_only_operators_make_users(user: httpx.Client, operator: httpx.Client, ada: str) -> None:
     """Others see themselves at most."""
+    unnamed = operator.post("/users", json={"name": "eve", "password": PASSWORD, "projects": {"": "boss"}}).json()
+    assert "projects.: found 'boss', expected one of: manager, user, viewer" in unnamed["detail"]
     asked = {"name": "eve", "password": PASSWORD, "offices": ["operator"]}
     assert user.post("/users", json=asked).status_code == 403
     assert user.delete(f"/users/{ada}").status_code == 403

@@ -273,7 +273,7 @@ class LeaseChanges:
         if length is None or arguments.get("end") is not None:
             return arguments
         if type(length) is not int or not 0 < length <= INSTANT_MAX:
-            raise CommandError(f"length: found {length!r:.80}, expected milliseconds")
+            raise CommandError(f"length: found {length!r:.80}, expected milliseconds, 1 at least")
         lease = self._records.find(str(arguments.get("lease", "")))
         rest = {name: value for name, value in arguments.items() if name != "length"}
         return {**rest, "end": lease.last_end + length}
