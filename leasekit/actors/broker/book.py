@@ -298,7 +298,7 @@ class _Group:
 
 @keeps(
     rows="_sources",
-    volatile="_tables has_news",
+    volatile="_tables has_news _has_freed",
     derived="_attributes _hosts _chains _tickets _by_type _groups _group_of _pieces",
 )
 class Book:
@@ -317,17 +317,23 @@ class Book:
         self._group_of: dict[str, tuple[str, str]] = {}
         self.has_news = False
         """Whether something has changed since the mapper saw what there is, and who asks for it."""
+        self._has_freed = False
 
     def __len__(self) -> int:
         return len(self._sources)
 
     def note_news(self) -> None:
-        """Something has changed: the mapper is to see it."""
+        """Something has changed, and may have come free: the mapper is to see it."""
+        self.has_news = self._has_freed = True
+
+    def note_request(self) -> None:
+        """There are requests that the mapper is to see, and nothing has come free for others."""
         self.has_news = True
 
-    def note_seen(self) -> None:
-        """The mapper sees all there is."""
-        self.has_news = False
+    def note_seen(self) -> bool:
+        """The mapper sees all there is. Whether something may have come free since it did so last."""
+        freed, self.has_news, self._has_freed = self._has_freed, False, False
+        return freed
 
     # -- delegations -------------------------------------------------------------------------------------------
 

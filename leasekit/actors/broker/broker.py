@@ -38,6 +38,7 @@ from leasekit.actors.broker.delegations import (
     Withholding,
 )
 from leasekit.actors.broker.grants import (
+    AGAIN_MAX,
     Answers,
     Cycles,
     GrantChecks,
@@ -77,7 +78,7 @@ from leasekit.core.protocol.messages import DryRun, DryRunAnswer, Message, Reque
 from leasekit.core.reasons import Code, of_mapper, view
 from leasekit.core.schema import Row
 from leasekit.core.steps import Command, Reply, Turn, TurnDone
-from leasekit.core.time import Instant, Term
+from leasekit.core.time import INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import ClassedTimetable
 
 
@@ -408,6 +409,8 @@ class Broker(Server[BrokerLease]):
             self.granted.note_ends(EndedBook())
         views = LeaseViews(self.kernel, self.queue, self.book, self.granted, self.settings)
         self.cycles = Cycles(self.kernel, self.queue, self.book, views, is_inline(mapper))
+        if getattr(mapper, "by_itself", False) and self.settings.kept_bytes < INSTANT_MAX:
+            self.cycles.again_max = AGAIN_MAX  # whose peers have no budget has no peers to fear
         checks = GrantChecks(self.kernel, self.keyring, self.book, self.cycles, dependents)
         cutter = TicketCutter(self.kernel, self.book, self.granted, statements, self.answers)
         grants = Grants(self.queue, self.book, self.cycles, checks, cutter)

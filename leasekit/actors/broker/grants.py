@@ -5,7 +5,8 @@ more than 800 lines as what is shown, checked and cut goes by the same few rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import overload
@@ -55,7 +56,7 @@ from leasekit.core.properties import (
 from leasekit.core.protocol.messages import EXTEND, MODIFY, NEW, REPLACE, TICKET_MAX, Introduce, TicketUpdate
 from leasekit.core.reasons import Code, Reason, mark, marked
 from leasekit.core.requests import SUSPEND, TERMINATE, Options
-from leasekit.core.time import DAY, Instant, Term
+from leasekit.core.time import DAY, INSTANT_MAX, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Shortfall
 
 
@@ -367,18 +368,35 @@ class RequestViews(Sequence[PendingRequest]):
         return map(self._view, self._leases)
 
 
-@keeps(derived="at")
+def _together(lease: BrokerLease) -> str | tuple[str, str]:
+    """What is decided at once: a lease by its id, a group by its holder and name."""
+    return (lease.holder, lease.group) if lease.group and lease.asked.op == NEW else lease.id
+
+
+AGAIN_MAX = 500
+"""How many requests that it has put off before a mapper looks at in one turn: some 25 ms."""
+
+
+@keeps(derived="at", volatile="_again")
 @attrs.define(eq=False, slots=False)
 class Cycles:
-    """The cycles of a mapper that is called ``inline``, or in another thread."""
+    """The cycles of a mapper that is called ``inline``, or in another thread.
+
+    A mapper that decides each request ``by_itself`` is shown those that it has put off only when something may have
+    come free, and ``again_max`` of them in one turn, so that whoever has many waiting makes nobody else wait for them.
+    Each holder has the same share of these places. The next turn goes on with the others.
+    """
 
     _kernel: Kernel
     _queue: RequestQueue
     _book: Book
     _views: LeaseViews
     _inline: bool
+    again_max: int = attrs.field(default=INSTANT_MAX, init=False)
     at: Instant = attrs.field(default=0, init=False)
     """When the mapper was last shown anything."""
+    _again: dict[str | tuple[str, str], None] = attrs.field(factory=dict, init=False)
+    """What was put off and is to be shown again, in that order."""
 
     def due_at(self, wake: Instant | None, *, asked: bool = False) -> Instant | None:
         """When the mapper is to be called: now if it is ``asked`` something, or requests wait and something has changed
@@ -403,20 +421,50 @@ class Cycles:
 
     def show_news(self) -> BrokerCycle:
         """What the mapper is shown in its own turn: until something changes there is nothing new for it."""
-        self._book.note_seen()
-        cycle = self.show()
+        freed = self._book.note_seen()
+        cycle = self.show(left_out=self._put_off(freed=freed))
+        if self._again:
+            self._book.note_request()
         if not cycle.requests and not cycle.groups:
             return cycle  # which nobody is shown
         ended, before = self._views.ended()
         return cycle._replace(ended=ended, ended_before=before) if ended else cycle
 
-    def show(self, more: Iterable[BrokerLease] = ()) -> BrokerCycle:
-        """What the mapper is shown: all requests that wait, and ``more``."""
+    def _put_off(self, *, freed: bool) -> Container[str]:
+        """The requests that the mapper is not shown in its own turn. ``freed``: each is to be shown once more."""
+        waiting = self._queue.leases
+        if len(waiting) <= self.again_max:
+            self._again.clear()
+            return ()
+        put_off: dict[str | tuple[str, str], list[BrokerLease]] = {}
+        for lease in waiting.values():
+            put_off.setdefault(_together(lease), []).append(lease)
+        put_off = {key: some for key, some in put_off.items() if all(one.defer_reason is not None for one in some)}
+        if freed:
+            self._again |= dict.fromkeys(put_off)
+        self._again = {key: None for key in self._again if key in put_off}
+        share = max(1, self.again_max // max(1, len({put_off[key][0].holder for key in self._again})))
+        shown: Counter[str] = Counter()
+        for key in list(self._again):
+            holder = put_off[key][0].holder
+            if shown[holder] < share:
+                shown[holder] += len(put_off.pop(key))
+                del self._again[key]
+        return {lease.id for some in put_off.values() for lease in some}
+
+    def show_with(self, lease: BrokerLease) -> BrokerCycle:
+        """What the mapper is shown for a question, that of ``lease``. Very many that were put off are not."""
+        waiting = self._queue.leases.values()
+        is_few = len(waiting) <= self.again_max
+        return self.show((lease,), () if is_few else {one.id for one in waiting if one.defer_reason is not None})
+
+    def show(self, more: Iterable[BrokerLease] = (), left_out: Container[str] = ()) -> BrokerCycle:
+        """What the mapper is shown: all requests that wait but those ``left_out``, and ``more``."""
         alone: list[BrokerLease] = []
-        members: dict[str, PendingRequest] = {}
+        members: dict[str, BrokerLease] = {}
         offered = set(self._book.types())
         for lease in chain(self._queue.leases.values(), more):
-            if lease.room.promise is not None:
+            if lease.room.promise is not None or lease.id in left_out:
                 continue
             if lease.asked.op == NEW and HOLD in lease.asked.properties:
                 lease.defer_reason = Reason(Code.PARTS_UNASKED)
@@ -425,11 +473,13 @@ class Cycles:
                 lease.defer_reason = Reason(Code.NOT_OFFERED, what=lease.type)
                 continue
             if lease.group and lease.asked.op == NEW:
-                members[lease.id] = self._views.request(lease)
+                members[lease.id] = lease
             else:
                 alone.append(lease)
         groups = [
-            tuple(members[id_] for id_ in ids) for ids in self._book.complete_groups() if all(i in members for i in ids)
+            tuple(self._views.request(members[id_]) for id_ in ids)
+            for ids in self._book.complete_groups()
+            if all(id_ in members for id_ in ids)
         ]
         self.at = self._kernel.now
         # A mapper that is called in line sees the requests as they still are when its decisions are carried out.
@@ -760,7 +810,7 @@ class Grants:
 
     def show(self, lease: BrokerLease) -> BrokerCycle:
         """See :class:`.dry_runs.Decider`."""
-        return self._cycles.show((lease,))
+        return self._cycles.show_with(lease)
 
     def try_grant(self, lease: BrokerLease, grant: Grant) -> tuple[Delegation, Counts]:
         """See :class:`.dry_runs.Decider`."""

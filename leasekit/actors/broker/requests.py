@@ -54,7 +54,7 @@ class Admission:
     def enqueue(self, lease: BrokerLease, options: Options) -> None:
         """The request of ``lease`` waits for the mapper."""
         self._queue.add(lease, options)
-        self._book.note_news()
+        self._book.note_request()
 
     def join_group(self, lease: BrokerLease, options: Options) -> None:
         """``lease`` is asked for with others: once all are there, all wait as long as each says."""

@@ -635,6 +635,7 @@ class StandardMapper:
         self._quotas = Quotas(settings.quotas)
         self.wants_usage = self._quotas.wants_usage
         self.usage_kept = self._quotas.history
+        self.by_itself = isinstance(rule, Booking)
         self._rule = rule
 
     def allocate(self, cycle: BrokerCycle) -> list[BrokerDecision]:

@@ -1,0 +1,109 @@
+"""One peer has very many requests waiting: each turn of the mapper looks at few of those that it has put off before."""
+
+from __future__ import annotations
+
+import pytest
+from actor_bench import Bench, Mappers, Plan
+from msgspec.structs import replace
+
+from leasekit.actors.broker import broker
+from leasekit.core.mappers import BrokerCycle, BrokerDecision
+from leasekit.core.protocol.messages import DryRun, RequestTicket
+from leasekit.core.time import HOUR, MINUTE, Term
+from leasekit.policies.broker.fcfs import Fcfs
+
+FEW = 10
+MANY = 10 * FEW
+TERM = Term(2 * HOUR, 3 * HOUR)
+
+
+class Watched(Fcfs):
+    """The standard mapper; keeps how many requests each cycle had, those of groups too."""
+
+    def __init__(self, shown: list[int]) -> None:
+        super().__init__()
+        self._shown = shown
+
+    def allocate(self, cycle: BrokerCycle) -> list[BrokerDecision]:
+        """As it does."""
+        self._shown.append(len(cycle.requests) + sum(map(len, cycle.groups)))
+        return super().allocate(cycle)
+
+
+class Crowd(Bench):
+    """All four units are leased over the term, and ``guest`` has many requests that wait for some."""
+
+    def __init__(self) -> None:
+        self.shown: list[int] = []
+        """How many requests each turn was about."""
+        super().__init__(Plan(guests=("guest", "meek")), Mappers(broker=lambda: Watched(self.shown)))
+        self.start()
+        self.run_until(MINUTE)
+        assert not self.command("meek", "lease.request", type="vm", units=4, term=list(TERM), name="all").error
+        self.run_until(2 * MINUTE)
+        for number in range(MANY):
+            self.receive("broker", "guest", wanted(self, "guest", number))
+        assert self.query("broker", "status")["waiting"] == MANY
+        self.shown.clear()
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Crowd:
+    """A crowd of those who wait, where few are looked at again in one turn."""
+    monkeypatch.setattr(broker, "AGAIN_MAX", FEW)
+    return Crowd()
+
+
+def wanted(bench: Bench, guest: str, number: int) -> RequestTicket:
+    """A request for a unit that can wait, but not for another term."""
+    properties = {"deferrable": "true", "latest_start": str(TERM.start + 1)}
+    tag = bench.actor(guest).keyring.tag
+    return RequestTicket(f"{tag}-{900 + number}", 1, "new", "s", "vm", 1, TERM, "", properties, b"")
+
+
+def test_others_do_not_wait_for_a_look_at_all_that_waits(bench: Crowd) -> None:
+    """Another peer's request is decided without a look at what can't be had anyway, and so is a question."""
+    later = Term(TERM.end, TERM.end + HOUR)
+    bench.receive("broker", "meek", replace(wanted(bench, "meek", 1), term=later, properties={}))
+    assert bench.shown == [1]
+    bench.receive("broker", "meek", DryRun("meek-question", 1, "vm", 1, later, "", {}))
+    assert bench.shown[1:] == [1]
+
+
+def test_what_comes_free_is_had_by_those_who_wait(bench: Crowd) -> None:
+    """Each is shown once more, a few in each turn, and gets what has come free. (The guest itself knows of none of
+    these leases, and gives each back, so that in the end all have had their units.)
+    """
+    assert not bench.command("meek", "lease.close", lease="all").error
+    bench.run_until(bench.now + 10 * MINUTE)
+    assert bench.query("broker", "status")["waiting"] == 0
+    granted = [row for row in bench.actor("broker").leases.values() if row.holder == "guest" and row.claims]
+    assert len(granted) == MANY
+    assert max(bench.shown) <= FEW
+
+
+def test_each_holder_has_its_share_of_a_turn(bench: Crowd) -> None:
+    """One who has many waiting is not looked at before one who has few, wherever that one is in line."""
+    mine = replace(wanted(bench, "meek", 1), term=Term(TERM.start, TERM.end - 1))
+    bench.receive("broker", "meek", mine)
+    before = len(bench.shown)
+    bench.actor("broker").book.note_news()
+    bench.actor("broker").cycles.show_news()
+    assert mine.lease not in bench.actor("broker").cycles._again
+    assert len(bench.actor("broker").cycles._again) == MANY - FEW // 2
+    assert len(bench.shown) == before
+
+
+def test_a_group_is_shown_whole(bench: Crowd) -> None:
+    """What is granted together is looked at together."""
+    tag = bench.actor("guest").keyring.tag
+    for number in range(3):
+        group = {"group_id": "g", "latest_start": str(TERM.start + 1)} | ({"lease_count": "3"} if not number else {})
+        asked = replace(wanted(bench, "guest", number), lease=f"{tag}-{2000 + number}", properties=group)
+        bench.receive("broker", "guest", asked)
+    for _ in range(2):  # the first turn has put it off
+        bench.actor("broker").book.note_news()
+        seen = 0
+        while bench.actor("broker").book.has_news:
+            seen += sum(map(len, bench.actor("broker").cycles.show_news().groups))
+        assert seen == 3
