@@ -45,7 +45,7 @@ from leasekit.core.protocol.messages import (
 )
 from leasekit.core.reasons import Code, Reason, words
 from leasekit.core.schema import Row
-from leasekit.core.time import INSTANT_MAX, SECOND, Instant, Term
+from leasekit.core.time import INSTANT_MAX, MINUTE, SECOND, Instant, Term
 
 Request: TypeAlias = RequestTicket | Redeem | CloseLease
 """What is asked about a lease, and kept."""
@@ -413,9 +413,11 @@ REPORTS_KEPT: Final = 20
 REPORTS_SHOWN: Final = 5
 """How many of them an actor tells with its status."""
 REPORT: Final = "report"
+REPORTS_A_MINUTE: Final = 30
+"""How many of them one peer makes at most, that others' stay, and the log and the store do not fill."""
 
 
-@keeps(rows="_reports")
+@keeps(rows="_reports", volatile="_heard")
 @attrs.define(eq=False, slots=False)
 class Reports:
     """The reports that the actor called ``name`` keeps."""
@@ -423,6 +425,8 @@ class Reports:
     _kernel: Kernel
     _name: str
     _reports: dict[str, Report] = attrs.field(factory=dict, init=False)
+    _heard: dict[str, tuple[Instant, int]] = attrs.field(factory=dict, init=False)
+    """Since when so many reports of a peer have come."""
 
     def __attrs_post_init__(self) -> None:
         self._kernel.register(Report)
@@ -436,11 +440,25 @@ class Reports:
         if known is not None and known.reason == reason:
             self._reports[id_] = known
             return
+        if peer and self._is_too_many(peer):
+            return
         while len(self._reports) >= REPORTS_KEPT:
-            self._forget(next(iter(self._reports.values())))
+            of = Counter(one.peer for one in self._reports.values())
+            self._forget(next(one for one in self._reports.values() if of[one.peer] == max(of.values())))
         report = self._reports[id_] = Report(id_, self._kernel.now, peer, subject, reason)
         self._kernel.touch(report)
         self._kernel.note("", event, "", "", Reason(Code.REPORTED, peer).because(reason) if peer else reason)
+
+    def _is_too_many(self, peer: str) -> bool:
+        """Whether a peer's report is one too many in a minute. How many there were is said when the next one comes."""
+        began, count = self._heard.get(peer, (-MINUTE, 0))
+        if self._kernel.now - began < MINUTE:
+            self._heard[peer] = began, count + 1
+            return count >= REPORTS_A_MINUTE
+        if count > REPORTS_A_MINUTE:
+            self._kernel.complain(f"{peer} made {count - REPORTS_A_MINUTE} more reports in a minute than are kept")
+        self._heard[peer] = self._kernel.now, 1
+        return False
 
     def _forget(self, report: Report) -> None:
         del self._reports[report.id]

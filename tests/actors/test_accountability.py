@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from leasekit.actors.base import Actor
 from leasekit.actors.broker.book import Book
 from leasekit.actors.broker.broker import Broker
-from leasekit.actors.served import REPORTS_KEPT
+from leasekit.actors.served import REPORTS_A_MINUTE, REPORTS_KEPT
 from leasekit.core.claims.claim import Ticket
 from leasekit.core.claims.evidence import decode_evidence, verify_evidence
 from leasekit.core.claims.signed import CONTRACT, RELINQUISHMENT, fingerprint, state
@@ -98,6 +98,30 @@ def test_reports_are_bounded_and_outlive_a_restart(tmp_path: Path) -> None:
     world.restart("upper")
     assert world.query("upper", "status")["reports"] == shown
     assert len(node.store.load()["reports"]) == REPORTS_KEPT
+
+
+def test_one_peer_makes_so_many_reports(tmp_path: Path) -> None:
+    """One that reports without end fills neither the log nor the store, and others' reports stay."""
+    text = f'{CHAIN}\n[actor.other]\nrole = "authority"\n'
+    world = DeployedWorld(text, tmp_path)
+    node = world.nodes["upper"]
+
+    def report(site: str, number: int) -> None:
+        reason = Reason("overdelegated", detail=f"number {number}")
+        world.receive("upper", site, ClaimReport(f"{number:064x}", number + 1, reason))
+
+    report("site", 0)
+    for number in range(1, 10 * REPORTS_A_MINUTE):
+        report("other", number)
+    world.pass_time(SECOND)
+    logged = [words(read(row.why)) for row in node.store.log() if row.event == "report"]
+    assert len(logged) == 1 + REPORTS_A_MINUTE
+    assert "site" in {row.peer for row in world.broker("upper").reports._reports.values()}
+    world.pass_time(MINUTE)
+    report("other", 0)
+    world.pass_time(SECOND)
+    said = [words(read(row.why)) for row in node.store.log() if row.event == "complaint"]
+    assert f"other made {9 * REPORTS_A_MINUTE - 1} more reports in a minute than are kept" in said
 
 
 def test_touching_terms_and_returns_are_no_guilt(tmp_path: Path) -> None:
