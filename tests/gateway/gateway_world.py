@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import httpx
@@ -52,14 +52,20 @@ class GatewayUnderTest:
             return str(control.command("api", method="POST", path="/tokens", body=asked)["secret"])
 
 
+JOINS: Final = {("active", "-"), ("active", "joining")}
+"""What becomes another state by itself soon."""
+
+
 def until(client: httpx.Client, lease: str, state: str) -> dict[str, Any]:
-    """The lease, once it is in a state and nothing is pending. Each event that is heard is a reason to look again."""
+    """The lease, once it is in a state, nothing is pending, and its units have joined. Each event that is heard is a
+    reason to look again.
+    """
     with client.stream("GET", "/events") as answer:
         lines = answer.iter_lines()
         next(line for line in lines if line.startswith(": connected"))  # what happens from here on is heard
         while True:
             found = dict(client.get(f"/leases/{lease}").json())
-            if found["state"] == state and not found["pending"]:
+            if found["state"] == state and not found["pending"] and (state, found["join"]) not in JOINS:
                 return found
             assert found["state"] not in {"closed", "failed"} - {state} or found["pending"], found
             next(line for line in lines if line.startswith("data: "))

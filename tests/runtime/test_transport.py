@@ -142,18 +142,25 @@ async def test_both_sides_dial(nursery: trio.Nursery, tmp_path: Path, attempt: i
         for node in nodes[:: 1 - 2 * (attempt % 2)]:
             starting.start_soon(node.start, nursery)
     bob, alice = nodes
-    for number in range(20):
-        await bob.until(lambda: bob.transport.connected("alice"))
-        await alice.until(lambda: alice.transport.connected("bob"))
-        alice.transport.send("bob", [Ack("L", number)])
-        bob.transport.send("alice", [Ack("M", number)])
-        await trio.sleep(0.005)
-    assert Ack("L", 19) in bob.heard
-    assert Ack("M", 19) in alice.heard
-    ours, theirs = alice.transport._peers["bob"].link, bob.transport._peers["alice"].link
-    assert ours is not None
-    assert theirs is not None
-    assert ours.channel._session == theirs.channel._session
+    number = 0
+
+    def is_one() -> bool:
+        ours, theirs = alice.transport._peers["bob"].link, bob.transport._peers["alice"].link
+        return ours is not None and theirs is not None and ours.channel._session == theirs.channel._session
+
+    with trio.fail_after(PATIENCE):
+        while number < 20 or not is_one():  # what is sent by the other connection may be lost
+            await bob.until(lambda: bob.transport.connected("alice"))
+            await alice.until(lambda: alice.transport.connected("bob"))
+            alice.transport.send("bob", [Ack("L", number)])
+            bob.transport.send("alice", [Ack("M", number)])
+            await trio.sleep(0.005)
+            number += 1
+    alice.transport.send("bob", [Ack("L", number)])
+    bob.transport.send("alice", [Ack("M", number)])
+    await bob.until(lambda: Ack("L", number) in bob.heard)
+    await alice.until(lambda: Ack("M", number) in alice.heard)
+    assert is_one()
 
 
 async def test_a_peer_that_restarts_is_dialled_again(nursery: trio.Nursery, tmp_path: Path) -> None:
