@@ -533,6 +533,28 @@ def test_group_search_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {type(decision) for decision in decisions} == {Defer}
 
 
+@pytest.mark.parametrize(("sites", "members", "units"), [(1, 500, 1), (8, 9, 6), (20, 21, 6)])
+def test_a_group_that_fits_nowhere_costs_little(
+    monkeypatch: pytest.MonkeyPatch, sites: int, members: int, units: int
+) -> None:
+    """Many members or few, and however many starts there are: so many places are tried in one turn."""
+    books = Books({f"s{site:02}": max(10, members // sites - 1) for site in range(sites)})
+    for number in range(500):
+        books.book(f"s{number % sites:02}", f"l{number}", 1, 100 + 3 * number, 102 + 3 * number)
+    tried = []
+
+    def counting(*given: Any) -> tuple[list[capacity.Place] | None, int]:
+        found, count = capacity.search(*given)
+        tried.append(count)
+        return found, count
+
+    monkeypatch.setattr(turn, "search", counting)
+    decisions = mapper().allocate(books.cycle(groups=[group(*[units] * members, latest_start=5000)]))
+    assert {type(decision) for decision in decisions} == {Defer}
+    assert sum(tried) <= turn.PLACED_MAX + capacity.NODES_MAX + members
+    assert (sites == 1) == (not tried)
+
+
 # -- properties --------------------------------------------------------------------------------------------------
 
 SITES = ("a", "b", "c")

@@ -708,7 +708,12 @@ def classes_of(member: Member) -> int:
 
 
 def place(members: Sequence[Member], term: Term, choice: Choice) -> list[Place] | None:
-    """A place for each member, so that all fit at once; None if none was found.
+    """A place for each member, so that all fit at once; None if none was found."""
+    return search(members, term, choice)[0]
+
+
+def search(members: Sequence[Member], term: Term, choice: Choice) -> tuple[list[Place] | None, int]:
+    """A place for each member, so that all fit at once, and what was tried to find it; None if none was found.
 
     Members that take the fewest classes of units, with the least choice and the most units are placed first. What
     goes wrong is taken back and tried otherwise, up to a limit: fitting members into views is bin packing, so the
@@ -721,11 +726,11 @@ def place(members: Sequence[Member], term: Term, choice: Choice) -> list[Place] 
     near = {place: [other for other in left if other.view.overlaps(place.view)] for place in left}
     chosen: list[Place | None] = [None] * len(members)
     options: list[Iterator[Place]] = []
-    tries = len(members) + NODES_MAX
+    tries = most = len(members) + NODES_MAX
     while len(options) <= len(order):
         depth = len(options)
         if depth == len(order):
-            return [place for place in chosen if place is not None]
+            return [place for place in chosen if place is not None], most - tries
         member = members[order[depth]]
         able = [place for place in member.places if left[place] >= member.units]
         options.append(_options(able, left, choice, member.lease))
@@ -743,8 +748,8 @@ def place(members: Sequence[Member], term: Term, choice: Choice) -> list[Place] 
                 break
             options.pop()
         if not options or tries < 0:
-            return None
-    return None
+            break
+    return None, most - tries
 
 
 def _options(fitting: list[Place], left: Mapping[Place, int], choice: Choice, lease: str) -> Iterator[Place]:
