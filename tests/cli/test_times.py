@@ -77,6 +77,8 @@ def test_show_when_says_how_far_off() -> None:
 def test_the_end_of_time_can_be_shown() -> None:
     """An instant that no calendar has is shown all the same."""
     assert to_second(INSTANT_MAX) == "after the year 9999"
+    assert to_second(-INSTANT_MAX) == "before the year 1"
+    assert dated(f"not {mark(-INSTANT_MAX)}") == "not before the year 1"
 
 
 @pytest.mark.parametrize("text", ["nan", "-nan", "inf", "-inf", "1e999", "x", "0", "-1"])

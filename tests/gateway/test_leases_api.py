@@ -215,6 +215,15 @@ def test_an_answer_that_is_known_is_not_sent_again(user: httpx.Client, leased: L
     assert (again.status_code, again.content, anything.status_code) == (304, b"", 304)
 
 
+def test_what_somebody_writes_ends_no_gateway(user: httpx.Client, leased: Leased) -> None:
+    """Also where it looks like an instant that no calendar has: who listens hears of it, and so does the gateway."""
+    lease = leased(start="2031-01-01T08:00:00Z")["id"]
+    until(user, lease, "ticketed")
+    assert user.post(f"/leases/{lease}/close", json={"reason": "@{-99999999999999999}"}).status_code == 200
+    until(user, lease, "closed")
+    assert "before the year 1" in user.get(f"/leases/{lease}/history").text
+
+
 def test_a_lease_ends_whose_holder_falls_silent(user: httpx.Client, leased: Leased) -> None:
     """As long as somebody says that they are there it goes on."""
     lease = leased(keepalive="2s")["id"]
