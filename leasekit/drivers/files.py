@@ -20,6 +20,10 @@ T = TypeVar("T")
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
+SEARCH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""The path on which programs are looked for, unless the site's settings have another."""
+
+
 def write_whole(path: Path, content: Any, *, durable: bool = True) -> None:
     """Writes ``content`` as JSON: the file holds all of it or what it held before, whenever this process is killed.
     It is for its owner alone.

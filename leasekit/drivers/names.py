@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Collection
-from typing import Final
+from typing import Final, TypeAlias
 
 from leasekit.core.drivers import LEASE, SITE, UNIT_ID, UNIT_ID_ALLOWED, Blame, DriverError
 from leasekit.core.settings import expect_one_of, expecting
@@ -63,7 +63,15 @@ def bare(address: str) -> str:
     return str(ipaddress.ip_interface(address).ip)
 
 
-PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+PLAIN_NAME: Final = UNIT_ID
+"""What may stand in the place of a file's name."""
+USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+"""Who logs in."""
+INTERFACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
+"""What a network interface is called."""
+DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+"""A SHA-256."""
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 plain_or_none: Final = expecting(

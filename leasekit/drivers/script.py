@@ -30,10 +30,9 @@ from leasekit.core.properties import Properties, check_properties
 from leasekit.core.settings import DurationSetting, SettingsError
 from leasekit.core.time import SECOND
 from leasekit.drivers.commands import Abandoned, Command, Run, as_commands, mark_of, resolve_commands
+from leasekit.drivers.files import SEARCH
 from leasekit.drivers.names import check_member_id, one_line, unknown_operation
 
-SEARCH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""The path on which programs are looked for, unless the settings' environment has another."""
 INHERITED: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LOGNAME", "TMPDIR", "TZ", "USER")
 """The variables that commands have of the daemon's environment, by default."""
 

@@ -36,13 +36,13 @@ from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.settings import DurationSetting, SettingsError
 from leasekit.core.time import SECOND
 from leasekit.drivers.commands import Abandoned, Run, mark_of
+from leasekit.drivers.files import SEARCH
 from leasekit.drivers.members import unit_address
-from leasekit.drivers.names import check_member_id, refused_property
+from leasekit.drivers.names import USER, check_member_id, refused_property
 from leasekit.drivers.one_sided import GuestOnly
-from leasekit.drivers.script import INHERITED, SEARCH, properties_as_environment, read_properties
+from leasekit.drivers.script import INHERITED, properties_as_environment, read_properties
 
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
-_USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _HOST_KEY: Final = re.compile(r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(?:256|384|521)) [A-Za-z0-9+/]{40,2000}={0,2}")
 ALIAS: Final = "unit"
 """What the unit is called in its file of host keys, whatever its address is."""
@@ -107,7 +107,7 @@ def login_of(properties: Mapping[str, str], user: str = "", *, strict: bool = Tr
     if _HOST.fullmatch(host) is None and not _is_address(host):
         raise refused_property("host", host, "expected an address or a host name")
     name = user or properties.get("user", "root")
-    if _USER.fullmatch(name) is None:
+    if USER.fullmatch(name) is None:
         raise refused_property("user", name, "expected a login name: small letters, digits, dashes and underscores")
     key = " ".join(properties.get("host_key", "").split(" ")[:2])
     if (strict or key) and _HOST_KEY.fullmatch(key) is None:

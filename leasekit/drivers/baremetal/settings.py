@@ -10,23 +10,17 @@ from typing import ClassVar, Final, Literal, TypeAlias
 
 import attrs
 
-from leasekit.core.drivers import UNIT_ID
 from leasekit.core.properties import check_properties
 from leasekit.core.settings import DurationSetting, expecting
 from leasekit.core.time import MINUTE, SECOND
 from leasekit.drivers.libvirt.settings import ImagesSettings, check_names
-from leasekit.drivers.names import printable_line
+from leasekit.drivers.names import DIGEST, INTERFACE, USER, Network, printable_line
 from leasekit.drivers.power.settings import ControllerSettings
-
-Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _MAC: Final = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
 _DISK_ID: Final = re.compile(r"(serial|wwid):[A-Za-z0-9._:+-]{1,128}")
 _DISK: Final = re.compile(rf"(/[A-Za-z0-9._:-]+)+|{_DISK_ID.pattern}")
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _MODULE: Final = re.compile(r"[A-Za-z0-9_-]+")
-_INTERFACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
-_USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _DOMAIN: Final = re.compile(r"(([a-z0-9]([a-z0-9-]*[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*)?")
 _PLAIN_PATH: Final = re.compile(r"[^\x00-\x20\"'#,\\\x7f]+")
 
@@ -79,7 +73,7 @@ class BootArtifact:
     """A file on this machine, and its SHA-256."""
 
     file: Path
-    sha256: str = attrs.field(validator=expecting("64 hexadecimal digits as sha256sum prints", _DIGEST))
+    sha256: str = attrs.field(validator=expecting("64 hexadecimal digits as sha256sum prints", DIGEST))
 
 
 @attrs.frozen(kw_only=True)
@@ -93,7 +87,7 @@ class DiskImage:
     kind: ClassVar[str] = "disk"
     disk: BootArtifact
     seed: Literal["nocloud", "none"] = "nocloud"
-    user: str = attrs.field(default="root", validator=attrs.validators.matches_re(_USER))
+    user: str = attrs.field(default="root", validator=attrs.validators.matches_re(USER))
 
 
 @attrs.frozen(kw_only=True)
@@ -108,7 +102,7 @@ class NetbootImage:
     initrd: BootArtifact
     command_line: str = attrs.field(default="", validator=printable_line)
     seed: Literal["initramfs", "none"] = "initramfs"
-    user: str = attrs.field(default="root", validator=attrs.validators.matches_re(_USER))
+    user: str = attrs.field(default="root", validator=attrs.validators.matches_re(USER))
 
 
 Image: TypeAlias = DiskImage | NetbootImage
@@ -156,7 +150,7 @@ class BootNetwork:
     not that of the guest before it. ``port`` is that of the driver's HTTP server.
     """
 
-    interface: str = attrs.field(validator=attrs.validators.matches_re(_INTERFACE))
+    interface: str = attrs.field(validator=attrs.validators.matches_re(INTERFACE))
     address: str
     subnets: tuple[str, ...] = attrs.field(validator=attrs.validators.min_len(1))
     first: int = attrs.field(default=10, validator=attrs.validators.ge(1))
@@ -239,7 +233,7 @@ class BareMetalSettings(ImagesSettings):
     start_timeout: DurationSetting = 10 * MINUTE
 
     def __attrs_post_init__(self) -> None:
-        check_names("nodes", self.nodes, UNIT_ID)
+        check_names("nodes", self.nodes)
         super().__attrs_post_init__()
         self._check_unique()
 

@@ -8,18 +8,16 @@ twice does nothing. Any number of drivers, in one process or in many, may have o
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import attrs
 
 from leasekit.core.drivers import SiteFaultError
 from leasekit.drivers.files import alone, damaged, read_table, write_whole
-
-Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+from leasekit.drivers.names import Network
 
 
 @attrs.frozen

@@ -36,6 +36,7 @@ from leasekit.drivers.directory.ldap import LdapExport, LdapSettings
 from leasekit.drivers.directory.names import DnsmasqSettings, HostNames
 from leasekit.drivers.dnsmasq import dnsmasq_of
 from leasekit.drivers.examining import free_port, may_signal, program, shared_folder, writable
+from leasekit.drivers.files import SEARCH
 from leasekit.drivers.names import check_unit_id, one_line
 
 
@@ -156,9 +157,6 @@ class PublishingDriver:
     async def _in_turn(self, do: Callable[[], None]) -> None:
         """Slices and numbers are shared: one unit after the other."""
         await trio.to_thread.run_sync(do, limiter=self._one)
-
-
-SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 async def examine_publishing(settings: PublishSettings) -> list[Finding]:

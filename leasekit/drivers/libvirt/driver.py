@@ -26,6 +26,7 @@ from leasekit.core.drivers import (
 )
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.time import SECOND
+from leasekit.drivers.examining import MEBI
 from leasekit.drivers.libvirt.base import DomainDriver, operation
 from leasekit.drivers.libvirt.connection import HostAbsentError, HostLostError
 from leasekit.drivers.libvirt.documents import Paths, domain_xml
@@ -96,9 +97,6 @@ async def _cpu(domains: Domains, name: str) -> float:
     if state is None or not state.running:
         raise DriverError(f"domain {name} runs no more")
     return state.cpu
-
-
-MEBI: Final = 2**20
 
 
 class LibvirtDriver(DomainDriver[LibvirtPlace]):

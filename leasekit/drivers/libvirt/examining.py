@@ -16,7 +16,8 @@ import trio
 
 from leasekit.core.drivers import DriverError, Finding
 from leasekit.core.settings import SettingsError
-from leasekit.drivers.examining import bridge, checksummed, iso_maker, program
+from leasekit.drivers.examining import MEBI, bridge, checksummed, iso_maker, program
+from leasekit.drivers.files import SEARCH
 from leasekit.drivers.libvirt.connection import HostAbsentError, PoolLostError, binding
 from leasekit.drivers.libvirt.documents import Paths, domain_xml
 from leasekit.drivers.libvirt.images import QCOW2_MAGIC, qcow2_size, read_artifact
@@ -64,8 +65,6 @@ async def _remove(place: LibvirtPlace) -> None:
     await place.remove_volumes(NAME, wipe=False)
 
 
-MEBI: Final = 2**20
-SEARCH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ROOM_MIN: Final = 1024 * MEBI
 """With less free in a pool, in bytes, it is doubtful whether units fit."""
 BINDING_ADVICE: Final = "apt-get install libvirt-dev pkg-config gcc python3-dev; pip install 'leasekit[libvirt]'"

@@ -13,15 +13,12 @@ import attrs
 from leasekit.core.settings import DurationSetting, expecting
 from leasekit.core.time import SECOND
 from leasekit.drivers.directory.addresses import DirectoryAddresses
-from leasekit.drivers.names import PLAIN_NAME, one_line, plain_or_none, printable_line
+from leasekit.drivers.names import DIGEST, PLAIN_NAME, USER, Network, one_line, plain_or_none, printable_line
 
-Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 Acceleration: TypeAlias = Literal["probe", "kvm", "tcg"]
 Readiness: TypeAlias = Literal["console", "ssh", "agent", "running"]
 SeedKind: TypeAlias = Literal["nocloud", "initramfs", "none"]
 
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-_USER: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _LEASED_URI: Final = re.compile(r"[a-z]+\+ssh:///[A-Za-z0-9/_-]*(\?[A-Za-z0-9_=&%./-]+)?")
 _DOMAIN: Final = re.compile(r"([a-z0-9]([a-z0-9-]*[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
@@ -95,7 +92,7 @@ class ImageArtifact:
             raise ValueError(f"found url {self.url[:60]!r}, expected it to begin with http:// or https://")
         if "/" in self.volume:
             raise ValueError(f"found volume {self.volume[:60]!r}, expected the name of a volume, without slashes")
-        if not self.volume and _DIGEST.fullmatch(self.sha256) is None:
+        if not self.volume and DIGEST.fullmatch(self.sha256) is None:
             raise ValueError(f"found sha256 {self.sha256[:80]!r}, expected 64 hexadecimal digits as sha256sum prints")
 
     @property
@@ -125,7 +122,7 @@ class Image:
     seed: SeedKind = "nocloud"
     ready: Readiness = "ssh"
     marker: str = attrs.field(default="leasekit ready", validator=_filled_line)
-    user: str = attrs.field(default="root", validator=attrs.validators.matches_re(_USER))
+    user: str = attrs.field(default="root", validator=attrs.validators.matches_re(USER))
     agent: bool = False
 
     def __attrs_post_init__(self) -> None:
@@ -231,10 +228,10 @@ class Choices:
     shares: Range = attrs.field(default=None, validator=_check_range)
 
 
-def check_names(kind: str, names: Iterable[str], plain: re.Pattern[str] = PLAIN_NAME) -> None:
+def check_names(kind: str, names: Iterable[str]) -> None:
     """Raises ``ValueError`` unless the keys of a table can be names of files."""
     for name in names:
-        if plain.fullmatch(name) is None:
+        if PLAIN_NAME.fullmatch(name) is None:
             raise ValueError(f"{kind}: found {name[:60]!r}, expected letters, digits, dots, dashes and _")
 
 

@@ -23,7 +23,7 @@ from leasekit.core.time import SECOND, Duration
 from leasekit.core.topology import number_of
 from leasekit.drivers.commands import Run
 from leasekit.drivers.examining import missing_capabilities
-from leasekit.drivers.files import find_executable, read_as, write_whole
+from leasekit.drivers.files import SEARCH, find_executable, read_as, write_whole
 from leasekit.drivers.link.settings import KBIT_MAX, SLOTS_MAX, End, LinkSettings, LinkTable
 from leasekit.drivers.link.shaping import (
     HANDLE,
@@ -40,8 +40,6 @@ from leasekit.drivers.link.shaping import (
 from leasekit.drivers.names import check_unit_id, unknown_operation
 from leasekit.drivers.one_sided import SiteOnly
 
-SEARCH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""The path on which the programs are looked for."""
 NET_ADMIN, SYS_ADMIN = {12: "CAP_NET_ADMIN"}, {21: "CAP_SYS_ADMIN"}
 """Capabilities of Linux (``man 7 capabilities``): to change interfaces, and to enter namespaces."""
 

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 
 import attrs
 
 from leasekit.core.settings import DurationSetting, expecting
 from leasekit.core.time import MINUTE, SECOND, Duration
-from leasekit.drivers.names import PLAIN_NAME, plain_or_none
-
-Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+from leasekit.drivers.names import INTERFACE, PLAIN_NAME, Network, plain_or_none
 
 KBIT_MAX: Final = 1_000_000_000
 """The most bandwidth of a link: 1 Tbit/s."""
 SLOTS_MAX: Final = 4096
 """The most leases at once on a link."""
 
-_INTERFACE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 _QUEUE_MAX: Final[Duration] = 10 * SECOND
 
 
 _check_interface: Final = expecting(
-    "1 to 15 letters, digits, dots, dashes and underscores, a letter or digit first", _INTERFACE
+    "1 to 15 letters, digits, dots, dashes and underscores, a letter or digit first", INTERFACE
 )
 
 

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import attrs
 
 from leasekit.core.time import SECOND, Duration
-from leasekit.drivers.link.settings import Network
+from leasekit.drivers.names import Network
 
 HANDLE: Final = "1ea5:"
 ROOT, REST, CONTROL, LEASES = 1, 2, 3, 0x10

@@ -54,12 +54,11 @@ from leasekit.core.drivers import (
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.settings import DurationSetting, SettingsError, expecting
 from leasekit.core.time import SECOND, Duration, format_duration
-from leasekit.drivers.files import find_executable, make_private, narrow, read_table, wipe, write_whole
+from leasekit.drivers.files import SEARCH, find_executable, make_private, narrow, read_table, wipe, write_whole
 from leasekit.drivers.members import MembersFile, ask, connect, unit_address
 from leasekit.drivers.names import check_unit_id, one_line, unknown_operation
 from leasekit.drivers.process.files import DIRECTORY_VARIABLE, ProcessRecord, UnitFiles
 from leasekit.drivers.processes import ProcessState, boot_id, process_state, send_signals, stop_processes, wait_end
-from leasekit.drivers.script import SEARCH
 from leasekit.drivers.unit_books import UnitLocks
 
 Readiness = Literal["pipe", "port", "start"]

@@ -14,6 +14,7 @@ from leasekit.core.drivers import DriverError, Finding, OnlyUnits, ProbeResult, 
 from leasekit.core.properties import Properties
 from leasekit.core.settings import expect_one_of
 from leasekit.core.time import SECOND, Duration, format_duration
+from leasekit.drivers.examining import MEBI
 from leasekit.drivers.libvirt.base import DomainDriver, operation
 from leasekit.drivers.libvirt.plan import UnitPlan, keys_digest
 from leasekit.drivers.libvirt.readiness import console_lines, first_ssh_missing
@@ -23,7 +24,7 @@ from leasekit.drivers.names import check_unit_id
 from leasekit.drivers.xen.document import make_plan
 from leasekit.drivers.xen.examining import examine
 from leasekit.drivers.xen.listing import DamagedRecordError, ListedDomain, ListedState, XenRecord, make_record
-from leasekit.drivers.xen.place import MEBI, XenPlace
+from leasekit.drivers.xen.place import XenPlace
 from leasekit.drivers.xen.remote import XenHostLostError
 from leasekit.drivers.xen.settings import XenSettings
 

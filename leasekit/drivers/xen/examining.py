@@ -17,7 +17,6 @@ from leasekit.drivers.xen.listing import read_facts
 from leasekit.drivers.xen.place import SCHEDULERS, XenPlace
 from leasekit.drivers.xen.settings import XenSettings
 
-MEBI: Final = 2**20
 ROOM_MIN: Final = 1024
 """With less free in a host's folder, in MiB, it is doubtful whether units fit."""
 PACKAGES: Final = {

@@ -12,6 +12,7 @@ from typing import IO, Final
 import trio
 
 from leasekit.core.drivers import DriverError, SiteFaultError
+from leasekit.drivers.examining import MEBI
 from leasekit.drivers.libvirt.images import read_artifact, wrong_checksum
 from leasekit.drivers.libvirt.plan import UnitPlan
 from leasekit.drivers.libvirt.seed import HostKey, initramfs_seed, make_iso, nocloud_files
@@ -62,7 +63,6 @@ def _opened(image: str, artifact: ImageArtifact) -> IO[bytes]:
         return fetched
 
 
-MEBI: Final = 2**20
 CONFIG: Final = "domain.cfg"
 SCHEDULERS: Final = {"credit": "sched-credit", "credit2": "sched-credit2"}
 """The commands of the schedulers that know caps and weights, by what `xl info` calls them."""

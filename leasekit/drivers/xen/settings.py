@@ -13,13 +13,13 @@ import attrs
 from leasekit.core.settings import DurationSetting, expecting, resolved
 from leasekit.core.time import MINUTE, SECOND
 from leasekit.drivers.libvirt.settings import Image, ImageArtifact, MachineSettings
+from leasekit.drivers.names import USER
 
 DomainType: TypeAlias = Literal["pv", "pvh", "hvm"]
 
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?")
-_USER: Final = r"[a-z_][a-z0-9_-]{0,31}"
 _HOST_KEY: Final = r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]{40,2000}={0,2}( .*)?"
-_LOGIN: Final = re.compile(rf"({_USER}@)?{_ADDRESS.pattern}")
+_LOGIN: Final = re.compile(rf"({USER.pattern}@)?{_ADDRESS.pattern}")
 _POSITIVE: Final = attrs.validators.ge(1)
 
 
@@ -48,7 +48,7 @@ class XenHost:
     identity: Path
     host_key: str = attrs.field(validator=attrs.validators.matches_re(_HOST_KEY))
     port: int = attrs.field(default=22, validator=[_POSITIVE, attrs.validators.le(65535)])
-    user: str = attrs.field(default="root", validator=attrs.validators.matches_re(_USER))
+    user: str = attrs.field(default="root", validator=attrs.validators.matches_re(USER))
     units: tuple[str, ...] = ("*",)
     folder: str = attrs.field(default="/var/lib/leasekit/xen", validator=_absolute)
     console: str = attrs.field(default="/var/log/xen/console", validator=_absolute)
