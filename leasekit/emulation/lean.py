@@ -21,6 +21,8 @@ from leasekit.actors.settings import AuthoritySettings, BrokerSettings, Delegati
 from leasekit.actors.site.authority import Authority
 from leasekit.core.claims.signed import UNSIGNED, UnsignedIdentity
 from leasekit.core.errors import CommandError
+from leasekit.core.leases import service_manager as sm
+from leasekit.core.leases.machine import NONE
 from leasekit.core.mappers import AuthorityMapper, BrokerMapper, GuestDecision
 from leasekit.core.schema import Change
 from leasekit.core.steps import Action, ActionDone, Input, Outgoing, Received, Tick
@@ -35,6 +37,8 @@ SITE: Final = "nodes"
 """The site, where there is one."""
 WHOLE_RUN: Final[Duration] = 100_000 * DAY
 """Nothing is lost on the way, so that nothing need be said again; and what may wait, may wait for the whole run."""
+OVER: Final = (f"{sm.CLOSED}/{NONE}", f"{sm.FAILED}/{NONE}")
+"""The states of a guest's lease that is over, as its log has them."""
 DECISION: Final = 2
 Observe = Callable[[Instant, str, Sequence[Change]], None]
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from leasekit.core.signals import SignalSteps, check_window
-from leasekit.core.time import Duration, Instant, Term
+from leasekit.core.time import SECOND, Duration, Instant, Term
 from leasekit.emulation.outputs import write_rows
+
+BOUND: Final[Duration] = 10 * SECOND
+"""Runs shorter than this count as this long in a bounded slowdown, as the field does."""
 
 
 class Series(SignalSteps):

@@ -24,9 +24,9 @@ from leasekit.core.leases import service_manager as sm
 from leasekit.core.reasons import Code, read
 from leasekit.core.schema import Row
 from leasekit.core.time import SECOND, Duration, Instant
+from leasekit.emulation.metrics import BOUND
 
 K = TypeVar("K")
-SLOWDOWN_BOUND: Final[Duration] = 10 * SECOND
 _NEW: Final = f"{sm.NASCENT}/{sm.TICKETING}"
 _ASKED: Final = frozenset({"ask", "extend", "modify", "replace"})
 _ANSWERED: Final = (sm.EXTENDING_TICKET, sm.EXTENDING_FURTHER, sm.MODIFYING)
@@ -178,7 +178,7 @@ class RequestBook:
 
     def _grant(self, lease: _Lease, start: Instant, end: Instant) -> None:
         lease.granted = True
-        wait, length = start - lease.start, max(end - start, SLOWDOWN_BOUND)
+        wait, length = start - lease.start, max(end - start, BOUND)
         for tally in self._tallies(lease):
             tally.granted += 1
             tally.granted_later += wait >= self._tick

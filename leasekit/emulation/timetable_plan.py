@@ -21,8 +21,9 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.time import INSTANT_MAX, SECOND, Instant
 from leasekit.emulation.compare.drive import REFUSED, DriveOutcome, drive
 from leasekit.emulation.compare.pool import Saving
-from leasekit.emulation.compare.works import BEST_EFFORT, BOUND, Work, Workload, in_order
+from leasekit.emulation.compare.works import BEST_EFFORT, Work, Workload, in_order
 from leasekit.emulation.mapper_faults import Tell
+from leasekit.emulation.metrics import BOUND
 from leasekit.emulation.outputs import write_rows
 from leasekit.policies.registry import make_mapper
 

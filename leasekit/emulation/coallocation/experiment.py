@@ -28,11 +28,12 @@ from leasekit.config.traces import data_dir, missing_traces
 from leasekit.core.errors import LeasekitError
 from leasekit.core.settings import SettingsError, structure
 from leasekit.core.time import DAY, MINUTE, SECOND, Instant
+from leasekit.core.topology import Mode, Sort
 from leasekit.emulation import plots
 from leasekit.emulation.coallocation.against_paper import EXPECTED, figures_of
 from leasekit.emulation.outputs import write_results, write_rows
 from leasekit.emulation.papers.claims import judged
-from leasekit.policies.broker.coallocation.model import Mode, ModelLink, Resources, Solver, Sort, Vertex
+from leasekit.policies.broker.coallocation.model import ModelLink, Resources, Solver, Vertex
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -25,8 +25,6 @@ from leasekit.actors.guest.service_manager import ServiceManager
 from leasekit.actors.settings import AuthoritySettings, UnitGroup
 from leasekit.core.drivers import RESUME, SAVE
 from leasekit.core.errors import LeasekitError
-from leasekit.core.leases import service_manager as sm
-from leasekit.core.leases.machine import NONE
 from leasekit.core.mappers import BrokerCycle, BrokerDecision, BrokerMapper, CloseLeaseEarly, Grant, RequestLease
 from leasekit.core.properties import SAVES
 from leasekit.core.reasons import read, words
@@ -36,14 +34,13 @@ from leasekit.core.steps import Action
 from leasekit.core.time import DAY, Duration, Instant, Term, format_duration
 from leasekit.emulation.compare.pool import Saving
 from leasekit.emulation.compare.works import BEST_EFFORT, Work
-from leasekit.emulation.lean import BROKER, SITE, lean_world
+from leasekit.emulation.lean import BROKER, OVER, SITE, lean_world
 from leasekit.emulation.mapper_faults import MapperFaults, Tell
 from leasekit.emulation.world import AT_ONCE, few_collections
 from leasekit.emulation.world import Outcome as Ended
 from leasekit.policies.authority.first_fit import FirstFit
 
 NODE: Final = "node"
-_OVER: Final = (f"{sm.CLOSED}/{NONE}", f"{sm.FAILED}/{NONE}")
 REFUSED: Final = -1
 TELL_EVERY_S: Final = 0.2
 PATIENCE: Final[Duration] = 400 * DAY
@@ -52,7 +49,7 @@ much of it."""
 WRONG_MAX: Final = 1000
 """How often the mapper may go wrong meanwhile."""
 
-Progress = Callable[[float], None]
+Share = Callable[[float], None]
 """Told the share of the workload that has been submitted, from 0 to 1."""
 
 
@@ -85,7 +82,7 @@ def drive(
     works: Sequence[Work],
     units: int,
     mapper: BrokerMapper,
-    progress: Progress | None = None,
+    progress: Share | None = None,
     saving: Saving | None = None,
     tell: Tell | None = None,
 ) -> DriveOutcome:
@@ -139,7 +136,7 @@ class _DriveRun:
         units: int,
         mapper: BrokerMapper,
         saving: Saving,
-        progress: Progress | None,
+        progress: Share | None,
         tell: Tell | None,
     ) -> None:
         self._works = works
@@ -222,7 +219,7 @@ class _DriveRun:
                 self._leases[lease].granted = True
             elif event == "lease":
                 self._begin(now, actor, lease)
-            elif after in _OVER:
+            elif after in OVER:
                 over.append((lease, words(read(why))))
         for lease, why in over:
             if lease in self._leases:

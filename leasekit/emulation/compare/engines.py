@@ -17,15 +17,13 @@ from typing import Any, Final
 import attrs
 
 from leasekit.core.errors import LeasekitError
-from leasekit.emulation.compare.drive import Progress, drive
+from leasekit.emulation.compare.drive import Share, drive
 from leasekit.emulation.compare.measures import Measured, measure
 from leasekit.emulation.compare.pool import Pool
 from leasekit.emulation.compare.targets import Target
 from leasekit.emulation.compare.works import Work
-from leasekit.emulation.spread import dask_client
+from leasekit.emulation.spread import Progress, dask_client
 
-Report = Callable[[str, float], None]
-"""Told a mapper's label and the share of its run that is done, from 0 to 1."""
 Tell = Callable[[str, str], None]
 """Told a mapper's label, and a line of what it does wrong."""
 Result = Measured | LeasekitError
@@ -37,7 +35,7 @@ def run_one(
     target: Target,
     works: Sequence[Work],
     pool: Pool,
-    progress: Progress | None = None,
+    progress: Share | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Measured:
     """One mapper's run, in this process. Raises ``LeasekitError``."""
@@ -62,7 +60,7 @@ def run_local(
     pool: Pool,
     *,
     jobs: int,
-    report: Report | None = None,
+    report: Progress | None = None,
     tell: Tell | None = None,
     patience: float = PATIENCE_S,
 ) -> list[Result]:
@@ -108,7 +106,7 @@ def _work(connection: Connection, target: Target, works: Sequence[Work], pool: P
 def _heard(
     running: Sequence[_EngineChild],
     patience: float,
-    report: Report | None,
+    report: Progress | None,
     tell: Tell | None,
     found: dict[str, Result],
 ) -> Iterator[_EngineChild]:
@@ -156,7 +154,7 @@ def _end(child: _EngineChild) -> None:
 
 
 def run_dask(
-    targets: Sequence[Target], works: Sequence[Work], pool: Pool, *, scheduler: str, report: Report | None = None
+    targets: Sequence[Target], works: Sequence[Work], pool: Pool, *, scheduler: str, report: Progress | None = None
 ) -> list[Result]:
     """All targets as tasks of the Dask cluster at ``scheduler`` (``tcp://host:8786``), as its workers come free. What a
     mapper does wrong is only counted there.

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from leasekit.core.time import SECOND, Instant, Term
 from leasekit.emulation.compare.drive import REFUSED, DriveOutcome
-from leasekit.emulation.compare.works import BEST_EFFORT, BOUND, Work
+from leasekit.emulation.compare.works import BEST_EFFORT, Work
+from leasekit.emulation.metrics import BOUND
 
 
 @attrs.frozen(kw_only=True)

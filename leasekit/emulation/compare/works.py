@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import attrs
 
@@ -21,8 +21,6 @@ from leasekit.core.requests import ReplayedJob
 from leasekit.core.time import DAY, HOUR, INSTANT_MAX, MINUTE, SECOND, Duration, Instant
 
 BEST_EFFORT = "be"
-BOUND: Final[Duration] = 10 * SECOND
-"""Runs shorter than this count as this long in a bounded slowdown, as the field does."""
 
 
 class Work(NamedTuple):

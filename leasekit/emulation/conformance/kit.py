@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ from leasekit.emulation.conformance.cases import (
 )
 from leasekit.emulation.conformance.child import BUG, Subject
 from leasekit.emulation.conformance.loads import Cost
+from leasekit.emulation.spread import Progress
 from leasekit.policies.registry import BUILT_IN, METHODS, NO_MAPPER, find_mapper
 
 CHECKS: Final[Mapping[str, str]] = {
@@ -63,8 +64,6 @@ __all__ = [
     "role_of",
     "write_case",
 ]
-
-Progress = Callable[[str, float], None]
 
 
 @attrs.frozen(kw_only=True)

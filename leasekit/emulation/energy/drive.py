@@ -16,8 +16,6 @@ import attrs
 
 from leasekit.actors.settings import AuthoritySettings, GuestSettings, UnitGroup
 from leasekit.core.leases import power as pw
-from leasekit.core.leases import service_manager as sm
-from leasekit.core.leases.machine import NONE
 from leasekit.core.mappers import CloseLeaseEarly
 from leasekit.core.requests import TRUE
 from leasekit.core.schema import LOG, Change
@@ -26,13 +24,12 @@ from leasekit.core.time import MINUTE, SECOND, Duration, Instant
 from leasekit.emulation.energy.account import EnergyAccount
 from leasekit.emulation.energy.metrics import Delayed
 from leasekit.emulation.energy.requests import EnergyRequest
-from leasekit.emulation.lean import SITE, WHOLE_RUN, lean_world
+from leasekit.emulation.lean import OVER, SITE, WHOLE_RUN, lean_world
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.world import Outcome, few_collections
 from leasekit.policies.authority.energy import EnergyManager, EnergySettings
 from leasekit.policies.broker.fcfs import Fcfs
 
-OVER: Final = (f"{sm.CLOSED}/{NONE}", f"{sm.FAILED}/{NONE}")
 CORE: Final = "core"
 USERS: Final = "users"
 

@@ -19,9 +19,10 @@ import attrs
 
 from leasekit.core.time import Duration, Instant, Term
 from leasekit.core.timetable import Timetable
+from leasekit.core.topology import Mode, Sort
 from leasekit.policies.broker.coallocation.bounds import Bounds, Ground, best_of
 from leasekit.policies.broker.coallocation.instance import INF, Availability, InstanceOutcome, InstanceShape, Network
-from leasekit.policies.broker.coallocation.model import Mode, Solver, Sort
+from leasekit.policies.broker.coallocation.model import Solver
 from leasekit.policies.broker.coallocation.routing import Oracle
 from leasekit.policies.broker.coallocation.solve import UNLIMITED_TIME, SolveLimits, solve
 

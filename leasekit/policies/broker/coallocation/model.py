@@ -14,11 +14,9 @@ from typing import Any, Final, Literal, TypeAlias
 import attrs
 
 from leasekit.core.settings import SettingsError, expect_one_of, is_name, repeated_ids, structure
-from leasekit.core.topology import unconnected
+from leasekit.core.topology import Mode, Sort, unconnected
 
 Solver: TypeAlias = Literal["auto", "highs", "search"]
-Mode: TypeAlias = Literal["equidistant", "breakpoints", "both"]
-Sort: TypeAlias = Literal["start", "value"]
 
 NUMBER_MAX: Final = 1e12
 """The largest bandwidth, value or time, in the writer's units; the least above zero is its inverse."""
