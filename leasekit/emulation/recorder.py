@@ -171,11 +171,6 @@ class Recorder:
         return {name: {kind: one.series() for kind, one in types.items()} for name, types in self._leased.items()}
 
     @property
-    def leased(self) -> dict[str, Series]:
-        """Units held by each guest, of all types. Made anew like :attr:`leased_by_type`."""
-        return {name: total(types) for name, types in self.leased_by_type.items()}
-
-    @property
     def promised(self) -> dict[str, Series]:
         """Units that each guest was to have by the terms of its leases. Made anew like :attr:`leased_by_type`."""
         return {name: changes.series() for name, changes in self._promised.items()}

@@ -370,7 +370,6 @@ def test_tables_are_closed(machine: str) -> None:
     table = MACHINES[machine].table
     assert {after for events in table.values() for after in events.values()} <= set(table)
     assert {name(joint) for joint, events in table.items() if not events} == TERMINAL[machine]
-    assert {name(joint) for joint in table if MACHINES[machine].terminal(joint)} == TERMINAL[machine]
 
 
 @pytest.mark.parametrize("machine", MACHINES)

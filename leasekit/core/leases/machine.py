@@ -40,10 +40,6 @@ class Machine:
         """Whether the table has a row for it."""
         return event in self.table.get(joint, ())
 
-    def terminal(self, joint: Joint) -> bool:
-        """Whether nothing can happen any more."""
-        return not self.table[joint]
-
 
 class _Flag(property):
     """A property that is true or false: the interpreter's own, for its speed. Each step of a lease asks several."""
