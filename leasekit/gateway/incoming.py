@@ -22,6 +22,8 @@ from leasekit.gateway.rates import network
 logger = logging.getLogger(__name__)
 BODY_MAX: Final = 1024 * 1024
 """The longest body of a request, in bytes."""
+BODY_WITHIN: Final = 60.0
+"""How long it is waited for, in seconds: who begins to send one and does not go on holds nothing up for ever."""
 REST_WITHIN: Final = 1.0
 """How long the rest of a request is waited for that is refused already, in seconds."""
 JSON: Final = "application/json"
@@ -36,12 +38,17 @@ SAFE: Final = {
 async def read_body(request: Request, expected: str = JSON) -> bytes:
     """The body, if it is not too long, and of the kind that is expected. Raises :class:`ProblemError`."""
     data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > BODY_MAX:
-            raise ProblemError(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"body: at most {BODY_MAX} bytes are allowed", code="too_large"
-            )
+    with trio.move_on_after(BODY_WITHIN) as waited:
+        async for chunk in request.stream():
+            data += chunk
+            if len(data) > BODY_MAX:
+                raise ProblemError(
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"body: at most {BODY_MAX} bytes are allowed", code="too_large"
+                )
+    if waited.cancelled_caught:
+        raise ProblemError(
+            HTTPStatus.REQUEST_TIMEOUT, f"body: it did not come within {BODY_WITHIN:g} s", code="too_slow"
+        )
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if data and kind != expected:
         # A form of another site's page can't be of this kind.

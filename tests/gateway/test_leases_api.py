@@ -12,9 +12,14 @@ from typing import Any, ClassVar
 
 import httpx
 import pytest
+import trio
 from gateway_world import GatewayUnderTest, until
+from starlette.requests import Request
+from trio.testing import MockClock
 
+from leasekit.gateway.incoming import BODY_WITHIN, read_body
 from leasekit.gateway.leases import LeaseList, list_leases
+from leasekit.gateway.problems import ProblemError
 
 Leased = Callable[..., dict[str, Any]]
 MANY = [str(number) for number in range(257)]
@@ -157,6 +162,18 @@ def test_what_is_no_request_is_told(user: httpx.Client) -> None:
     missing = user.delete("/leases")
     assert (missing.status_code, missing.headers["allow"]) == (405, "GET, HEAD, POST")
     assert user.post("/leases", json={}, headers={"idempotency-key": "a b"}).status_code == 422
+
+
+async def test_a_body_that_never_comes_is_not_waited_for(autojump_clock: MockClock) -> None:
+    """Nor one that comes byte by byte."""
+
+    async def receive() -> dict[str, Any]:
+        await trio.sleep(1)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    with pytest.raises(ProblemError, match="body: it did not come within 60 s") as refused:
+        await read_body(Request({"type": "http", "headers": []}, receive))
+    assert (refused.value.status, trio.current_time()) == (408, pytest.approx(BODY_WITHIN))
 
 
 def test_leases_of_a_time_and_a_state(user: httpx.Client, leased: Leased) -> None:
