@@ -39,8 +39,11 @@ MESSAGES = tuple(flood for flood in FLOODS if flood not in CONNECTIONS)
 
 
 def settings(target: str) -> str:
-    """How little ``target`` keeps, for the deploy file."""
-    return f"\n[actor.{target}.settings]\nkept_bytes = {2 * 2**20}\n"
+    """How little ``target`` keeps, and how patient guest and broker are, for the deploy file."""
+    patience, kept = 'request_timeout = "10m"', f"kept_bytes = {2 * 2**20}"
+    tables = {"guest": [patience], "broker": [patience], "site": []}
+    tables[target].append(kept)
+    return "".join(f"\n[actor.{name}.settings]\n" + "\n".join(lines) + "\n" for name, lines in tables.items())
 
 
 def looked_at(file: Path, target: str) -> tuple[float, float]:
