@@ -460,8 +460,7 @@ def topology(
       leasekit broker topology --out net.svg
     """
     _check_picture(out)
-    with place.connect(BROKER) as client:
-        found = topology_of(client.query("sources"))
+    found = topology_of(place.query(BROKER, "sources"))
     if out is not None:
         from leasekit.cli.pictures import draw_topology
 

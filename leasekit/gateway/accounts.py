@@ -59,9 +59,7 @@ async def begin_session(door: GatewayDoor, who: Caller) -> Token:
     ended = door.tokens.end_sessions(who.name, now)
     kept, secret, change = door.tokens.create("", who, now, now + SESSION)
     await door.commit(*ended, change)
-    made = shown(kept)
-    made.secret = secret
-    return made
+    return shown(kept, secret)
 
 
 @route("DELETE", "/sessions")

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import attrs
 
 from leasekit.core.leases.records import KeptRecord
 from leasekit.core.time import Instant
-
-FEEDS: Final = "feeds"
 
 
 @attrs.frozen(kw_only=True)
@@ -26,4 +22,4 @@ class FeedRecord(KeptRecord):
     type: str = ""
     mine: bool = False
 
-    table = FEEDS
+    table = "feeds"

@@ -19,12 +19,12 @@ from leasekit.core.measures import Histogram
 from leasekit.core.schema import Change, Store, StoreError
 from leasekit.core.time import Instant
 from leasekit.gateway.actors import ActorAwayError, ActorConnection, Recent
-from leasekit.gateway.calendars import FEEDS, FeedRecord
+from leasekit.gateway.calendars import FeedRecord
 from leasekit.gateway.callers import TABLE, VIEWER, Caller, Tokens
 from leasekit.gateway.events import EventHub
 from leasekit.gateway.kept import Kept
 from leasekit.gateway.notices import Notifications
-from leasekit.gateway.policies import APPROVALS, POLICIES, ApprovalRecord, read_policy
+from leasekit.gateway.policies import POLICIES, ApprovalRecord, read_policy
 from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.rates import Rates
 from leasekit.gateway.repeats import Repeats
@@ -81,18 +81,18 @@ class GatewayDoor:
     users: LocalUsers = attrs.field(init=False, factory=LocalUsers)
     policies: dict[str, LeasePolicy] = attrs.field(init=False, factory=dict)
     """The policy of each project that has one."""
-    approvals: Kept[ApprovalRecord] = attrs.field(init=False, factory=lambda: Kept(APPROVALS, ApprovalRecord))
+    approvals: Kept[ApprovalRecord] = attrs.field(init=False, factory=lambda: Kept(ApprovalRecord))
     """What waits to be approved, or was, by its id, oldest first."""
     approving: set[str] = attrs.field(init=False, factory=set)
     """What is being done of it, as it was approved."""
     notices: Notifications = attrs.field(init=False, factory=Notifications)
-    feeds: Kept[FeedRecord] = attrs.field(init=False, factory=lambda: Kept(FEEDS, FeedRecord))
+    feeds: Kept[FeedRecord] = attrs.field(init=False, factory=lambda: Kept(FeedRecord))
     """The calendars, by id."""
-    waits: Kept[Wait] = attrs.field(init=False, factory=lambda: Kept("waits", Wait))
+    waits: Kept[Wait] = attrs.field(init=False, factory=lambda: Kept(Wait, "waits"))
     """For what somebody waits, or waited, by its id, oldest first."""
-    templates: Kept[LeaseTemplate] = attrs.field(init=False, factory=lambda: Kept("templates", LeaseTemplate))
+    templates: Kept[LeaseTemplate] = attrs.field(init=False, factory=lambda: Kept(LeaseTemplate, "templates"))
     """Requests that are kept under a name, by id."""
-    announcements: Kept[Announcement] = attrs.field(init=False, factory=lambda: Kept("announcements", Announcement))
+    announcements: Kept[Announcement] = attrs.field(init=False, factory=lambda: Kept(Announcement, "announcements"))
     """What operators have announced, by its id."""
     holders: dict[str, str] = attrs.field(init=False, factory=dict)
     """Whose a lease is, as far as that was looked for."""

@@ -16,12 +16,13 @@ T = TypeVar("T")
 
 class Kept(dict[str, T]):
     """Things by id, oldest first. Each change is returned, to be committed before it is told. A ``kind`` that has no
-    rows of its own is kept as JSON, beside the columns of its ``table``.
+    rows, and no table, of its own is kept as JSON, beside the columns of a ``table``.
     """
 
-    def __init__(self, table: str, kind: type[T]) -> None:
+    def __init__(self, kind: type[T], table: str = "") -> None:
         super().__init__()
-        self._table, self._kind = table, kind
+        self._table: str = table or getattr(kind, "table", "")
+        self._kind = kind
 
     def restore(self, tables: Mapping[str, Iterable[Row]]) -> None:
         """Take up what the store has kept, and nothing else."""

@@ -20,8 +20,6 @@ from leasekit.core.schema import Change, Row
 from leasekit.core.time import DAY, HOUR, SECOND, Duration, Instant, format_duration, parse_duration
 from leasekit.gateway.kept import Kept
 
-RULES: Final = "rules"
-DELIVERIES: Final = "deliveries"
 POSITIONS: Final = "positions"
 WAITING: Final = "waiting"
 DONE: Final = "done"
@@ -79,7 +77,7 @@ class RuleRecord(KeptRecord):
     starts: Sequence[str] = ()
     secret: str = ""
 
-    table = RULES
+    table = "rules"
 
 
 @attrs.frozen(kw_only=True)
@@ -127,15 +125,15 @@ class DeliveryRecord(KeptRecord):
     problem: str = ""
     notice: Notification
 
-    table = DELIVERIES
+    table = "deliveries"
 
 
 @attrs.define(eq=False)
 class Notifications:
     """All rules and deliveries of a gateway. Each change is returned, to be committed before it is told or sent."""
 
-    rules: Kept[RuleRecord] = attrs.field(init=False, factory=lambda: Kept(RULES, RuleRecord))
-    deliveries: Kept[DeliveryRecord] = attrs.field(init=False, factory=lambda: Kept(DELIVERIES, DeliveryRecord))
+    rules: Kept[RuleRecord] = attrs.field(init=False, factory=lambda: Kept(RuleRecord))
+    deliveries: Kept[DeliveryRecord] = attrs.field(init=False, factory=lambda: Kept(DeliveryRecord))
     positions: dict[str, int] = attrs.field(init=False, factory=dict)
     """The last line that was read of the log of each actor."""
 

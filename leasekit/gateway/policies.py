@@ -34,7 +34,6 @@ from leasekit.gateway.routing import NO_JSON, Call, unprocessable
 
 logger = logging.getLogger(__name__)
 POLICIES: Final = "policies"
-APPROVALS: Final = "approvals"
 PENDING: Final = "pending"
 APPROVING: Final = "approving"
 """It is being done."""
@@ -75,7 +74,7 @@ class ApprovalRecord(KeptRecord):
     series: SeriesAnswer | None = None
     begun: Instant = 0
 
-    table = APPROVALS
+    table = "approvals"
 
     def state(self, now: Instant) -> str:
         """Its state at an instant."""

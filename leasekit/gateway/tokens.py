@@ -54,9 +54,7 @@ async def create_token(call: Call, body: TokenRequest) -> Token:
     caller = Caller(name, "", dict(body.projects), frozenset(body.offices))
     record, secret, change = door.tokens.create(body.name, caller, now, now + (USUAL if length is None else length))
     await door.commit(change)
-    made = shown(record)
-    made.secret = secret
-    return made
+    return shown(record, secret)
 
 
 @route("POST", "/tokens/{token}/revoke")
@@ -73,7 +71,7 @@ def _is_theirs(caller: Caller, token: TokenRecord) -> bool:
     return caller.sees_all or token.caller.name == caller.name
 
 
-def shown(record: TokenRecord) -> Token:
-    """A token, without what it is."""
+def shown(record: TokenRecord, secret: str = "") -> Token:
+    """A token, without what it is, unless that is to be shown, too."""
     who = record.caller
-    return told(Token, record, caller=who.name, projects=dict(who.projects), offices=sorted(who.offices))
+    return told(Token, record, caller=who.name, projects=dict(who.projects), offices=sorted(who.offices), secret=secret)

@@ -20,7 +20,6 @@ from leasekit.core.time import Instant
 from leasekit.gateway.callers import Caller
 from leasekit.gateway.kept import Kept
 
-USERS: Final = "users"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 NAME_ALLOWED: Final = "1 to 64 letters, digits and . _ @ -"
 USERS_MAX: Final = 10_000
@@ -55,7 +54,7 @@ class UserRecord(KeptRecord):
         """Who calls in a session of theirs."""
         return Caller(self.name, "session", self.projects, frozenset(self.offices))
 
-    table = USERS
+    table = "users"
     columns: ClassVar = {"id": "name"}
 
 
@@ -63,7 +62,7 @@ class LocalUsers(Kept[UserRecord]):
     """All local users of a gateway, by name."""
 
     def __init__(self) -> None:
-        super().__init__(USERS, UserRecord)
+        super().__init__(UserRecord)
         self._hashing = trio.CapacityLimiter(AT_ONCE)
 
     def find(self, name: str) -> UserRecord:

@@ -20,7 +20,7 @@ from leasekit.client.shapes import ApprovalRequest, LeaseRequest
 from leasekit.config.load import load
 from leasekit.core.schema import Change
 from leasekit.gateway.instants import instant
-from leasekit.gateway.policies import APPROVALS, ApprovalRecord
+from leasekit.gateway.policies import ApprovalRecord
 from leasekit.stores.sqlite import SqliteStore
 
 WEEKS = {"every": "mon,wed", "begin": "9:00", "finish": "17:00", "until": "2031-01-17"}
@@ -205,7 +205,7 @@ def test_days_that_begin_before_the_approval_are_left_out(tmp_path: Path) -> Non
         created=instant(now - timedelta(days=2)) or 0, until=instant(now + timedelta(days=1)) or 0,
     )  # fmt: skip
     with closing(SqliteStore(web.store)) as store:
-        store.commit([Change(APPROVALS, kept.id, kept.row())])
+        store.commit([Change(ApprovalRecord.table, kept.id, kept.row())])
     with running(file):
         gateway = GatewayUnderTest(file, load(file).state)
         with gateway.client(gateway.token("manfred", alpha="manager")) as manager:

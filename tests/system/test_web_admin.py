@@ -38,8 +38,8 @@ from web_world import (
 from leasekit.client.shapes import ApprovalRequest, LeaseRequest
 from leasekit.core.schema import Change
 from leasekit.core.time import DAY
-from leasekit.gateway.notices import DEAD, DELIVERIES, RULES, TRIES_MAX, DeliveryRecord, Notification, RuleRecord
-from leasekit.gateway.policies import APPROVALS, APPROVING, ApprovalRecord
+from leasekit.gateway.notices import DEAD, TRIES_MAX, DeliveryRecord, Notification, RuleRecord
+from leasekit.gateway.policies import APPROVING, ApprovalRecord
 
 __all__ = ["ada", "chromium", "olga", "person"]
 pytestmark = pytest.mark.xdist_group("web")
@@ -89,9 +89,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory, hook: str) -> Iterator[WebLab]
         id="a1", project="alpha", caller="ada", asked=asked, created=begun, until=2**52, decided=APPROVING, by="mona",
         begun=begun,
     )  # fmt: skip
-    kept = (
-        Change(RULES, "r1", rule.row()), Change(DELIVERIES, "d1", dead.row()), Change(APPROVALS, "a1", approved.row())
-    )  # fmt: skip
+    kept = [Change(one.table, one.id, one.row()) for one in (rule, dead, approved)]
     with web_lab(tmp_path_factory.mktemp("web"), 'webhook_networks = ["127.0.0.0/8"]\n', web=kept) as made:
         yield made
 

@@ -26,7 +26,7 @@ from system_waits import wait_until
 
 from leasekit.config.load import load
 from leasekit.core.schema import Change
-from leasekit.gateway.users import BLOCK, COST, MEMORY, SALT, TIMES, USERS, UserRecord
+from leasekit.gateway.users import BLOCK, COST, MEMORY, SALT, TIMES, UserRecord
 from leasekit.stores.sqlite import SqliteStore
 
 PASSWORD = "correct horse battery"
@@ -124,7 +124,7 @@ def users() -> tuple[Change, ...]:
     digest = hashlib.scrypt(PASSWORD.encode(), salt=salt, n=COST, r=BLOCK, p=TIMES, maxmem=MEMORY)
     known = partial(UserRecord, created=time.time_ns() // 1_000_000, salt=salt, digest=digest)
     return tuple(
-        Change(USERS, one.name, one.row())
+        Change(one.table, one.name, one.row())
         for one in (
             known(name="ada", projects={"alpha": "user"}, offices=[]),
             known(name="bob", projects={"alpha": "user"}, offices=[]),
