@@ -342,8 +342,8 @@ BrokerDecision: TypeAlias = Grant | GrantGroup | Defer | Reject | Preempt | Pric
 class BrokerMapper(Protocol):
     """Decides which requests are filled, from where and when.
 
-    One with ``by_itself = True`` decides each request for itself, and puts off those that don't fit. Where very many
-    wait it is shown those again only once something may have come free, a few hundred in each turn.
+    One with ``by_itself = True`` decides each request for itself, and puts off those that don't fit. Where many
+    wait it is shown those again only once something may have come free, some in each turn.
     """
 
     def allocate(self, cycle: BrokerCycle) -> Iterable[BrokerDecision]: ...
