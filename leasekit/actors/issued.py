@@ -34,7 +34,7 @@ from leasekit.core.answers import (
 from leasekit.core.claims.claim import UNITS_MAX, Ticket, decode_ticket
 from leasekit.core.claims.signed import reclaim
 from leasekit.core.commands import GiveDelegation, ReclaimDelegation
-from leasekit.core.errors import CommandError
+from leasekit.core.errors import ArgumentError, CommandError
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import Delegation, DelegationOverride, TakenBack
 from leasekit.core.properties import Properties
@@ -592,9 +592,9 @@ class Issued:
         """
         broker, type_, site, units, until = asked.broker, asked.type, asked.site, asked.units, asked.until
         if not 0 <= units <= UNITS_MAX:
-            raise CommandError(f"units: found {units!r:.40}, expected a number from 1 to {UNITS_MAX}")
+            raise ArgumentError(f"units: found {units!r:.40}, expected a number from 1 to {UNITS_MAX}")
         if until is not None and until <= self._kernel.now:
-            raise CommandError(
+            raise ArgumentError(
                 f"until: found {mark(until)}, it is {mark(self._kernel.now)} already: `reclaim` takes a delegation back"
             )
         peer = self._keyring.peers.get(broker)
@@ -602,7 +602,7 @@ class Issued:
             known = (
                 ", ".join(sorted(one.name for one in self._keyring.peers.values() if one.role == "broker")) or "(none)"
             )
-            raise CommandError(f"broker: found {broker!r}, the brokers that {self._keyring.name} knows are {known}")
+            raise ArgumentError(f"broker: found {broker!r}, the brokers that {self._keyring.name} knows are {known}")
         chain = self.chain_name(DelegationSpec(broker=broker, type=type_, units=units, site=site))
         self._check_until(chain, until)
         self._issuer.check_override(chain, type_, units)
@@ -642,7 +642,7 @@ class Issued:
         held = [one for one in self.given.values() if one.base == chain and one.is_current]
         last = max(held, key=_order, default=None)
         if last is not None and until is not None and until <= last.term.start:
-            raise CommandError(
+            raise ArgumentError(
                 f"until: found {mark(until)}, {last.id} begins at {mark(last.term.start)}: reclaim it first"
             )
 
@@ -672,7 +672,7 @@ class Issued:
         if not _can_go_back(record):
             raise CommandError(f"delegation {record.id} is {record.state}: it can't be taken back")
         if deadline is not None and deadline < at:
-            raise CommandError(
+            raise ArgumentError(
                 f"deadline: found {mark(deadline)}, it can't be before {mark(at)}, when nothing new may begin"
             )
         self._forget_override(record.base)

@@ -22,7 +22,7 @@ import attrs
 from leasekit.actors.settings import ActorSettings
 from leasekit.core.answers import Answer, plain
 from leasekit.core.commands import NoArguments, read_arguments
-from leasekit.core.errors import CommandError
+from leasekit.core.errors import ArgumentError, CommandError
 from leasekit.core.leases.records import KeptRecord, SentRecord, layout_of
 from leasekit.core.properties import is_text
 from leasekit.core.protocol.messages import ErrorReply, Message
@@ -516,7 +516,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     """What no command takes, since no row or message can hold it: text that is not Unicode. Raises ``CommandError``."""
     for field, value in arguments.items():
         if not all(is_text(text) for text in _texts(value)):
-            raise CommandError(f"{field!r:.40}: found {value!r:.80}, which is not Unicode: half of a surrogate pair")
+            raise ArgumentError(f"{field!r:.40}: found {value!r:.80}, which is not Unicode: half of a surrogate pair")
 
 
 def _texts(value: Any) -> Iterable[str]:

@@ -42,7 +42,7 @@ from leasekit.core.claims.signed import (
     key_tag,
 )
 from leasekit.core.commands import AddPeer, CommandPeer, ImportPeers, RemovePeer, SucceedPeer
-from leasekit.core.errors import CommandError, LeasekitError, RemoteError, TicketError
+from leasekit.core.errors import ArgumentError, CommandError, LeasekitError, RemoteError, TicketError
 from leasekit.core.leases.records import PeerRecord
 from leasekit.core.protocol.messages import (
     TEXT_MAX,
@@ -207,7 +207,7 @@ class Calls:
         except (TypeError, ValueError, RecursionError) as error:
             raise CommandError(f"arguments: {error}") from error
         if len(arguments) > TEXT_MAX or not 0 < len(name) <= WORD_MAX:
-            raise CommandError(f"command: found {name!r:.80} with {len(arguments)} characters of arguments")
+            raise ArgumentError(f"command: found {name!r:.80} with {len(arguments)} characters of arguments")
         unheard = f"{peer} did not answer within {ADMINISTER_TIMEOUT // SECOND} s; it may have obeyed"
         number = self.begin(command, peer, name, ADMINISTER_TIMEOUT, unheard).number
         self._kernel.send(peer, Administer(name, number, arguments))
@@ -287,7 +287,7 @@ def _object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise CommandError(f"arguments: {error}") from error
     if not isinstance(found, dict):
-        raise CommandError(f"arguments: found {text!r:.40}, expected a JSON object")
+        raise ArgumentError(f"arguments: found {text!r:.40}, expected a JSON object")
     return found
 
 
@@ -341,7 +341,7 @@ class Peering:
         for things in ([peer.name for peer in peers], [fingerprint(peer.key) for peer in peers]):
             twice = sorted({one for one in things if things.count(one) > 1})
             if twice:
-                raise CommandError(f"peers: found {twice[0]} twice, expected names and keys that differ")
+                raise ArgumentError(f"peers: found {twice[0]} twice, expected names and keys that differ")
         for peer in peers:
             self._make_known(peer, removed=False)
         return ImportedPeers([peer.name for peer in peers])
@@ -573,30 +573,30 @@ def _peer_from(asked: AddPeer) -> Peer:
     """The peer that an operator describes. Raises ``CommandError`` that names the field."""
     name, role, key = asked.name, asked.role, asked.key
     if not NAME.fullmatch(name):
-        raise CommandError(f"name: found {name!r:.80}, expected {NAME_ALLOWED}")
+        raise ArgumentError(f"name: found {name!r:.80}, expected {NAME_ALLOWED}")
     if role not in MAY:
-        raise CommandError(f"role: found {role!r:.40}, allowed are {', '.join(MAY)}")
+        raise ArgumentError(f"role: found {role!r:.40}, allowed are {', '.join(MAY)}")
     try:
         raw = bytes.fromhex(key)
     except ValueError:
         raw = b""
     if len(raw) != KEY_BYTES:
-        raise CommandError(f"key: found {key!r:.80}, expected {2 * KEY_BYTES} hex digits")
+        raise ArgumentError(f"key: found {key!r:.80}, expected {2 * KEY_BYTES} hex digits")
     allowed = MAY[role] if asked.may is None else frozenset(asked.may)
     if not allowed <= set(PERMISSIONS):
-        raise CommandError(f"may: found {sorted(allowed - set(PERMISSIONS))}, allowed are {', '.join(PERMISSIONS)}")
+        raise ArgumentError(f"may: found {sorted(allowed - set(PERMISSIONS))}, allowed are {', '.join(PERMISSIONS)}")
     most = OPEN_REQUESTS_MAX if asked.open_requests is None else asked.open_requests
     if not 0 < most < 2**31:
-        raise CommandError(f"open_requests: found {most!r:.40}, expected a number from 1 to {2**31 - 1}")
+        raise ArgumentError(f"open_requests: found {most!r:.40}, expected a number from 1 to {2**31 - 1}")
     if abs(asked.priority_max) > INSTANT_MAX:
-        raise CommandError(f"priority_max: found {asked.priority_max}, expected a number of at most {INSTANT_MAX}")
+        raise ArgumentError(f"priority_max: found {asked.priority_max}, expected a number of at most {INSTANT_MAX}")
     if not can_verify(raw):
-        raise CommandError(f"key: found {key}, which is no key that can sign: its point is of small order, or none")
+        raise ArgumentError(f"key: found {key}, which is no key that can sign: its point is of small order, or none")
     address = asked.address
     if len(address) > ADDRESS_MAX:
-        raise CommandError(f"address: found {len(address)} characters, at most {ADDRESS_MAX}")
+        raise ArgumentError(f"address: found {len(address)} characters, at most {ADDRESS_MAX}")
     if not address.isprintable():
-        raise CommandError(f"address: found {address!r}, expected printable characters")
+        raise ArgumentError(f"address: found {address!r}, expected printable characters")
     return Peer(
         name=name, key=raw, role=role, may=allowed, open_requests=most, priority_max=asked.priority_max,
         address=address, origin=OPERATOR,

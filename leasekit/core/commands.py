@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import attrs
 
 from leasekit.core.accounts import KEYS
-from leasekit.core.errors import CommandError
+from leasekit.core.errors import ArgumentError, CommandError
 from leasekit.core.reasons import Code
 from leasekit.core.settings import SettingsError, expecting, structure
 from leasekit.core.time import INSTANT_MAX, Instant, Term
@@ -348,7 +348,7 @@ class ShowCalendar:
     def term(self) -> Term:
         """The time that is shown. Raises ``CommandError`` for none, and for more stretches than anybody looks at."""
         if not 0 < self.end - self.start <= self.step * STRETCHES_MAX:
-            raise CommandError(f"end: expected an instant after the start, at most {STRETCHES_MAX} steps after it")
+            raise ArgumentError(f"end: expected an instant after the start, at most {STRETCHES_MAX} steps after it")
         return Term(self.start, self.end)
 
 

@@ -55,3 +55,10 @@ class CommandError(LeasekitError):
     def __init__(self, why: str | Reason, code: str = Code.SAID) -> None:
         self.reason = why if isinstance(why, Reason) else Reason(code, detail=clip(why, DETAIL_MAX))
         super().__init__(words(self.reason))
+
+
+class ArgumentError(CommandError):
+    """A command with an argument that can't be as it is: ``why`` names it, what was found and what is allowed."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why, Code.BAD_ARGUMENT)

@@ -43,7 +43,7 @@ from typing import Any, Final, NamedTuple
 
 import attrs
 
-from leasekit.core.errors import CommandError
+from leasekit.core.errors import ArgumentError, CommandError
 from leasekit.core.properties import (
     EMPTY,
     NEEDS,
@@ -113,7 +113,7 @@ def parse_options(properties: Properties, term: Term) -> Options:
     if "latest_start" in properties and not (deferrable or group):
         raise CommandError("properties.latest_start: goes with deferrable = 'true'")
     if latest and latest < term.start:
-        raise CommandError(f"properties.latest_start: found {latest}, which is before the start, {term.start}")
+        raise ArgumentError(f"properties.latest_start: found {latest}, which is before the start, {term.start}")
     if "lease_count" in properties and not group:
         raise CommandError("properties.lease_count: goes with group_id, on the group's leader")
     for name in OF_PREEMPTIBLE:
@@ -143,7 +143,7 @@ def parse_options(properties: Properties, term: Term) -> Options:
     )
 
 
-class WantedError(CommandError):
+class WantedError(ArgumentError):
     """A ``field`` of :class:`WantedLease` that can't be as it is, or not without another."""
 
     def __init__(self, field: str, text: str = "", *, goes_with: str = "") -> None:
@@ -278,14 +278,14 @@ def keepalive_of(properties: Properties) -> Duration:
     """For how long the holder of a lease may be silent; 0: for ever. Raises ``CommandError``."""
     length = _duration(properties, KEEPALIVE)
     if KEEPALIVE in properties and length < SECOND:
-        raise CommandError(f"properties.keepalive: found {properties[KEEPALIVE]!r:.80}, expected at least 1s")
+        raise ArgumentError(f"properties.keepalive: found {properties[KEEPALIVE]!r:.80}, expected at least 1s")
     return length
 
 
 def _flag(properties: Properties, name: str) -> bool:
     value = properties.get(name, FALSE)
     if value not in (TRUE, FALSE):
-        raise CommandError(f"properties.{name}: found {value!r:.80}, allowed are 'true' and 'false'")
+        raise ArgumentError(f"properties.{name}: found {value!r:.80}, allowed are 'true' and 'false'")
     return value == TRUE
 
 
@@ -308,14 +308,16 @@ def _longest(properties: Properties) -> Duration | None:
         return None
     found, least = _duration(properties, "max_run"), max(1, _duration(properties, "min_run"))
     if found < least:
-        raise CommandError(f"properties.max_run: found {properties['max_run']!r:.80}, expected more than 0 and min_run")
+        raise ArgumentError(
+            f"properties.max_run: found {properties['max_run']!r:.80}, expected more than 0 and min_run"
+        )
     return found
 
 
 def _on_preempt(properties: Properties) -> str:
     found = properties.get("on_preempt", TERMINATE)
     if found not in ON_PREEMPT:
-        raise CommandError(f"properties.on_preempt: found {found!r:.80}, allowed are {', '.join(ON_PREEMPT)}")
+        raise ArgumentError(f"properties.on_preempt: found {found!r:.80}, allowed are {', '.join(ON_PREEMPT)}")
     if found == SUSPEND and "suspend" not in properties:
         raise CommandError("properties.on_preempt: 'suspend' goes with the property suspend, how long that takes")
     return found
@@ -326,11 +328,11 @@ def _number(properties: Properties, name: str, least: int | None) -> int:
     try:
         number = int(value)
     except ValueError:
-        raise CommandError(f"properties.{name}: found {value!r:.80}, expected a whole number") from None
+        raise ArgumentError(f"properties.{name}: found {value!r:.80}, expected a whole number") from None
     if abs(number) > INSTANT_MAX:
-        raise CommandError(f"properties.{name}: found {value!r:.80}, at most {INSTANT_MAX} is allowed")
+        raise ArgumentError(f"properties.{name}: found {value!r:.80}, at most {INSTANT_MAX} is allowed")
     if least is not None and number < least:
-        raise CommandError(f"properties.{name}: found {number}, expected at least {least}")
+        raise ArgumentError(f"properties.{name}: found {number}, expected at least {least}")
     return number
 
 
@@ -344,7 +346,7 @@ def _counts(text: str) -> Counts:
         pairs = [entry.partition(":") for entry in text.split(",") if entry]
         return counts((bytes.fromhex(class_), int(units)) for class_, _, units in pairs)
     except ValueError:
-        raise CommandError(f"properties.{KEEP}: found {text!r:.80}, expected CLASS:UNITS, the class in hex") from None
+        raise ArgumentError(f"properties.{KEEP}: found {text!r:.80}, expected CLASS:UNITS, the class in hex") from None
 
 
 class ReplayedJob(NamedTuple):

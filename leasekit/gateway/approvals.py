@@ -6,7 +6,7 @@ import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import attrs
 import msgspec
@@ -58,7 +58,7 @@ class PolicyList(Struct, kw_only=True):
 class WhichApprovals(OfProject, kw_only=True):
     """Those of a project, in a state; not said: all that one may see."""
 
-    state: str = ""
+    state: Literal["", "pending", "approving", "approved", "refused", "withdrawn", "expired", "stopped"] = ""
 
 
 @route("GET", "/policies")

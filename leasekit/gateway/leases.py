@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import trio
 from msgspec import UNSET, Meta, Struct
@@ -64,7 +64,7 @@ class LeaseList(OfProject, kw_only=True):
     all: bool = False
     since: At | None = None
     until: At | None = None
-    state: str = ""
+    state: Literal["", "nascent", "ticketed", "active", "active_ticketed", "closed", "failed"] = ""
     type: str = ""
     slice: str = ""
     site: str = ""

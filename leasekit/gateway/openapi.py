@@ -90,7 +90,10 @@ def _operation(route: Route, found: dict[str, Any], components: dict[str, Any]) 
     if route.is_open:
         operation["security"] = [{}]
     if route.body is not None:
-        operation["requestBody"] = {"content": {"application/json": {"schema": found[repr(route.body)]}}}
+        operation["requestBody"] = {
+            "required": any(one.required for one in msgspec.structs.fields(route.body)),
+            "content": {"application/json": {"schema": found[repr(route.body)]}},
+        }
     return operation
 
 

@@ -31,7 +31,7 @@ from leasekit.core.answers import (
     plain,
 )
 from leasekit.core.commands import ReadArchive, ReadLog, ReadPast, ReadUnitLog, ReadUsage, read_arguments
-from leasekit.core.errors import CommandError, LeasekitError
+from leasekit.core.errors import ArgumentError, CommandError, LeasekitError
 from leasekit.core.frames import REQUEST_MAX, FrameBuffer, FrameError, pack
 from leasekit.core.reasons import Reason, read, words
 from leasekit.core.schema import TABLES, LogRow
@@ -143,7 +143,7 @@ class Control:
             handler = self._kinds.get(asked.kind)
             if handler is None:
                 allowed = ", ".join(dict.fromkeys([*self._kinds, *self._streams]))
-                raise CommandError(f"kind: found {asked.kind!r:.60}, allowed are {allowed}")
+                raise ArgumentError(f"kind: found {asked.kind!r:.60}, allowed are {allowed}")
             result = await handler(asked)
             await connection.answer(asked.id, result)
         except LeasekitError as error:

@@ -26,7 +26,7 @@ from leasekit.core.drivers import (
     ProbeResult,
     UnitContext,
 )
-from leasekit.core.errors import CommandError
+from leasekit.core.errors import ArgumentError, CommandError
 from leasekit.core.time import SECOND, format_duration
 from leasekit.runtime.executor import explain, within_timeout
 from leasekit.runtime.shell import ActorShell
@@ -259,7 +259,7 @@ class Tending:
         bound, unit = await self._find(arguments)
         given = arguments.get("arguments") or {}
         if not isinstance(given, Mapping):
-            raise CommandError(f"arguments: found {given!r:.60}, expected names and values")
+            raise ArgumentError(f"arguments: found {given!r:.60}, expected names and values")
         context, operation = self._context(unit, "operate"), str(arguments.get("operation", ""))
         try:
             call = partial(bound.driver.operate, context, operation, given)

@@ -24,7 +24,7 @@ from leasekit.core.answers import ReleasedDelegations
 from leasekit.core.claims.claim import DEGREE_ONE, UNITS_MAX, Ticket, decode_ticket, delegate
 from leasekit.core.claims.signed import RECLAIM, TRUNCATION, check_statement, reclaim_deadline, state
 from leasekit.core.commands import ReleaseSource
-from leasekit.core.errors import CommandError, RemoteError, TicketError
+from leasekit.core.errors import ArgumentError, CommandError, RemoteError, TicketError
 from leasekit.core.leases import delegation as deleg
 from leasekit.core.leases.records import BrokerLease, Delegation, Notice, TakenBack, Withheld, out_for
 from leasekit.core.mappers import Grant
@@ -89,7 +89,7 @@ class Subdelegation(Issuer):
     def check_override(self, chain: str, type_: str, units: int) -> None:
         """How many are given must be said."""
         if not units and chain not in self.issued.specs:
-            raise CommandError(f"units: found none, and the settings don't say how many {type_!r} are given: say it")
+            raise ArgumentError(f"units: found none, and the settings don't say how many {type_!r} are given: say it")
 
     def delegate(self, id_: str, spec: DelegationSpec, last: Delegation | None, *, instead: bool = False) -> bool:
         """See :class:`Issuer`."""
@@ -652,7 +652,7 @@ class ReleasedSources:
         sources = [one for one in dict.fromkeys(found) if one.can("let_go")]
         if not found:
             known = ", ".join(sorted(one.source for one in self._book.describe(self._kernel.now))) or "(none)"
-            raise CommandError(f"source: found {name!r}, held are {known}")
+            raise ArgumentError(f"source: found {name!r}, held are {known}")
         if not sources:
             raise CommandError(f"source {name} is {found[0].state}: there is nothing to let go of")
         for source in sources:

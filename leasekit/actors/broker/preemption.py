@@ -22,7 +22,7 @@ from leasekit.actors.served import Notices
 from leasekit.core.accounts import PRICE
 from leasekit.core.answers import EvictedLease
 from leasekit.core.commands import EvictLease
-from leasekit.core.errors import CommandError
+from leasekit.core.errors import ArgumentError, CommandError
 from leasekit.core.leases.records import NO_ROOM, BrokerLease, Granted, MadeRoom
 from leasekit.core.mappers import Grant, Preempt, Price
 from leasekit.core.protocol.messages import NEW, Truncated
@@ -126,10 +126,10 @@ class Market:
     def set(self, one: Price) -> None:
         """The price of a type from now on. Raises ``CommandError`` for one that is none."""
         if not self._book.of_type(one.type):
-            raise CommandError(f"type: found {one.type!r:.80}, which nobody has delegated")
+            raise ArgumentError(f"type: found {one.type!r:.80}, which nobody has delegated")
         for name, found, least in (("price", one.price, 0), ("period", one.period, 1)):
             if not least <= found <= INSTANT_MAX:
-                raise CommandError(f"{name} of {one.type!r}: found {found}, expected {least} to {INSTANT_MAX}")
+                raise ArgumentError(f"{name} of {one.type!r}: found {found}, expected {least} to {INSTANT_MAX}")
         if self._prices.get(one.type) != one:
             self._prices[one.type] = one
             self._kernel.note(PRICE, PRICE, "", "", Reason(Code.PRICE, what=one.type, units=one.price, of=one.period))

@@ -30,7 +30,7 @@ from leasekit.core.answers import (
 )
 from leasekit.core.calendars import ActorCalendar, CalendarEntry
 from leasekit.core.commands import ListGuestLeases, ListSlices, ShowCalendar, ShowLease
-from leasekit.core.errors import CommandError
+from leasekit.core.errors import ArgumentError, CommandError
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.machine import NONE
@@ -76,7 +76,7 @@ def structure(kind: Callable[..., T], arguments: Mapping[str, Any], *, term: boo
 def check_name(field: str, value: Any) -> None:
     """Raises ``CommandError`` unless a slice or lease can have this name."""
     if not isinstance(value, str) or len(value) > NAME_MAX or "/" in value or not value.isprintable():
-        raise CommandError(
+        raise ArgumentError(
             f"{field}: found {value!r:.80}, expected up to {NAME_MAX} printable characters without a slash"
         )
 
@@ -84,7 +84,7 @@ def check_name(field: str, value: Any) -> None:
 def check_units(units: Any) -> None:
     """Raises ``CommandError`` unless so many units can be asked for."""
     if type(units) is not int or not 0 < units < 2**31:
-        raise CommandError(f"units: found {units!r}, expected a whole number of at least 1")
+        raise ArgumentError(f"units: found {units!r}, expected a whole number of at least 1")
 
 
 def with_more(configuration: Properties, more: Properties) -> dict[str, str]:

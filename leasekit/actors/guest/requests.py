@@ -56,7 +56,7 @@ from leasekit.core.commands import (
     SetSliceKey,
     UndoExtend,
 )
-from leasekit.core.errors import CommandError
+from leasekit.core.errors import ArgumentError, CommandError
 from leasekit.core.filters import FilterError, parse_filter
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases.plans import HOLD
@@ -209,26 +209,26 @@ class LeaseRequests:
         check_name("slice", request.slice)
         check_name("name", request.name)
         if not request.type or len(request.type) > NAME_MAX:
-            raise CommandError(f"type: found {request.type!r}, expected the name of a resource type")
+            raise ArgumentError(f"type: found {request.type!r}, expected the name of a resource type")
         check_units(request.units)
         if request.term.end <= self._kernel.now:
-            raise CommandError(
+            raise ArgumentError(
                 f"term: it ends at {mark(request.term.end)}, which is past: it is {mark(self._kernel.now)} here"
             )
         if request.if_predecessor_fails not in ("fail", "proceed"):
-            raise CommandError(
+            raise ArgumentError(
                 f"if_predecessor_fails: found {request.if_predecessor_fails!r}, allowed are 'fail' and 'proceed'"
             )
         if request.site and getattr(self._keyring.peers.get(request.site), "role", "") != "authority":
             known = sorted(peer.name for peer in self._keyring.peers.values() if peer.role == "authority")
-            raise CommandError(f"site: found {request.site!r}, known sites are {', '.join(known) or '(none)'}")
+            raise ArgumentError(f"site: found {request.site!r}, known sites are {', '.join(known) or '(none)'}")
 
     def broker(self, name: str) -> str:
         """The broker of this name, or the one to ask if it is empty. Raises ``CommandError``."""
         known = [peer.name for peer in self._keyring.peers.values() if peer.role == "broker"]
         name = name or self._settings.default_broker or (known[0] if known else "")
         if name not in known:
-            raise CommandError(f"broker: found {name!r}, known brokers are {', '.join(sorted(known)) or '(none)'}")
+            raise ArgumentError(f"broker: found {name!r}, known brokers are {', '.join(sorted(known)) or '(none)'}")
         return name
 
     def _known_lease(self, field: str, name: str, slice_: str) -> str:
@@ -237,7 +237,7 @@ class LeaseRequests:
             return ""
         known = self._records.named.get((slice_, name), name)
         if known not in self._records.by_id:
-            raise CommandError(f"{field}: found {name!r}, expected a lease that was requested before this one")
+            raise ArgumentError(f"{field}: found {name!r}, expected a lease that was requested before this one")
         return known
 
 
@@ -273,7 +273,7 @@ class LeaseChanges:
         if length is None or arguments.get("end") is not None:
             return arguments
         if type(length) is not int or not 0 < length <= INSTANT_MAX:
-            raise CommandError(f"length: found {length!r:.80}, expected milliseconds, 1 at least")
+            raise ArgumentError(f"length: found {length!r:.80}, expected milliseconds, 1 at least")
         lease = self._records.find(str(arguments.get("lease", "")))
         rest = {name: value for name, value in arguments.items() if name != "length"}
         return {**rest, "end": lease.last_end + length}
@@ -291,7 +291,7 @@ class LeaseChanges:
         units = _new_units(lease, request.units, request.victims, further=True)
         end = lease.last_end
         if request.end <= end:
-            raise CommandError(f"end: found {mark(request.end)}, it must be later than the lease's end, {mark(end)}")
+            raise ArgumentError(f"end: found {mark(request.end)}, it must be later than the lease's end, {mark(end)}")
         give_up = self._limits.leaves_before(end)
         if give_up <= self._kernel.now:
             raise CommandError(f"lease {lease.id} ends at {mark(end)}: too late to extend it")
@@ -338,10 +338,10 @@ class LeaseChanges:
         units = _new_units(lease, request.units, request.victims)
         end = request.end if request.end is not None else lease.end
         if end <= now:
-            raise CommandError(f"end: found {mark(end)}, it is {mark(now)} here: close the lease instead")
+            raise ArgumentError(f"end: found {mark(end)}, it is {mark(now)} here: close the lease instead")
         start = max(now, held.term.start)
         if end <= start:
-            raise CommandError(
+            raise ArgumentError(
                 f"end: found {mark(end)}, it must be later than the start of the lease's term, {mark(start)}"
             )
         if end != lease.end and lease.following:
@@ -378,7 +378,7 @@ class LeaseChanges:
         if lease.continuations:
             raise CommandError(f"lease {lease.id} goes on over several tickets: it can be modified when it has begun")
         if not now < start < end:
-            raise CommandError(f"term: found {mark(start)} to {mark(end)}, it must begin later than {mark(now)}")
+            raise ArgumentError(f"term: found {mark(start)} to {mark(end)}, it must begin later than {mark(now)}")
         if self._limits.redeem_at(lease) <= now:
             raise CommandError(f"lease {lease.id} is about to begin, at {mark(begin)}: modify it when it has")
         properties = {name: value for name, value in before.items() if name not in (*AT_FIRST, FILTER)}
@@ -608,7 +608,7 @@ def _noted(before: Properties, changes: Mapping[str, str]) -> Properties:
 def _key_text(text: str) -> str:
     key = text.strip()
     if len(key) > KEY_MAX or any(not line.isprintable() for line in key.splitlines()):
-        raise CommandError(f"key: expected OpenSSH public keys, a line each, at most {KEY_MAX} characters in all")
+        raise ArgumentError(f"key: expected OpenSSH public keys, a line each, at most {KEY_MAX} characters in all")
     return key
 
 

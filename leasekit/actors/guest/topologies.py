@@ -24,7 +24,7 @@ from leasekit.actors.kernel import Kernel, command, deferred, earliest, keeps, n
 from leasekit.actors.peering import Calls, Keyring
 from leasekit.core.answers import LeasedPartDetails, PlannedTopology, PlanPartDetails, TopologyDetails, plain
 from leasekit.core.commands import CloseTopology, LeaseTopology, ListTopologies, PlanTopology, ShowTopology
-from leasekit.core.errors import CommandError
+from leasekit.core.errors import ArgumentError, CommandError
 from leasekit.core.leases.plans import CLOSED, FAILED, HOLD, Topology
 from leasekit.core.leases.records import GuestLease
 from leasekit.core.mappers import RequestLease, RequestTopology, TopologyView
@@ -86,7 +86,7 @@ class LeasedTopologies:
         """Lease a topology. Raises ``CommandError`` or ``SettingsError`` that name the field."""
         check_topology(decision.request, self._kernel.now)
         if not 1 <= decision.tries <= TRIES_MAX:
-            raise CommandError(f"tries: found {decision.tries}, expected 1 to {TRIES_MAX}")
+            raise ArgumentError(f"tries: found {decision.tries}, expected 1 to {TRIES_MAX}")
         topology = Topology(
             f"{self._keyring.tag}-topology-{self._kernel.next('serial')}", self._requests.broker(decision.broker),
             decision.request.to_bytes(), decision.tries - 1,

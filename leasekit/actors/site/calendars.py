@@ -29,7 +29,7 @@ from leasekit.actors.site.units import Units
 from leasekit.actors.site.vacancies import Alike, Ranked, Vacancies
 from leasekit.core.claims.claim import Claim
 from leasekit.core.divided import SizedTimetable
-from leasekit.core.errors import CommandError
+from leasekit.core.errors import ArgumentError, CommandError
 from leasekit.core.lacking import LOOKED_MAX, Lack, lacking
 from leasekit.core.leases.records import SiteLease, SiteUnit, Window, out_for
 from leasekit.core.properties import Counts, Sizes, Vector, amount, most_of
@@ -692,7 +692,7 @@ class Calendars:
     def _chosen(self, names: Collection[str], type_: str) -> tuple[str, ...]:
         """The units that are meant: those named, else all of the type, else all there are. Raises ``CommandError``."""
         if type_ and type_ not in self.units.inventory.types:
-            raise CommandError(f"type: found {type_!r}, there are {', '.join(self.units.inventory.types)}")
+            raise ArgumentError(f"type: found {type_!r}, there are {', '.join(self.units.inventory.types)}")
         for name in names:
             self.units.find(name)
         chosen = [u.id for u in self.units if (not names or u.id in names) and (not type_ or u.type == type_)]

@@ -61,7 +61,7 @@ from leasekit.core.claims.signed import (
 )
 from leasekit.core.claims.tree import BY_DELEGATION, BY_USE, ClaimTree, Overdelegation, Standing
 from leasekit.core.commands import GiveWord, ListEvidence
-from leasekit.core.errors import CommandError, LeasekitError, TicketError
+from leasekit.core.errors import ArgumentError, CommandError, LeasekitError, TicketError
 from leasekit.core.lacking import reasons_of
 from leasekit.core.leases import authority as au
 from leasekit.core.leases.records import Delegation, Incident, SiteClaim, SiteLease
@@ -297,7 +297,7 @@ class SiteClaims:
         """The evidence in ``file``, with the site's word on its claims in it."""
         found = decode_evidence(asked.file)
         if found.kind != OVERDELEGATION or len(found.claims) < 2:
-            raise CommandError(f"file: found evidence of {found.kind}, only {OVERDELEGATION} takes a site's word")
+            raise ArgumentError(f"file: found evidence of {found.kind}, only {OVERDELEGATION} takes a site's word")
         word = self.vouch(found.claims[1:], found.instant)
         return VouchedEvidence(encode_evidence(evolve(found, statements=(word,)), asked.words), word.at)
 
@@ -604,7 +604,7 @@ class SiteDelegations(Issuer):
     def check_override(self, chain: str, type_: str, units: int) -> None:
         """It must be of a type that there is."""
         if type_ not in self._units.inventory.types:
-            raise CommandError(
+            raise ArgumentError(
                 f"type: found {type_!r}, {self._keyring.name} has {', '.join(self._units.inventory.types)}"
             )
 

@@ -48,7 +48,7 @@ from leasekit.actors.site.units import Units, UnitsSnapshot, host_changes, host_
 from leasekit.core.answers import MovedUnit, OutageDetails, ServiceOfUnit, UnitDetails
 from leasekit.core.commands import FailUnit, MoveUnit
 from leasekit.core.drivers import LEASE, SITE, Blame
-from leasekit.core.errors import CommandError
+from leasekit.core.errors import ArgumentError, CommandError
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import outage as out
 from leasekit.core.leases.outage import Outage
@@ -717,7 +717,7 @@ class UnitMoves:
         if not unit.is_up or lease is None:
             raise CommandError(f"unit {unit.id} is {unit.state}: only one that is {au.UP} can be moved")
         if asked.host and not unit.host:
-            raise CommandError(
+            raise ArgumentError(
                 f"host: found {asked.host!r:.80}, unit {unit.id} is no machine that could be moved there"
             )
         why, to = asked.reason or "no reason given", ""

@@ -50,7 +50,7 @@ from leasekit.core.commands import (
     SetUnit,
 )
 from leasekit.core.drivers import UNIT_ID, UNIT_ID_ALLOWED, OnlyUnits
-from leasekit.core.errors import CommandError
+from leasekit.core.errors import ArgumentError, CommandError
 from leasekit.core.leases.records import Delegation, HostKind, SiteLease, SiteUnit, UnitChange, Window, Withheld
 from leasekit.core.properties import (
     CAPACITY,
@@ -145,11 +145,11 @@ class UnitChanges:
             raise CommandError(f"unit: found {asked.unit!r}, which is a unit here already")
         if asked.type not in self._inventory.types:
             there = ", ".join(self._inventory.types)
-            raise CommandError(f"type: found {asked.type!r:.80}, there are {there}")
+            raise ArgumentError(f"type: found {asked.type!r:.80}, there are {there}")
         if any(unit.type != asked.type for unit in known):
             raise CommandError(f"unit: {asked.unit!r} was of type {known[0].type!r}: it keeps that")
         if not UNIT_ID.fullmatch(asked.unit):
-            raise CommandError(f"unit: found {asked.unit!r:.80}, expected {UNIT_ID_ALLOWED}")
+            raise ArgumentError(f"unit: found {asked.unit!r:.80}, expected {UNIT_ID_ALLOWED}")
         self._check_served(asked.unit, asked.type)
         return self._say(UnitChange(asked.unit, asked.type, self._attributes(asked, asked.type, EMPTY)))
 
@@ -174,7 +174,7 @@ class UnitChanges:
         change = self._changes.get(asked.unit)
         if change is None:
             found = ", ".join(self._changes) or "(none)"
-            raise CommandError(f"unit: found {asked.unit!r:.80}, those that differ from the settings are {found}")
+            raise ArgumentError(f"unit: found {asked.unit!r:.80}, those that differ from the settings are {found}")
         settled = self._settled(change.id)
         if settled is None:
             return self._say(attrs.evolve(change, gone=True))
@@ -304,7 +304,7 @@ class UnitChanges:
         """A unit's own attributes: those that it has ``now``, but for what is asked. Raises ``CommandError``."""
         of_type, is_host = self._inventory.properties(type_), bool(self._inventory.known_hosts(type_))
         if not is_host and (asked.capacity is not None or asked.least_yield is not None):
-            raise CommandError(f"capacity: found some, units of type {type_!r} have none in the settings")
+            raise ArgumentError(f"capacity: found some, units of type {type_!r} have none in the settings")
         others = _other_attributes(asked, now, of_type)
         return {**others, **_capacity(asked, now)} if is_host else others
 
@@ -312,7 +312,7 @@ class UnitChanges:
 def _capacity(asked: SetUnit, now: Properties) -> Properties:
     least = int(now.get(LEAST_YIELD, THOUSAND)) if asked.least_yield is None else asked.least_yield
     if not 0 < least <= THOUSAND:
-        raise CommandError(f"least_yield: found {least}, expected a number from 1 to {THOUSAND}, in thousandths")
+        raise ArgumentError(f"least_yield: found {least}, expected a number from 1 to {THOUSAND}, in thousandths")
     has = {key: value for key, value in now.items() if key.startswith(CAPACITY)}
     if asked.capacity is not None or not has:
         try:
@@ -326,7 +326,7 @@ def _other_attributes(asked: SetUnit, now: Properties, of_type: Properties) -> P
     others = asked.attributes if asked.attributes is not None else _others(now)
     wrong = next((key for key in others if key.startswith(CAPACITY) or key == LEAST_YIELD or key in of_type), None)
     if wrong is not None:
-        raise CommandError(f"attributes: found {wrong!r:.80}, which is said by the capacity, or the type's properties")
+        raise ArgumentError(f"attributes: found {wrong!r:.80}, which is said by the capacity, or the type's properties")
     try:
         check_plain(check_properties(others, "attributes"), "attributes")
     except ValueError as error:
@@ -397,7 +397,7 @@ class Maintenance:
     def _add(self, asked: AddMaintenance) -> WindowDetails:
         start, end = asked.start, asked.end
         if not max(start, self._kernel.now) < end <= INSTANT_MAX:
-            raise CommandError(
+            raise ArgumentError(
                 f"window: found {mark(start)} to {mark(end)}, it must end after it begins, later than "
                 f"{mark(self._kernel.now)}"
             )
@@ -579,7 +579,7 @@ class UnitCommands:
     def _measure_unit(self, asked: MeasureUnit) -> MeasuredUnit:
         unit = self._units.find(asked.unit)
         if asked.cpu < 0:
-            raise CommandError(f"cpu: found {asked.cpu}, expected millicores")
+            raise ArgumentError(f"cpu: found {asked.cpu}, expected millicores")
         if not unit.is_usable or (unit.lease, unit.setup) != (asked.lease, asked.setup):
             raise CommandError(f"unit {unit.id} has another lease by now, or was set up anew")
         self._units.news.changed(unit)

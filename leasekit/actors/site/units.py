@@ -23,7 +23,7 @@ from leasekit.actors.site.inventory import HostNews, Inventory, Kinds
 from leasekit.core.answers import UnitDetails
 from leasekit.core.drivers import SITE, UNIT, Blame
 from leasekit.core.efficiency import METERED
-from leasekit.core.errors import CommandError
+from leasekit.core.errors import ArgumentError, CommandError
 from leasekit.core.filters import parse_filter
 from leasekit.core.leases import authority as au
 from leasekit.core.leases import power as pw
@@ -471,7 +471,7 @@ class Units:
         if name not in self._units:
             raise CommandError(f"there is no unit {name!r}")
         if to not in SWITCHES:
-            raise CommandError(f"unit {name}: found {to!r}, it can be switched to one of: {', '.join(SWITCHES)}")
+            raise ArgumentError(f"unit {name}: found {to!r}, it can be switched to one of: {', '.join(SWITCHES)}")
         unit = self._units[name]
         if unit.type not in self.inventory.switched:
             raise CommandError(f"unit {name}: no driver switches units of type {unit.type!r}")
