@@ -154,6 +154,7 @@ STAYS: Final[Mapping[str, str]] = {
     "Book._attributes": "of classes that delegations are of",
     **dict.fromkeys(("profiles", "pages"), "what holders have had, for quotas"),
     "refused_offers": "at most REFUSED_MAX",
+    "Reports._heard": "peers that have reported anything",
     "linked": "peers that are connected",
     "Maintenance._out": "units that are out of service",
     "Places.counts": "how often a place was found, and how often not, since the start",
