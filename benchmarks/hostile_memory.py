@@ -3,8 +3,9 @@
     python benchmarks/hostile_memory.py [--json] [--quick] [--rounds N | --hours H] [--target NAME]
 
 Daemons and floods as in ``hostile``. Who is flooded keeps at most 2 MiB of what a peer says (``kept_bytes``): the
-first rounds reach that. The figure is the most resident memory of the second half of the rounds, as a
-multiple of that of the first half. An honest guest has leases all the while.
+first rounds reach that, and some 200 the 8 MiB of pages that a store keeps in memory. The figure is the most resident
+memory of the second half of the rounds, as a multiple of that of the first half. An honest guest has leases all the
+while.
 
 A day takes a day, or an hour where all clocks go 24 times as fast, the attacker's as well (by ``faketime``: what takes
 processor time then takes 24 times as long by them, and every timeout comes that early)::
