@@ -11,32 +11,37 @@ from leasekit.core.mappers import BrokerCycle, BrokerDecision
 from leasekit.core.protocol.messages import DryRun, RequestTicket
 from leasekit.core.time import HOUR, MINUTE, Term
 from leasekit.policies.broker.fcfs import Fcfs
+from leasekit.policies.broker.preemption import PreemptionMapper
+from leasekit.policies.broker.spot import SpotMapper
+from leasekit.policies.broker.waiting import Backfill
 
 FEW = 10
 MANY = 10 * FEW
 TERM = Term(2 * HOUR, 3 * HOUR)
 
 
-class Watched(Fcfs):
-    """The standard mapper; keeps how many requests each cycle had, those of groups too."""
+class Watched:
+    """A standard mapper; keeps how many requests each cycle had, those of groups too."""
 
-    def __init__(self, shown: list[int]) -> None:
-        super().__init__()
-        self._shown = shown
+    inline = True
+
+    def __init__(self, mapper: Fcfs | PreemptionMapper, shown: list[int]) -> None:
+        self._mapper, self._shown = mapper, shown
+        self.by_itself = mapper.by_itself
 
     def allocate(self, cycle: BrokerCycle) -> list[BrokerDecision]:
         """As it does."""
         self._shown.append(len(cycle.requests) + sum(map(len, cycle.groups)))
-        return super().allocate(cycle)
+        return self._mapper.allocate(cycle)
 
 
 class Crowd(Bench):
     """All four units are leased over the term, and ``guest`` has many requests that wait for some."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[Fcfs] | type[PreemptionMapper]) -> None:
         self.shown: list[int] = []
         """How many requests each turn was about."""
-        super().__init__(Plan(guests=("guest", "meek")), Mappers(broker=lambda: Watched(self.shown)))
+        super().__init__(Plan(guests=("guest", "meek")), Mappers(broker=lambda: Watched(kind(), self.shown)))
         self.start()
         self.run_until(MINUTE)
         assert not self.command("meek", "lease.request", type="vm", units=4, term=list(TERM), name="all").error
@@ -47,11 +52,11 @@ class Crowd(Bench):
         self.shown.clear()
 
 
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Crowd:
+@pytest.fixture(params=[Fcfs, PreemptionMapper])
+def bench(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Crowd:
     """A crowd of those who wait, where few are looked at again in one turn."""
     monkeypatch.setattr(broker, "AGAIN_MAX", FEW)
-    return Crowd()
+    return Crowd(request.param)
 
 
 def wanted(bench: Bench, guest: str, number: int) -> RequestTicket:
@@ -107,3 +112,8 @@ def test_a_group_is_shown_whole(bench: Crowd) -> None:
         while bench.actor("broker").book.has_news:
             seen += sum(map(len, bench.actor("broker").cycles.show_news().groups))
         assert seen == 3
+
+
+def test_a_line_and_a_market_are_shown_whole() -> None:
+    """Who is first in a line, and what a unit costs, depends on all who wait."""
+    assert not any(getattr(mapper, "by_itself", False) for mapper in (Backfill(), SpotMapper()))

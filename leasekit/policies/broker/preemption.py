@@ -82,6 +82,7 @@ class PreemptionMapper(StandardMapper):
         self.settings = settings or PreemptionSettings()
         cost = cost or COSTS[self.settings.cost](self.settings.period)
         super().__init__(self.settings, MakingRoom(cost, self.settings.budget))
+        self.by_itself = True
 
 
 class MakingRoom:
