@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final, TypeAlias
 
 from leasekit.core.drivers import LEASE, SITE, UNIT_ID, UNIT_ID_ALLOWED, Blame, DriverError
@@ -88,3 +88,10 @@ printable_line: Final = expecting("one line of printable text", str.isprintable)
 def refused_property(key: str, found: str, expected: str) -> DriverError:
     """What a unit property can't be."""
     return DriverError(f"unit property {key}: found {one_line(found, 80)!a}, {expected}", retry=False)
+
+
+def check_names(kind: str, names: Iterable[str]) -> None:
+    """Raises ``ValueError`` unless the keys of a table can be names of files."""
+    for name in names:
+        if PLAIN_NAME.fullmatch(name) is None:
+            raise ValueError(f"{kind}: found {name[:60]!r}, expected letters, digits, dots, dashes and _")

@@ -13,8 +13,8 @@ import attrs
 from leasekit.core.properties import check_properties
 from leasekit.core.settings import DurationSetting, expecting
 from leasekit.core.time import MINUTE, SECOND
-from leasekit.drivers.libvirt.settings import ImagesSettings, check_names
-from leasekit.drivers.names import DIGEST, INTERFACE, USER, Network, printable_line
+from leasekit.drivers.images import ImagesSettings
+from leasekit.drivers.names import DIGEST, INTERFACE, USER, Network, check_names, printable_line
 from leasekit.drivers.power.settings import ControllerSettings
 
 _MAC: Final = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -13,7 +13,17 @@ import attrs
 from leasekit.core.settings import DurationSetting, expecting
 from leasekit.core.time import SECOND
 from leasekit.drivers.directory.addresses import DirectoryAddresses
-from leasekit.drivers.names import DIGEST, PLAIN_NAME, USER, Network, one_line, plain_or_none, printable_line
+from leasekit.drivers.images import ImagesSettings
+from leasekit.drivers.names import (
+    DIGEST,
+    PLAIN_NAME,
+    USER,
+    Network,
+    check_names,
+    one_line,
+    plain_or_none,
+    printable_line,
+)
 
 Acceleration: TypeAlias = Literal["probe", "kvm", "tcg"]
 Readiness: TypeAlias = Literal["console", "ssh", "agent", "running"]
@@ -226,33 +236,6 @@ class Choices:
     memory_mb: Range = attrs.field(default=None, validator=_check_range)
     cap: Range = attrs.field(default=None, validator=_check_range)
     shares: Range = attrs.field(default=None, validator=_check_range)
-
-
-def check_names(kind: str, names: Iterable[str]) -> None:
-    """Raises ``ValueError`` unless the keys of a table can be names of files."""
-    for name in names:
-        if PLAIN_NAME.fullmatch(name) is None:
-            raise ValueError(f"{kind}: found {name[:60]!r}, expected letters, digits, dots, dashes and _")
-
-
-@attrs.frozen(kw_only=True)
-class ImagesSettings:
-    """``image`` is what a unit has whose lease does not name one of ``images``."""
-
-    images: Mapping[str, Any]
-    image: str = ""
-
-    def __attrs_post_init__(self) -> None:
-        check_names("images", self.images)
-        if self.image and self.image not in self.images:
-            raise ValueError(f"image: found {self.image[:60]!r}, expected one of: {', '.join(sorted(self.images))}")
-        if not self.image and len(self.images) > 1:
-            raise ValueError(f"image: found nothing, expected the default among: {', '.join(sorted(self.images))}")
-
-    @property
-    def default_image(self) -> str:
-        """The image of a unit whose lease names none."""
-        return self.image or next(iter(self.images))
 
 
 @attrs.frozen(kw_only=True)
