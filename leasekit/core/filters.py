@@ -19,9 +19,9 @@ Properties are strings. Where both sides read as decimal numbers they are compar
 "9" and "8.0" equals "8"; otherwise as text, but a number is neither less nor more than a word. A comparison with an
 attribute that something hasn't got is false, also one with ``!=``.
 
-Guests send filters: text, nesting, comparisons and numbers are limited. A filter is read once, and kept in a form in
-which literals are numbers already; a set of literals costs one comparison however many they are. There are no patterns:
-each comparison costs about the same, whatever it compares.
+Guests send filters: text, words, nesting and numbers are limited. A filter is read once, and kept in a form in which
+literals are numbers already; a set of literals costs one comparison however many they are. There are no patterns: each
+comparison costs about the same, whatever it compares.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from leasekit.core.errors import LeasekitError
 from leasekit.core.properties import Properties
+from leasekit.core.tuples import new_tuple
 
 Attributes: TypeAlias = Mapping[str, str]
 Read: TypeAlias = tuple[str, int | float | None]
@@ -303,32 +304,34 @@ class _Token(NamedTuple):
 
 
 _TOKEN: Final = re.compile(
-    r"""(?P<space>\s+)
-      | (?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
+    r"""\s*(?:
+        (?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
       | (?P<number>[+-]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?(?![\w$]|\.\d))
       | (?P<name>\$?[A-Za-z_]\w*(?:[.:/-]\w+)*|\d\w*(?:[.:/-]\w+)*)
-      | (?P<sign>\.\.|==|!=|<=|>=|=|<|>|\(|\)|\{|\}|\[|\]|,)""",
+      | (?P<sign>\.\.|==|!=|<=|>=|=|<|>|\(|\)|\{|\}|\[|\]|,)
+      | (?P<wrong>\S))""",
     re.VERBOSE | re.ASCII,
 )
 _COMPARISONS: Final = frozenset({"==", "=", "!=", "<", "<=", ">", ">="})
 _WORDS: Final = frozenset({"and", "or", "not", "in"})
 
 
+WORDS_MAX: Final = 512
+"""The most words and signs of a filter: what it costs to read, to keep and to ask goes by them."""
+
+
 def _tokens(text: str) -> list[_Token]:
-    found, position = [], 0
-    while position < len(text):
-        match = _TOKEN.match(text, position)
-        if match is None:
-            open_ = text[position] in "\"'"
-            raise FilterError(
-                text, position, "a quote that is never closed" if open_ else f"unexpected {text[position]!r}"
-            )
+    found: list[_Token] = []
+    for match in _TOKEN.finditer(text):
         kind = str(match.lastgroup)
-        if kind != "space":
-            word = match[0]
-            plain = kind == "sign" or (kind == "name" and word in _WORDS)
-            found.append(_Token(word if plain else kind, word, position))
-        position = match.end()
+        word, position = match[kind], match.start(kind)
+        if kind == "wrong":
+            fault = "a quote that is never closed" if word in "\"'" else f"unexpected {word!r}"
+            raise FilterError(text, position, fault)
+        if len(found) == WORDS_MAX:
+            raise FilterError(text, position, f"found more than {WORDS_MAX} words and signs")
+        plain = kind == "sign" or (kind == "name" and word in _WORDS)
+        found.append(new_tuple(_Token, (word if plain else kind, word, position)))
     found.append(_Token("end", "", len(text)))
     return found
 
@@ -349,8 +352,9 @@ class Parser:
 
     def _take(self) -> _Token:
         token = self.token
-        self._at += 1
-        self.token = self._tokens[min(self._at, len(self._tokens) - 1)]
+        if token.kind != "end":
+            self._at += 1
+            self.token = self._tokens[self._at]
         return token
 
     def _expect(self, kind: str, words: str) -> _Token:
@@ -511,10 +515,7 @@ class Parser:
 
 LENGTH_MAX: Final = 4_096
 """The longest filter, in characters."""
-COMPARISONS_MAX: Final = 128
-"""The most comparisons in a filter: each operator, flag, ``not``, bound of a range and attribute on the right counts as
-one, a set of literals as one in all."""
-KEPT_MAX: Final = 256
+KEPT_MAX: Final = 64
 """How many filters are kept once they are read, with those that could not be: each takes up to 200 kB."""
 
 
@@ -575,8 +576,6 @@ def _read(text: str) -> Filter | tuple[int, str]:
             raise parser.fault("and, or, or the end")
     except FilterError as error:
         return error.position, error.fault
-    if root.cost > COMPARISONS_MAX:
-        return 0, f"found {root.cost} comparisons, at most {COMPARISONS_MAX} are allowed"
     return Filter(text, root, parser.names)
 
 

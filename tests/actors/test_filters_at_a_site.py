@@ -14,7 +14,7 @@ from leasekit.actors.site.failures import FILTERS_MAX
 from leasekit.actors.site.inventory import ASKING, KEPT, SLICE, Kinds
 from leasekit.core.claims.claim import decode_ticket, delegate
 from leasekit.core.claims.signed import UNSIGNED, UnsignedIdentity, key_tag
-from leasekit.core.filters import COMPARISONS_MAX, parse_filter
+from leasekit.core.filters import WORDS_MAX, parse_filter
 from leasekit.core.mappers import AuthorityCycle, AuthorityDecision
 from leasekit.core.protocol.messages import NEW, Offer, OfferAnswer, Redeem
 from leasekit.core.reasons import words
@@ -23,7 +23,7 @@ from leasekit.core.time import Term
 from leasekit.policies.authority.first_fit import FirstFit
 
 SITE, BROKER, GUEST = UnsignedIdentity("site"), UnsignedIdentity("broker"), UnsignedIdentity("guest")
-COSTLY = " or ".join(f"a{number} < 0" for number in range(COMPARISONS_MAX))
+COSTLY = " or ".join(f"a{number} < 0" for number in range(WORDS_MAX // 4))
 """As dear as a filter can be: all of it is asked, and no unit will do."""
 
 

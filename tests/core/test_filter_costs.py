@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leasekit.core import filters
-from leasekit.core.filters import COMPARISONS_MAX, LENGTH_MAX, FilterError, parse_filter
+from leasekit.core.filters import LENGTH_MAX, WORDS_MAX, FilterError, parse_filter
 
 
 @pytest.fixture
@@ -48,26 +48,28 @@ def test_a_filter_is_read_once_and_so_is_what_is_none(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    "part",
-    ["a < 1 or ", "a or ", "not a or ", "a in 1..2 or ", "a == $b or ", "(a > 1) or "],
+    "part", ["a < 1 or ", "a or ", "not a or ", "a in 1..2 or ", "a == $b or ", "(a > 1) or ", "((((a)))) or "]
 )
-def test_comparisons_are_limited(part: str) -> None:
-    """However they are written; the error says how many there are."""
+def test_words_are_limited(part: str) -> None:
+    """However they are written; the error points at the first that is too many. What may be costs little to ask."""
     text = part * (LENGTH_MAX // len(part) - 1) + "a"
-    with pytest.raises(FilterError, match=rf"found \d+ comparisons, at most {COMPARISONS_MAX} are allowed"):
+    with pytest.raises(FilterError, match=rf"found more than {WORDS_MAX} words and signs") as caught:
         parse_filter(text)
-    assert parse_filter(part * (COMPARISONS_MAX // 2 - 1) + "a").cost <= 2 * COMPARISONS_MAX
+    each = len(filters._tokens(part)) - 1
+    assert text[: caught.value.position].startswith(part * (WORDS_MAX // each))
+    assert parse_filter(part * ((WORDS_MAX - 1) // each) + "a").cost <= WORDS_MAX
 
 
-def test_many_operands_are_many_comparisons() -> None:
-    """In a list, too, and in a set with attributes in it; but not in a set of literals."""
-    operands = ",".join(["1"] * (COMPARISONS_MAX + 1))
-    for text in (f'["<","$a",{operands}]', f'["=","$a",{operands}]', f"a in {{{'$b,' * COMPARISONS_MAX}$b}}"):
-        with pytest.raises(FilterError, match="comparisons"):
+def test_operands_are_words() -> None:
+    """In a list, and in a set: with attributes in it each is a comparison, literals are one in all."""
+    operands = ",".join(["1"] * (WORDS_MAX // 2))
+    for text in (f'["<","$a",{operands}]', f'["=","$a",{operands}]', f"a in {{{'$b,' * (WORDS_MAX // 2)}$b}}"):
+        with pytest.raises(FilterError, match="words"):
             parse_filter(text)
-    many = parse_filter(f"a in {{{','.join(map(str, range(900)))}}}")
-    assert many.cost == 2 and many({"a": "899.0"}) and not many({"a": "900"})
-    assert parse_filter(f'["!=","$a",{operands}]')({"a": "2"})
+    many = parse_filter(f"a in {{{','.join(map(str, range(250)))}}}")
+    assert many.cost == 2 and many({"a": "249.0"}) and not many({"a": "250"})
+    assert parse_filter(f'["!=","$a",{",".join(["1"] * 250)}]')({"a": "2"})
+    assert parse_filter(f"a in {{{'$b,' * 249}$b}}").cost == 252
 
 
 def test_long_values_are_not_read() -> None:

@@ -137,7 +137,7 @@ def test_limits_hold() -> None:
     """Guests send filters: what is too long or nested too deeply is refused, and doesn't recurse."""
     with pytest.raises(FilterError, match=f"at most {LENGTH_MAX} are allowed"):
         parse_filter("a" * (LENGTH_MAX + 1))
-    for deep in ("(" * 2000, "not " * 1000 + "a", '["not", ' * 500):
+    for deep in ("(" * 500, "not " * 500 + "a", '["not", ' * 150):
         with pytest.raises(FilterError, match=f"nested deeper than {DEPTH_MAX}"):
             parse_filter(deep)
     assert parse_filter("(" * (DEPTH_MAX - 1) + "gpu" + ")" * (DEPTH_MAX - 1))(HOST)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
-from leasekit.core.filters import COMPARISONS_MAX, DEPTH_MAX, LENGTH_MAX
+from leasekit.core.filters import DEPTH_MAX, LENGTH_MAX, WORDS_MAX
 from leasekit.core.properties import BYTES_MAX, KEY_MAX, PROPERTIES_MAX, VALUE_MAX, Properties
 from leasekit.core.protocol.messages import NEW, Redeem, RequestTicket
 from leasekit.core.steps import Action
@@ -58,9 +58,9 @@ def odd_properties(rng: Random) -> dict[str, str]:
 def costly_filter(rng: Random) -> str:
     """A filter that is as long, as deep or as dear as it may be; now and then a little more, which is refused."""
     over = rng.choice((0, 0, 0, 1))
-    comparisons = " or ".join(f"rack == r{number}" for number in range(COMPARISONS_MAX + over))
+    comparisons = " or ".join(f"rack == r{number}" for number in range(WORDS_MAX // 4 + over))
     nested = f"{'(' * (DEPTH_MAX + over)}rack != r9{')' * (DEPTH_MAX + over)}"
-    members = f"rack in {{r0, {', '.join(['r1'] * (LENGTH_MAX // 4 - 8))}}}".ljust(LENGTH_MAX + over)
+    members = f"rack in {{r0, {', '.join(['r1'] * (WORDS_MAX // 2 - 3))}}}".ljust(LENGTH_MAX + over)
     return rng.choice((comparisons, nested, members))
 
 
