@@ -89,8 +89,9 @@ async def add_user(call: Call, body: UserRequest) -> User:
     record = UserRecord(
         name=body.name, created=door.clock(), projects=body.projects, offices=body.offices, salt=salt, digest=digest
     )
-    await door.commit(door.users.add(record))
-    return told(User, record)
+    made = told(User, record)
+    await door.commit(door.users.add(record), *call.keep(made))
+    return made
 
 
 @route("PATCH", "/users/{user}")
@@ -117,8 +118,9 @@ async def change_user(call: Call, user: str, body: UserChange) -> User:
     gone = door.tokens.end_sessions(user, None)
     if (record.projects, record.offices) != (kept.projects, kept.offices):
         gone += [*door.tokens.end_beyond(record.caller), *_let_go(door, record.caller)]
-    await door.commit(door.users.put(record), *gone)
-    return told(User, record)
+    changed = told(User, record)
+    await door.commit(door.users.put(record), *gone, *call.keep(changed))
+    return changed
 
 
 @route("DELETE", "/users/{user}")
@@ -130,8 +132,9 @@ async def remove_user(call: Call, user: str) -> User:
     record = door.users[user]
     theirs = [one.id for one in door.tokens.all() if one.caller.name == user]
     gone = _let_go(door, Caller(user, ""))
-    await door.commit(*door.users.drop(user), *map(door.tokens.revoke, theirs), *gone)
-    return told(User, record)
+    removed = told(User, record)
+    await door.commit(*door.users.drop(user), *map(door.tokens.revoke, theirs), *gone, *call.keep(removed))
+    return removed
 
 
 def _let_go(door: GatewayDoor, who: Caller) -> list[Change]:

@@ -44,7 +44,8 @@ async def announce(call: Call, body: AnnouncementRequest) -> Announcement:
     if len(door.announcements) - len(over) >= ANNOUNCEMENTS_MAX:
         text = f"there are {ANNOUNCEMENTS_MAX} announcements already: remove some"
         raise ProblemError(HTTPStatus.CONFLICT, text, code="too_many")
-    await door.commit(door.announcements.put(made), *door.announcements.drop(*over), *_told(door, made))
+    changes = [door.announcements.put(made), *door.announcements.drop(*over), *_told(door, made)]
+    await door.commit(*changes, *call.keep(made))
     door.hub.hint(ANNOUNCEMENTS_CHANGED)
     door.told.set()
     return made
@@ -57,7 +58,7 @@ async def remove_announcement(call: Call, announcement: str) -> Announcement:
     found = call.door.announcements.get(announcement)
     if found is None:
         raise not_found("announcement", announcement)
-    await call.door.commit(*call.door.announcements.drop(announcement))
+    await call.door.commit(*call.door.announcements.drop(announcement), *call.keep(found))
     call.door.hub.hint(ANNOUNCEMENTS_CHANGED)
     return found
 

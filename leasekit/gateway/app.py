@@ -137,8 +137,7 @@ async def _control(door: GatewayDoor, request: Request) -> Response:
 
 
 async def _answer(door: GatewayDoor, route: Route, request: Request) -> Response:
-    # One pass: each look-up in Starlette's headers goes through all of them.
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
+    headers = _headers(request)
     source, caller = source_of(request), NOBODY
     if route.is_open:
         take_unknown(door, source)
@@ -152,17 +151,28 @@ async def _answer(door: GatewayDoor, route: Route, request: Request) -> Response
     given = {**request.path_params, **route.read_params(query)}
     if route.method != "GET":
         given |= route.read_body(await read_body(request))
-    run: Callable[[], Awaitable[Any]]
+    run: Callable[[Call], Awaitable[Any]]
     if route.method != "GET" and "if-match" in headers:
-        run = partial(change_if_matched, call, route, given, query)
+        run = partial(change_if_matched, route=route, given=given, query=query)
     else:
-        run = partial(route.run, call, **given)
-    answer = await (door.repeats.once(call, route, given, run) if is_kept(call, route) else run())
+        run = partial(route.run, **given)
+    answer = await (door.repeats.once(call, route, given, run) if is_kept(call, route) else run(call))
     if isinstance(answer, AsyncIterator):
         return WholeStream(answer, media_type=EVENTS, headers=SAFE)
     if isinstance(answer, Picture):
         return Response(answer.data, media_type=answer.kind, headers=SAFE)
     return await made_response(route, answer, headers)
+
+
+def _headers(request: Request) -> dict[str, str]:
+    """The headers; one that comes in several lines is a list (RFC 9110, 5.3). Starlette goes through all of them for
+    each that is looked up.
+    """
+    found = dict[str, str]()
+    for name, value in request.scope["headers"]:
+        key, text = name.decode("latin-1"), value.decode("latin-1")
+        found[key] = text if key not in found else f"{found[key]}{'; ' if key == 'cookie' else ', '}{text}"
+    return found
 
 
 def _once(request: Request) -> dict[str, str]:

@@ -75,9 +75,10 @@ async def set_policy(call: Call, project: str, body: LeasePolicy) -> ProjectPoli
     """Say what the leases of a project may be, in the place of what was said before."""
     name = _operated(call, project)
     check_policy(body)
-    await call.door.commit(Change(POLICIES, name, (name, msgspec.json.encode(body))))
+    said = ProjectPolicy(project=name, policy=body)
+    await call.door.commit(Change(POLICIES, name, (name, msgspec.json.encode(body))), *call.keep(said))
     call.door.policies[name] = body
-    return ProjectPolicy(project=name, policy=body)
+    return said
 
 
 def _operated(call: Call, project: str) -> str:
@@ -115,15 +116,16 @@ async def ask_approval(call: Call, params: OfProject, body: ApprovalRequest) -> 
         id=secrets.token_hex(8), project=project, caller=call.caller.name, asked=body, created=now,
         until=now + parse_duration(policy.approve_within),
     )  # fmt: skip
-    await _keep(call, record)
     notice = Notification(
         kind="approval_wanted", key=record.id, project=project, at=now, name=f"approval {record.id}",
         type="" if request is None else request.type, lease=body.lease,
         reason=one_line(f"asked for by {record.caller}"),
     )  # fmt: skip
-    await call.door.commit(*call.door.notices.tell(notice, now))
+    made = _shown(call, record)
+    _room_for(call.door, record)  # before anybody is told
+    await _keep(call, record, *call.door.notices.tell(notice, now), *call.keep(made))
     call.door.told.set()
-    return _shown(call, record)
+    return made
 
 
 @route("POST", "/approvals/{approval}/approve")
@@ -266,20 +268,27 @@ def _must_decide(call: Call, record: ApprovalRecord) -> None:
 
 async def _decided(call: Call, record: ApprovalRecord, decided: str, body: ApprovalDecision, **came: Any) -> Approval:
     record = attrs.evolve(record, decided=decided, by=call.caller.name, reason=body.reason, **came)
-    await _keep(call, record)
-    return _shown(call, record)
+    shown = _shown(call, record)
+    await _keep(call, record, *call.keep(shown))
+    return shown
 
 
-async def _keep(call: Call, record: ApprovalRecord) -> None:
-    """Commit it; the oldest that nobody waits for make room."""
-    kept, now = call.door.approvals, call.door.clock()
+async def _keep(call: Call, record: ApprovalRecord, *more: Change) -> None:
+    """Commit it, and more; the oldest that nobody waits for make room."""
+    kept = call.door.approvals
+    await call.door.commit(kept.put(record), *kept.drop(*_room_for(call.door, record)), *more)
+    call.door.hub.hint(APPROVALS_CHANGED, record.project)
+
+
+def _room_for(door: GatewayDoor, record: ApprovalRecord) -> list[str]:
+    """What makes room for a record that is not kept yet. Raises :class:`ProblemError` if nothing can."""
+    kept, now = door.approvals, door.clock()
     gone = [one.id for one in kept.values() if one.state(now) not in (PENDING, APPROVING)][
         : max(0, len(kept) + 1 - KEPT)
     ]
     if len(kept) - len(gone) >= KEPT and record.id not in kept:
         raise ProblemError(HTTPStatus.CONFLICT, f"{KEPT} requests wait to be approved already", code="too_many")
-    await call.door.commit(kept.put(record), *kept.drop(*gone))
-    call.door.hub.hint(APPROVALS_CHANGED, record.project)
+    return gone
 
 
 def _shown(call: Call, record: ApprovalRecord) -> Approval:

@@ -120,7 +120,9 @@ class GatewayDoor:
         self.tokens.restore(kept.get(TABLE, ()))
         self.policies.update((id_, read_policy(body)) for id_, body in kept.get(POLICIES, ()))
         self.notices.restore(kept)
-        for each in (self.users, self.feeds, self.waits, self.templates, self.announcements, self.approvals):
+        for each in (
+            self.users, self.feeds, self.waits, self.templates, self.announcements, self.approvals, self.repeats
+        ):  # fmt: skip
             each.restore(kept)
 
     async def commit(self, *changes: Change) -> None:

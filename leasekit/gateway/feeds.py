@@ -61,16 +61,18 @@ async def create_feed(call: Call, params: OfProject, body: FeedRequest) -> Calen
         id=secrets.token_hex(8), project=project, caller=call.caller.name, digest=digest_of(secret),
         created=call.door.clock(), type=body.type, mine=body.mine,
     )  # fmt: skip
-    await call.door.commit(call.door.feeds.put(record))
-    return told(CalendarFeed, record, path=f"{BASE}{PATH.format(secret=secret)}.ics")
+    made = told(CalendarFeed, record, path=f"{BASE}{PATH.format(secret=secret)}.ics")
+    await call.door.commit(call.door.feeds.put(record), *call.keep(made))
+    return made
 
 
 @route("POST", "/feeds/{feed}/revoke")
 async def revoke_feed(call: Call, feed: str) -> CalendarFeed:
     """Have there be nothing at its address any more."""
     record = call.door.feeds.theirs(call.caller, feed, "feed")
-    await call.door.commit(*call.door.feeds.drop(feed))
-    return told(CalendarFeed, record)
+    gone = told(CalendarFeed, record)
+    await call.door.commit(*call.door.feeds.drop(feed), *call.keep(gone))
+    return gone
 
 
 async def answer_feed(door: GatewayDoor, request: Request) -> Response:

@@ -70,7 +70,7 @@ async def _check_match(call: Call, route: Route, given: Mapping[str, Any], query
     """``GET`` of the nearest path, which is that of the thing, or of the list that it is in, is to answer what
     ``If-Match`` says.
     """
-    wanted = _tags(call.headers["if-match"])
+    wanted = _tags(call.headers["if-match"], weak=False)
     seen = _seen_at(route.path)
     if seen is not None:
         known = seen.params.__struct_encode_fields__ if seen.params is not None else ()
@@ -99,6 +99,10 @@ def _tag(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=12).hexdigest()
 
 
-def _tags(text: str) -> set[str]:
-    """The tags that a header names, of whatever encoding."""
-    return {tag.strip().removeprefix("W/").strip('"').removesuffix(f"-{PACKED}") for tag in text.split(",")}
+def _tags(text: str, *, weak: bool = True) -> set[str]:
+    """The tags that a header names, of whatever encoding; without the weak ones where these match nothing (RFC 9110,
+    13.1.1).
+    """
+    named = [tag.strip() for tag in text.split(",")]
+    strong = [tag.removeprefix("W/") for tag in named if weak or not tag.startswith("W/")]
+    return {tag.strip('"').removesuffix(f"-{PACKED}") for tag in strong}

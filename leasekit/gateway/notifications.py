@@ -77,15 +77,17 @@ async def create_rule(call: Call, params: OfProject, body: NotificationRuleReque
         id=secrets.token_hex(8), project=project, caller=call.caller.name, events=body.events, url=body.url,
         mail=body.mail, type=body.type, ends=body.ends, starts=body.starts, secret=secret,
     )  # fmt: skip
-    await call.door.commit(call.door.notices.rules.put(rule))
-    return told(NotificationRule, rule)
+    made = told(NotificationRule, rule)
+    await call.door.commit(call.door.notices.rules.put(rule), *call.keep(made))
+    return made
 
 
 @route("POST", "/notifications/{rule}/remove")
 async def remove_rule(call: Call, rule: str) -> RemovedRule:
     """Have there be no such rule, and nothing sent by it."""
-    await call.door.commit(*call.door.notices.remove(call.door.notices.rules.theirs(call.caller, rule, "rule").id))
-    return RemovedRule(id=rule)
+    found, gone = call.door.notices.rules.theirs(call.caller, rule, "rule"), RemovedRule(id=rule)
+    await call.door.commit(*call.door.notices.remove(found.id), *call.keep(gone))
+    return gone
 
 
 @route("POST", "/notifications/{rule}/test")
@@ -94,9 +96,10 @@ async def test_rule(call: Call, rule: str) -> Delivery:
     found, now = call.door.notices.rules.theirs(call.caller, rule, "rule"), call.door.clock()
     notice = Notification(kind="test", key=secrets.token_hex(8), project=found.project, at=now)
     changes = call.door.notices.tell(notice, now, found)
-    await call.door.commit(*changes)
+    sent = _delivery(call.door.notices.deliveries[changes[0].key])
+    await call.door.commit(*changes, *call.keep(sent))
     call.door.told.set()
-    return _delivery(call.door.notices.deliveries[changes[0].key])
+    return sent
 
 
 @route("GET", "/notifications/deliveries")
@@ -117,9 +120,11 @@ async def retry_delivery(call: Call, delivery: str) -> Delivery:
         raise not_found("delivery", delivery)
     if found.state != DEAD:
         raise ProblemError(HTTPStatus.CONFLICT, f"delivery {delivery} is {found.state}", code="not_dead")
-    await call.door.commit(call.door.notices.again(delivery, call.door.clock()))
+    change = call.door.notices.again(delivery, call.door.clock())
+    again = _delivery(call.door.notices.deliveries[delivery])
+    await call.door.commit(change, *call.keep(again))
     call.door.told.set()
-    return _delivery(call.door.notices.deliveries[delivery])
+    return again
 
 
 def _delivery(one: DeliveryRecord) -> Delivery:

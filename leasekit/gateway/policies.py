@@ -31,6 +31,7 @@ from leasekit.gateway.instants import iso
 from leasekit.gateway.notices import one_line
 from leasekit.gateway.problems import ProblemError
 from leasekit.gateway.routing import NO_JSON, Call, unprocessable
+from leasekit.gateway.sending import has_port
 
 logger = logging.getLogger(__name__)
 POLICIES: Final = "policies"
@@ -115,7 +116,8 @@ def check_policy(policy: LeasePolicy) -> None:
         if name == "ask_within" and length is not None and not 0 < length <= ASK_MAX:
             raise unprocessable(f"ask_within: found {text}, expected more than 0s and at most 1m")
     with suppress(httpx.InvalidURL):
-        if not policy.ask or (httpx.URL(policy.ask).scheme in ("http", "https") and httpx.URL(policy.ask).host):
+        asked = httpx.URL(policy.ask)
+        if not policy.ask or (asked.scheme in ("http", "https") and asked.host and has_port(asked)):
             return
     raise unprocessable(f"ask: found {policy.ask!r:.100}, expected the URL of a service, http:// or https://")
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from weakref import WeakValueDictionary
 
 import attrs
 import msgspec
 import trio
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from leasekit.core.reasons import Code, Reason, words
+from leasekit.core.schema import Change, Row, StoreError
 from leasekit.core.time import DAY, Duration, Instant
+from leasekit.gateway.cookies import session_of
 from leasekit.gateway.problems import ProblemError
 from leasekit.gateway.routing import Call, Route
 
@@ -24,47 +31,103 @@ OWN: Final = frozenset({
 KEPT: Final[Duration] = DAY
 MOST: Final = 5_000
 """How many answers are kept at most; the oldest make room."""
+SHARE: Final = 2**20
+"""How many bytes of answers of one caller are kept at most; the caller's oldest make room."""
+NONCE: Final = 12
+_CALLER: Final = 32
+"""How many characters of an id say whose answer it is."""
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
+
+logger = logging.getLogger(__name__)
 
 
 @attrs.frozen
 class Done:
-    """What was answered to a request, of which ``asked`` is the digest."""
-
-    asked: bytes
-    until: Instant
-    answer: msgspec.Raw
-
-
-@attrs.define(eq=False)
-class Repeats:
-    """What was answered to requests with keys, by caller and key. It is kept in memory alone: there are secrets in some
-    answers of which the store has no more than a hash.
+    """What was answered to a request, of which ``asked`` is the digest. There are secrets in some answers of which the
+    store has no more than a hash: an answer is ``sealed`` with what its caller called with, and its key.
     """
 
-    _done: dict[bytes, Done] = attrs.field(init=False, factory=dict)
-    _running: WeakValueDictionary[bytes, trio.Lock] = attrs.field(init=False, factory=WeakValueDictionary)
+    table: ClassVar = "answers"
+    id: str
+    until: Instant
+    asked: bytes
+    sealed: bytes
+    answer: bytes = b""
+    """As JSON; empty once the gateway has started anew."""
 
-    async def once(self, call: Call, route: Route, given: Mapping[str, Any], run: Callable[[], Awaitable[Any]]) -> Any:
+    def row(self) -> Row:
+        """Its row."""
+        return (self.id, self.until, self.asked, self.sealed)
+
+    def opened(self, call: Call) -> msgspec.Raw:
+        """The answer, for who calls as they did then. Raises :class:`ProblemError` for who does not."""
+        try:
+            return msgspec.Raw(self.answer or _cipher(call).decrypt(self.sealed[:NONCE], self.sealed[NONCE:], None))
+        except InvalidTag:
+            text = (
+                "Idempotency-Key: this request was done; the gateway has started anew since then, and its answer can be"
+                " read with the token alone that it was sent with"
+            )
+            raise ProblemError(HTTPStatus.CONFLICT, text, code="answer_sealed") from None
+
+
+class Repeats:
+    """What was answered to requests with keys, by caller and key: in memory, and in the gateway's store."""
+
+    def __init__(self) -> None:
+        self._done: dict[str, Done] = {}
+        self._running: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
+
+    def restore(self, tables: Mapping[str, Iterable[Row]]) -> None:
+        """Take up what the store has kept, and nothing else."""
+        found = sorted((Done(*row) for row in tables.get(Done.table, ())), key=lambda one: one.until)
+        self._done = {one.id: one for one in found}
+
+    async def once(
+        self, call: Call, route: Route, given: Mapping[str, Any], run: Callable[[Call], Awaitable[Any]]
+    ) -> Any:
         """What ``run`` answers, or what the same request was answered before; a repeat waits for the one that runs.
         Raises what ``run`` raises, and :class:`ProblemError` for a key that another request had.
         """
-        now, asked = call.door.clock(), _digest(route.method, route.path, given)
-        id_ = _digest(call.caller.name, call.key)
+        asked = _digest(route.method, route.path, given)
+        id_ = _digest(call.caller.name).hex()[:_CALLER] + _digest(call.caller.name, call.key).hex()[:_CALLER]
         running = self._running.setdefault(id_, trio.Lock())
         async with running:
             done = self._done.get(id_)
-            if done is not None and done.until > now:
+            if done is not None and done.until > call.door.clock():
                 if done.asked != asked:
                     text = words(Reason(Code.KEY_USED, what=f"{route.method} {route.path}"))
                     raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, text, code=Code.KEY_USED)
-                return done.answer
-            answer = await run()
-            self._done.pop(id_, None)
-            self._done[id_] = Done(asked, now + KEPT, msgspec.Raw(_encode(answer)))
-            if len(self._done) > MOST:
-                del self._done[next(iter(self._done))]
+                return done.opened(call)
+            keep = partial(self._keep, call, id_, asked)
+            answer = await run(attrs.evolve(call, keep=keep))
+            kept = self._done.get(id_)
+            if kept is None or kept.answer != _encode(answer):
+                try:
+                    await call.door.commit(*keep(answer))
+                except StoreError as error:  # it is done, whether or not that can be kept
+                    logger.error("the answer to %s %s is not kept: %s", route.method, route.path, error)
         return answer
+
+    def _keep(self, call: Call, id_: str, asked: bytes, answer: Any) -> Sequence[Change]:
+        now, data, nonce = call.door.clock(), _encode(answer), secrets.token_bytes(NONCE)
+        self._done.pop(id_, None)
+        gone = self._beyond(now, id_[:_CALLER], len(data))
+        done = Done(id_, now + KEPT, asked, nonce + _cipher(call).encrypt(nonce, data, None), data)
+        self._done[id_] = done
+        return [*(Change(Done.table, one, None) for one in gone), Change(Done.table, id_, done.row())]
+
+    def _beyond(self, now: Instant, caller: str, size: int) -> list[str]:
+        """What makes room for one more answer of a caller: what is over, and the oldest."""
+        theirs = {id_: len(one.sealed) for id_, one in self._done.items() if id_.startswith(caller)}
+        taken, gone = size + sum(theirs.values()), list[str]()
+        for place, (id_, one) in enumerate(self._done.items()):
+            if one.until <= now or len(self._done) - place >= MOST or (id_ in theirs and taken > SHARE):
+                gone.append(id_)
+                taken -= theirs.get(id_, 0)
+        for id_ in gone:
+            del self._done[id_]
+        return gone
 
 
 def is_kept(call: Call, route: Route) -> bool:
@@ -72,6 +135,11 @@ def is_kept(call: Call, route: Route) -> bool:
     what it is about changed, by itself.
     """
     return bool(call.key) and route.method != "GET" and (route.tag in OWN or "if-match" in call.headers)
+
+
+def _cipher(call: Call) -> ChaCha20Poly1305:
+    shown = call.headers.get("authorization", "").partition(" ")[2].strip() or session_of(call.headers)
+    return ChaCha20Poly1305(_digest("answer", shown, call.key))
 
 
 def _digest(*what: Any) -> bytes:

@@ -23,6 +23,7 @@ from leasekit.core.settings import expect_one_of
 from leasekit.gateway.problems import ProblemError
 
 if TYPE_CHECKING:
+    from leasekit.core.schema import Change
     from leasekit.gateway.callers import Caller
     from leasekit.gateway.door import GatewayDoor
 
@@ -41,6 +42,8 @@ class Call:
     headers: Mapping[str, str]
     key: str = ""
     source: str = ""
+    keep: Callable[[Any], Sequence[Change]] = lambda answer: ()
+    """What keeps an answer for a repeat of the call. It is committed together with what the call changes."""
 
     @property
     def signed(self) -> dict[str, str]:
@@ -118,14 +121,19 @@ class Route:
             except NO_JSON as worse:
                 text = f"body: expected JSON: {worse}"
                 raise ProblemError(HTTPStatus.BAD_REQUEST, text, code="bad_argument") from None
-            raise unprocessable(explained("body", str(error), found, self.body)) from None
+            in_query = self.params.__struct_encode_fields__ if self.params is not None else ()
+            raise unprocessable(explained("body", str(error), found, self.body, in_query)) from None
 
 
-def explained(part: str, text: str, found: Any, kind: type[Struct]) -> str:
-    """msgspec's words, with the path of what is wrong before them, what was found there, and what is allowed."""
+def explained(part: str, text: str, found: Any, kind: type[Struct], in_query: Sequence[str] = ()) -> str:
+    """msgspec's words, with the path of what is wrong before them, what was found there, and what is allowed; of a key
+    that belongs ``in_query`` that it does.
+    """
     words, _, path = text.partition(" - at `$")
     where = path.rstrip("`").lstrip(".")
     if match := _UNKNOWN.match(words):
+        if not where and match[1] in in_query:
+            return f"{part}: found the key {match[1]!r}, which goes into the query: ?{match[1]}=..."
         allowed = expect_one_of(match[1], kind.__struct_encode_fields__)
         return f"{where or part}: found an unknown key {match[1]!r:.80}, {allowed}"
     if match := _MISSING.match(words):

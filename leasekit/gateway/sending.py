@@ -25,6 +25,7 @@ import trio
 
 from leasekit.client.asking import trusted
 from leasekit.config.gateway import ADDRESS, GatewayTable, MailTable
+from leasekit.config.instants import format_instant
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import SECOND, Instant
 from leasekit.gateway.instants import iso, moment
@@ -79,7 +80,14 @@ def check_url(url: str) -> httpx.URL:
         raise SendingError(f"url: found {url!r:.100}: {error}") from None
     if found.scheme not in ("http", "https") or not found.host or found.userinfo:
         raise SendingError(f"url: found {url!r:.100}, expected http:// or https://, a host, and no user")
+    if not has_port(found):
+        raise SendingError(f"url: found port {found.port}, expected 1 to 65535")
     return found
+
+
+def has_port(url: httpx.URL) -> bool:
+    """Whether there is a port as the URL names it, if it names one."""
+    return url.port is None or 0 < url.port <= 65_535
 
 
 async def addresses(url: httpx.URL, networks: Sequence[str]) -> list[str]:
@@ -149,7 +157,9 @@ def message(table: MailTable, to: str, delivery: DeliveryRecord) -> EmailMessage
     made["Date"] = format_datetime(moment(notice.at))
     made["Message-ID"] = make_msgid(delivery.id, table.sender.rpartition("@")[2])
     made["Auto-Submitted"] = "auto-generated"
-    rows = [(name, one_line(str(value))) for name, value in data_of(notice).items() if value and name != "text"]
+    times = {"start": notice.start, "end": notice.end}
+    told = {**data_of(notice), **{name: format_instant(at // SECOND * SECOND) for name, at in times.items() if at >= 0}}
+    rows = [(name, one_line(str(value))) for name, value in told.items() if value and name != "text"]
     made.set_content("\n".join([notice.words, "", *(f"{name}: {value}" for name, value in rows), ""]))
     cells = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in rows)
     made.add_alternative(f"<p>{html.escape(notice.words)}</p><table>{cells}</table>", subtype="html")

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from leasekit.client.shapes import Slot, Slots, SlotSearch
 from leasekit.core.errors import LeasekitError
 from leasekit.core.properties import NEEDS, as_properties
-from leasekit.core.time import DAY, Duration, Instant
+from leasekit.core.time import DAY, Duration, Instant, format_duration
 from leasekit.gateway.actors import LOOK, ActorAwayError, ActorConnection, RefusedError
 from leasekit.gateway.callers import OPERATOR, USER
 from leasekit.gateway.door import BROKER, GatewayDoor
@@ -56,6 +56,9 @@ def _period(door: GatewayDoor, body: SlotSearch) -> tuple[Duration, Instant, Ins
     start = max(now, instant(body.start) or now)
     end = instant(body.end) or start + AHEAD
     if end - start < length:
+        if body.end is None:
+            text = f"length: found {body.length}, expected at most {format_duration(AHEAD)} where no end is said"
+            raise unprocessable(text)
         raise unprocessable("end: expected at least the length after the start")
     return length, start, end, now
 

@@ -50,7 +50,7 @@ async def keep_template(call: Call, params: OfProject, body: LeaseTemplateReques
         id=secrets.token_hex(8), project=project, caller=call.caller.name, name=body.name, shared=body.shared,
         request=body.request, days=body.days,
     )  # fmt: skip
-    await door.commit(door.templates.put(made), *door.templates.drop(*gone))
+    await door.commit(door.templates.put(made), *door.templates.drop(*gone), *call.keep(made))
     return made
 
 
@@ -60,7 +60,7 @@ async def remove_template(call: Call, template: str, params: OfProject) -> Lease
     found = _found(call, params.project, template)
     if found.caller != call.caller.name and not call.caller.may(found.project, MANAGER):
         raise forbidden(f"template {found.name} is {found.caller}'s: its maker, or a {MANAGER}, removes it")
-    await call.door.commit(*call.door.templates.drop(found.id))
+    await call.door.commit(*call.door.templates.drop(found.id), *call.keep(found))
     return found
 
 

@@ -53,8 +53,9 @@ async def create_token(call: Call, body: TokenRequest) -> Token:
     now = door.clock()
     caller = Caller(name, "", dict(body.projects), frozenset(body.offices))
     record, secret, change = door.tokens.create(body.name, caller, now, now + (USUAL if length is None else length))
-    await door.commit(change)
-    return shown(record, secret)
+    made = shown(record, secret)
+    await door.commit(change, *call.keep(made))
+    return made
 
 
 @route("POST", "/tokens/{token}/revoke")
@@ -63,8 +64,9 @@ async def revoke_token(call: Call, token: str) -> Token:
     found = next((one for one in call.door.tokens.all() if one.id == token and _is_theirs(call.caller, one)), None)
     if found is None:
         raise not_found("token", token)
-    await call.door.commit(call.door.tokens.revoke(token))
-    return shown(found)
+    gone = shown(found)
+    await call.door.commit(call.door.tokens.revoke(token), *call.keep(gone))
+    return gone
 
 
 def _is_theirs(caller: Caller, token: TokenRecord) -> bool:

@@ -60,7 +60,7 @@ async def wait(call: Call, params: OfProject, body: SlotSearch) -> Wait:
     gone = [one.id for one in theirs if one.state != WAITING][: max(0, len(theirs) + 1 - WAITS_MAX)]
     if len(theirs) - len(gone) >= WAITS_MAX:
         raise ProblemError(HTTPStatus.CONFLICT, f"{guest.name} waits for {WAITS_MAX} things already", code="too_many")
-    await _keep(door, made, *door.waits.drop(*gone))
+    await _keep(door, made, *door.waits.drop(*gone), *call.keep(made))
     if found.items:
         await _settle(door, made, found.items[0])
     return door.waits.get(made.id, made)
@@ -70,7 +70,7 @@ async def wait(call: Call, params: OfProject, body: SlotSearch) -> Wait:
 async def remove_wait(call: Call, wait: str) -> Wait:
     """Wait for it no more."""
     found = call.door.waits.theirs(call.caller, wait, "wait")
-    await call.door.commit(*call.door.waits.drop(wait))
+    await call.door.commit(*call.door.waits.drop(wait), *call.keep(found))
     call.door.hub.hint(WAITS_CHANGED, found.project)
     return found
 

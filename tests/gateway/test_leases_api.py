@@ -116,6 +116,11 @@ def test_pages_follow_each_other(user: httpx.Client, leased: Leased) -> None:
     [
         ({"type": "vm", "units": 0, "length": "1h"}, 422, "units: found 0, expected int >= 1"),
         ({"type": "vm", "unitz": 1}, 422, "body: found an unknown key 'unitz', expected one of"),
+        (
+            {"type": "vm", "project": "alpha"},
+            422,
+            "body: found the key 'project', which goes into the query: ?project=",
+        ),
         ({"units": 1, "length": "1h"}, 422, "type: found nothing, it is needed"),
         ({"type": "vm"}, 422, "length: either length or end is to be said"),
         ({"type": "vm", "length": "1h", "end": "2030-01-01T00:00:00Z"}, 422, "length: either length or end"),

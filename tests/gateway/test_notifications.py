@@ -324,6 +324,7 @@ def test_a_stranger_has_no_rules_in_a_project(world: World) -> None:
         ({"url": "http://[::ffff:10.0.0.1]/"}, "an internal address"),
         ({"url": "http://0/"}, "an internal address"),
         ({"url": "file:///etc/passwd"}, "expected http:// or https://"),
+        ({"url": "https://lab.example:99999/"}, "url: found port 99999, expected 1 to 65535"),
         ({"url": "http://user:secret@example.com/"}, "and no user"),
         ({"url": "http://127.0.0.1/", "mail": "a@lab.example"}, "expected either a url or a mail address"),
         ({}, "expected either a url or a mail address"),
@@ -409,7 +410,9 @@ def test_no_line_of_a_mail_is_somebody_elses() -> None:
     """Line ends and controls in what a lease, or its reason, is called are blanks in a message."""
     table = MailTable(server="mx:25", sender="leasekit@lab.example")
     evil = "x\r\nBcc: eve@lab.example\r\n\r\n<script>\x00\x1b[2J\u2028"
-    notice = Notification(kind="granted", key="k", project="p", at=0, lease="l", name=evil, type=evil, reason=evil)
+    notice = Notification(
+        kind="granted", key="k", project="p", at=0, lease="l", name=evil, type=evil, reason=evil, start=3_600_007
+    )
     made = message(table, "a@lab.example", DeliveryRecord(id="d", rule="r", state="waiting", at=0, notice=notice))
     read = message_from_bytes(made.as_bytes(), policy=policy.default)
     assert sorted(key.lower() for key in read) == [
@@ -418,6 +421,7 @@ def test_no_line_of_a_mail_is_somebody_elses() -> None:
     assert read["to"] == "a@lab.example"
     text = "".join(part.get_content() for part in read.walk() if not part.is_multipart())
     assert "<script>" not in text.partition("<p>")[2]
+    assert "\nstart: 1970-01-01T01:00:00Z\n" in text.replace("\r", "")
     assert "\nBcc" not in text and "\x1b" not in text and "\x00" not in text
     with pytest.raises(SendingError):
         check_mail("a@lab.example\nBcc: e@x", table)

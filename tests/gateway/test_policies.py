@@ -201,6 +201,7 @@ def test_what_nobody_decides_in_time_is_over(operator: httpx.Client, user: httpx
         ({"ask": "ftp://x"}, "ask: found 'ftp://x', expected the URL of a service"),
         ({"ask": "http://lab:x/"}, "ask: found 'http://lab:x/', expected the URL of a service"),
         ({"ask": "http:///may"}, "ask: found 'http:///may', expected the URL of a service"),
+        ({"ask": "http://lab:99999/"}, "ask: found 'http://lab:99999/', expected the URL of a service"),
         ({"ask_within": "2h"}, "ask_within: found 2h, expected more than 0s and at most 1m"),
         ({"most": 3}, "body: found an unknown key 'most'"),
         ({"fails": "shut"}, "fails: found 'shut', expected one of: closed, open"),

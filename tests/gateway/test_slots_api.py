@@ -53,5 +53,7 @@ def test_what_never_fits_has_no_window(user: httpx.Client, viewer: httpx.Client)
     assert "type: found 'gpu', there is vm" in unknown.json()["detail"]
     short = user.post("/slots", json={"type": "vm", "length": "2h", "start": at(1), "end": at(2)})
     assert (short.status_code, short.json()["detail"]) == (422, "end: expected at least the length after the start")
+    long = user.post("/slots", json={"type": "vm", "length": "31d"}).json()["detail"]
+    assert long == "length: found 31d, expected at most 30d where no end is said"
     assert user.post("/slots", json={"type": "vm", "length": "1h", "limit": 0}).status_code == 422
     assert viewer.post("/slots", json={"type": "vm", "length": "1h"}).status_code == 403

@@ -320,8 +320,9 @@ async def test_a_host_that_is_reached_by_ssh(world, tmp_path):
         properties = await driver.setup(unit)
         assert world.ssh(properties, "hostname").strip() == "vm-40"
         assert (await driver.probe(unit)).detail == "running on host far"
-    # A call may be under way before the break is seen; the next one finds nobody to connect to.
-    for reason in (r"host far: ", r"host far: can't connect to qemu\+ssh://.*Connection refused"):
+    # A call may be under way before the break is seen; the next one finds nobody to connect to. What libvirt says of
+    # that depends on whether it reads what ssh says before it writes to it.
+    for reason in (r"host far: ", r"host far: can't connect to qemu\+ssh://"):
         with pytest.raises(DriverError, match=reason) as caught:
             await driver.probe(unit)
         assert caught.value.retry

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import httpx
@@ -20,7 +20,7 @@ from axe_playwright_python.sync_playwright import Axe
 from cli_daemons import running, site_and_broker
 from openid_provider import free_port
 from packages import CHROMIUM, require
-from playwright.sync_api import Browser, BrowserContext, Error, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Error, Page, Request, expect, sync_playwright
 from runtime.runtime_processes import Daemons, UpProcess
 from system_waits import wait_until
 
@@ -199,18 +199,30 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
+CHANGED: Final = "ERR_NETWORK_CHANGED"
+
+
 def visit(page: Page, address: str) -> None:
-    """Go there. Chromium gives up what it loads when an interface of the machine comes or goes, as other tests have it,
-    and may yet be on its way to a page that says so: then it is told again.
+    """Go there. Chromium gives up the page, or a script of it, when an interface of the machine comes or goes, as other
+    tests have it, and may yet be on its way to a page that says so: then it is told again.
     """
+    given_up: list[str] = []
+
+    def note(lost: Request) -> None:
+        given_up.append(lost.failure or "")
+
+    page.on("requestfailed", note)
     for last in (False, False, True):
+        given_up.clear()
         try:
             page.goto(address)
         except Error as error:
-            if last or not any(cause in error.message for cause in ("ERR_NETWORK_CHANGED", "chrome-error:")):
+            if last or not any(cause in error.message for cause in (CHANGED, "chrome-error:")):
                 raise
         else:
-            return
+            if not any(CHANGED in why for why in given_up):
+                break
+    page.remove_listener("requestfailed", note)
 
 
 @attrs.define
@@ -250,7 +262,7 @@ def log_in(lab: WebLab, chromium: Browser, name: str, **how: Any) -> Person:
     one = Person(lab, context, context.new_page())
     one.page.on(
         "requestfailed",
-        lambda lost: one.given_up.append(lost.url) if "ERR_NETWORK_CHANGED" in (lost.failure or "") else None,
+        lambda lost: one.given_up.append(lost.url) if CHANGED in (lost.failure or "") else None,
     )
     one.page.on("pageerror", lambda error: one.complaints.append(str(error)))
     one.page.on("console", lambda said: one.complaints.append(said.text) if "Content Security" in said.text else None)
