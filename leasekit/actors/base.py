@@ -308,12 +308,12 @@ class MapperTurns:
         """The turn that ran is over, and what it decided is not for :meth:`done`."""
         self.running = 0
 
-    def done(self, done: TurnDone) -> None:
-        """Carry out what the mapper decided, each decision by itself. A mapper that raised, or whose decision can't
-        be carried out, is called again later: what it wanted to do may still have to be done.
+    def done(self, done: TurnDone) -> bool:
+        """Carry out what the mapper decided, each decision by itself; whether anything failed. A mapper that raised, or
+        whose decision can't be carried out, is called again later: what it wanted to do may still have to be done.
         """
         if done.number != self.running:
-            return
+            return False
         self.running = 0
         failed = bool(done.error)
         if done.error:
@@ -329,6 +329,7 @@ class MapperTurns:
         if failed:
             self.wake = earliest(self.wake, self._kernel.now + self._kernel.backoff(self._failed))
         self._failed = self._failed + 1 if failed else 0
+        return failed
 
     def carry_out(self, decision: Any) -> None:
         """Carry out one decision. Raises ``LeasekitError`` or ``ValueError``, with nothing changed, if that can't be

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from leasekit.actors.broker import broker
 from leasekit.core.mappers import BrokerCycle, BrokerDecision
 from leasekit.core.protocol.messages import DryRun, RequestTicket
-from leasekit.core.time import HOUR, MINUTE, Term
+from leasekit.core.time import HOUR, MINUTE, SECOND, Term
 from leasekit.policies.broker.fcfs import Fcfs
 from leasekit.policies.broker.preemption import PreemptionMapper
 from leasekit.policies.broker.spot import SpotMapper
@@ -25,13 +25,15 @@ class Watched:
 
     inline = True
 
-    def __init__(self, mapper: Fcfs | PreemptionMapper, shown: list[int]) -> None:
-        self._mapper, self._shown = mapper, shown
+    def __init__(self, mapper: Fcfs | PreemptionMapper, crowd: Crowd) -> None:
+        self._mapper, self._crowd = mapper, crowd
         self.by_itself = mapper.by_itself
 
     def allocate(self, cycle: BrokerCycle) -> list[BrokerDecision]:
         """As it does."""
-        self._shown.append(len(cycle.requests) + sum(map(len, cycle.groups)))
+        self._crowd.shown.append(len(cycle.requests) + sum(map(len, cycle.groups)))
+        if self._crowd.failing:
+            raise RuntimeError("as it is told to")
         return self._mapper.allocate(cycle)
 
 
@@ -41,7 +43,8 @@ class Crowd(Bench):
     def __init__(self, kind: type[Fcfs] | type[PreemptionMapper]) -> None:
         self.shown: list[int] = []
         """How many requests each turn was about."""
-        super().__init__(Plan(guests=("guest", "meek")), Mappers(broker=lambda: Watched(kind(), self.shown)))
+        self.failing = False
+        super().__init__(Plan(guests=("guest", "meek")), Mappers(broker=lambda: Watched(kind(), self)))
         self.start()
         self.run_until(MINUTE)
         assert not self.command("meek", "lease.request", type="vm", units=4, term=list(TERM), name="all").error
@@ -91,27 +94,71 @@ def test_each_holder_has_its_share_of_a_turn(bench: Crowd) -> None:
     """One who has many waiting is not looked at before one who has few, wherever that one is in line."""
     mine = replace(wanted(bench, "meek", 1), term=Term(TERM.start, TERM.end - 1))
     bench.receive("broker", "meek", mine)
-    before = len(bench.shown)
+    cycles = bench.actor("broker").cycles
     bench.actor("broker").book.note_news()
-    bench.actor("broker").cycles.show_news()
-    assert mine.lease not in bench.actor("broker").cycles._again
-    assert len(bench.actor("broker").cycles._again) == MANY - FEW // 2
-    assert len(bench.shown) == before
+    first = [one.lease for one in cycles.show_news().requests]
+    assert mine.lease in first and len(first) == FEW // 2 + 1
+    rest = []
+    while cycles.is_more:
+        rest += [one.lease for one in cycles.show_news().requests]
+    assert sorted(first + rest) == sorted(bench.actor("broker").queue.leases)  # each once
+
+
+def group_member(bench: Bench, number: int, count: int) -> RequestTicket:
+    """One of ``guest``'s request group of so many members; its first one says how many."""
+    group = {"group_id": "g", "latest_start": str(TERM.start + 1)} | ({"lease_count": str(count)} if not number else {})
+    tag = bench.actor("guest").keyring.tag
+    return replace(wanted(bench, "guest", number), lease=f"{tag}-{2000 + number}", properties=group)
 
 
 def test_a_group_is_shown_whole(bench: Crowd) -> None:
-    """What is granted together is looked at together."""
-    tag = bench.actor("guest").keyring.tag
+    """What is granted together is looked at together, once all of it is there."""
+    cycles = bench.actor("broker").cycles
     for number in range(3):
-        group = {"group_id": "g", "latest_start": str(TERM.start + 1)} | ({"lease_count": "3"} if not number else {})
-        asked = replace(wanted(bench, "guest", number), lease=f"{tag}-{2000 + number}", properties=group)
-        bench.receive("broker", "guest", asked)
-    for _ in range(2):  # the first turn has put it off
+        assert not bench.actor("broker").queue.looks.new
+        bench.receive("broker", "guest", group_member(bench, number, 3))
+    assert bench.shown == [3]
+    for _ in range(2):
         bench.actor("broker").book.note_news()
-        seen = 0
-        while bench.actor("broker").book.has_news:
-            seen += sum(map(len, bench.actor("broker").cycles.show_news().groups))
-        assert seen == 3
+        groups = list(cycles.show_news().groups)
+        while cycles.is_more:
+            groups += cycles.show_news().groups
+        assert [len(group) for group in groups] == [3]
+
+
+def test_a_restart_looks_at_few_at_once(bench: Crowd) -> None:
+    """What has waited before is looked at in turn, and others are decided meanwhile."""
+    bench.crash("broker")
+    bench.run_until(bench.now + MINUTE)
+    assert sum(bench.shown) == MANY and max(bench.shown) <= FEW
+    assert bench.query("broker", "status")["waiting"] == MANY
+
+
+def test_what_a_failed_turn_was_about_is_shown_again(bench: Crowd) -> None:
+    """Later, as the mapper has asked for nothing: it would wait until something comes free. Nothing else is shown to
+    a mapper that fails.
+    """
+    bench.failing = True
+    bench.actor("broker").book.note_news()
+    later = Term(TERM.end, TERM.end + HOUR)
+    bench.receive("broker", "meek", replace(wanted(bench, "meek", 1), term=later, properties={}))
+    bench.run_until(bench.now + 10 * SECOND)
+    assert len(bench.shown) > 2 and set(bench.shown) == {1 + FEW}
+    bench.failing = False
+    bench.shown.clear()
+    bench.run_until(bench.now + MINUTE)
+    assert sum(bench.shown) >= MANY and max(bench.shown) <= 1 + FEW
+
+
+def test_turns_on_what_waits_let_others_in_between(bench: Crowd) -> None:
+    """The shell steps what has come before the next turn on what else waits."""
+    actor = bench.actor("broker")
+    actor.book.note_news()
+    yields = []
+    while (turn := actor.turn()) is not None:
+        yields.append(turn.yields)
+        actor.step(turn.run())
+    assert yields == [True] * (MANY // FEW - 1) + [False]
 
 
 def test_a_line_and_a_market_are_shown_whole() -> None:

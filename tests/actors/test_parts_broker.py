@@ -346,7 +346,7 @@ def test_a_grant_is_what_was_asked_for_and_what_is_free() -> None:
     parts = Asking()
     lease, other = parts.ask(1, 3), parts.ask(2, 2)
     assert parts.book.has_news
-    assert [request.lease for request in parts.cycles.show().requests] == [lease.id, other.id]
+    assert [request.lease for request in parts.cycles.show_news().requests] == [lease.id, other.id]
     with pytest.raises(CommandError, match="2 units were granted, 3 to 3 were asked for"):
         parts.grants.grant([Grant(lease.id, SOURCE, 2, TERM)])
     parts.grants.grant([Grant(lease.id, SOURCE, 3, TERM)])
@@ -355,7 +355,7 @@ def test_a_grant_is_what_was_asked_for_and_what_is_free() -> None:
         parts.grants.grant([Grant(other.id, SOURCE, 2, TERM)])
     with pytest.raises(CommandError, match="it would overbook"):
         parts.grants.try_grant(other, Grant(other.id, SOURCE, 2, TERM))
-    assert [one.lease for one in parts.cycles.show().granted("vm")] == [lease.id]
+    assert [one.lease for one in parts.cycles.show(()).granted("vm")] == [lease.id]
 
 
 def test_a_request_that_nobody_grants_expires_and_a_term_ends() -> None:

@@ -193,6 +193,96 @@ class UsageBook:
                 del self._pages[name]
 
 
+def _first(row: Mapping[str, tuple[BrokerLease, int]]) -> tuple[BrokerLease, int]:
+    return next(iter(row.values()))
+
+
+@keeps(volatile="_put_off _shown _shown_at _freed _failed", derived="new")
+@attrs.define(eq=False, slots=False)
+class Looks:
+    """Which of the requests that wait a mapper is to look at: those of which it has said nothing, and, once something
+    may have come free, those that it has put off, each once more. Whatever else waits costs a turn nothing.
+    """
+
+    new: dict[str, BrokerLease] = attrs.field(factory=dict, init=False)
+    """Those of which it has said nothing yet."""
+    _put_off: dict[str, dict[str, tuple[BrokerLease, int]]] = attrs.field(factory=dict, init=False)
+    """The others of each holder, those first that were looked at longest ago: how often something had come free then.
+    """
+    _shown: dict[str, BrokerLease] = attrs.field(factory=dict, init=False)
+    """Those of the last turn."""
+    _shown_at: int = attrs.field(default=0, init=False)
+    _freed: int = attrs.field(default=0, init=False)
+    """How often something may have come free."""
+    _failed: bool = attrs.field(default=False, init=False)
+
+    def add(self, lease: BrokerLease, *, again: bool) -> None:
+        """One more waits; ``again``: it has waited before, and is looked at in its turn."""
+        if again:
+            self._put_off.setdefault(lease.holder, {})[lease.id] = lease, -1
+        else:
+            self.new[lease.id] = lease
+
+    def remove(self, lease: BrokerLease) -> None:
+        """One waits no longer."""
+        self.new.pop(lease.id, None)
+        self._shown.pop(lease.id, None)
+        row = self._put_off.get(lease.holder, {})
+        if row.pop(lease.id, None) is not None and not row:
+            del self._put_off[lease.holder]
+
+    def note_freed(self) -> None:
+        """Something may have come free."""
+        self._freed += 1
+
+    def retry(self) -> None:
+        """The last turn failed: what it was about is for the next one, and nothing that was put off beside it."""
+        self._failed = True
+        self.new.update(self._shown)
+
+    @property
+    def is_more(self) -> bool:
+        """Whether any are to be looked at again."""
+        return any(map(self._is_due, self._put_off.values()))
+
+    def _is_due(self, row: Mapping[str, tuple[BrokerLease, int]]) -> bool:
+        return _first(row)[1] < self._freed
+
+    def next(self, most: int, together: Callable[[str], Sequence[BrokerLease]]) -> list[BrokerLease]:
+        """Those of one turn, in order of arrival: what is new, and up to ``most`` that were put off, of each holder the
+        same share. ``together`` gives all that are decided with one: none while others of its group are on their way.
+        """
+        self._settle()
+        due = [] if self._failed else [holder for holder, row in self._put_off.items() if self._is_due(row)]
+        shown: dict[str, BrokerLease] = {}
+        for id_, lease in list(self.new.items()):
+            if id_ in self.new:
+                self._take(lease, together, shown)
+        for holder in due:
+            enough = len(shown) + max(1, most // len(due))
+            while len(shown) < enough and (row := self._put_off.get(holder)) and self._is_due(row):
+                self._take(_first(row)[0], together, shown)
+        self._shown, self._shown_at, self._failed = shown, self._freed, False
+        return sorted(shown.values(), key=lambda lease: lease.waits.arrived)
+
+    def _take(
+        self, lease: BrokerLease, together: Callable[[str], Sequence[BrokerLease]], shown: dict[str, BrokerLease]
+    ) -> None:
+        self.remove(lease)
+        for one in together(lease.id):
+            self.remove(one)
+            shown[one.id] = one
+
+    def _settle(self) -> None:
+        """What the last turn has put off waits until something comes free."""
+        for lease in self._shown.values():
+            if lease.defer_reason is None:
+                self.new.setdefault(lease.id, lease)
+            elif lease.id not in self.new:
+                self._put_off.setdefault(lease.holder, {})[lease.id] = lease, self._shown_at
+        self._shown = {}
+
+
 @keeps(volatile="leases", derived="options _of _priorities")
 @attrs.define(eq=False, slots=False)
 class RequestQueue:
@@ -206,6 +296,7 @@ class RequestQueue:
     leases: dict[str, BrokerLease] = attrs.field(factory=dict, init=False)
     options: dict[str, Options] = attrs.field(factory=dict, init=False)
     """What each says of how it may be granted; questions have theirs here as well."""
+    looks: Looks = attrs.field(factory=Looks, init=False)
 
     def __contains__(self, lease: str) -> bool:
         return lease in self.leases
@@ -213,14 +304,16 @@ class RequestQueue:
     def __len__(self) -> int:
         return len(self.leases)
 
-    def add(self, lease: BrokerLease, options: Options) -> None:
-        """The lease's request waits for the mapper."""
+    def add(self, lease: BrokerLease, options: Options, *, again: bool = False) -> None:
+        """The lease's request waits for the mapper; ``again``: it has waited before."""
         self.leases[lease.id], self.options[lease.id] = lease, options
+        self.looks.add(lease, again=again)
         self._of[lease.holder] = self._of.get(lease.holder, 0) + 1
 
     def remove(self, lease: BrokerLease) -> None:
         """Its request is settled."""
         if self.leases.pop(lease.id, None) is not None:
+            self.looks.remove(lease)
             self._of[lease.holder] -= 1
             if not self._of[lease.holder]:
                 del self._of[lease.holder]
@@ -744,11 +837,10 @@ class Book:
         key = self._group_of.get(lease)
         return (len(self._groups[key].members), self._groups[key].count) if key is not None else (0, 0)
 
-    def complete_groups(self) -> list[list[str]]:
-        """Groups of which every member has arrived."""
-        return [
-            list(group.members) for group in self._groups.values() if group.count and len(group.members) == group.count
-        ]
+    def complete_groups(self, leases: Iterable[str]) -> list[list[str]]:
+        """The groups of some leases, of which every member has arrived."""
+        groups = [self._groups[key] for key in dict.fromkeys(self._group_of[lease] for lease in leases)]
+        return [list(group.members) for group in groups if group.count and len(group.members) == group.count]
 
     def leave_group(self, lease: str) -> None:
         """A member was granted; the last one takes the group with it."""

@@ -5,10 +5,8 @@ more than 800 lines as what is shown, checked and cut goes by the same few rules
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
 from typing import overload
 
 import attrs
@@ -368,17 +366,11 @@ class RequestViews(Sequence[PendingRequest]):
         return map(self._view, self._leases)
 
 
-def _together(lease: BrokerLease) -> str | tuple[str, str]:
-    """What is decided at once: a lease by its id, a group by its holder and name."""
-    return (lease.holder, lease.group) if lease.group and lease.asked.op == NEW else lease.id
+AGAIN_MAX = 32
+"""How many requests that it has put off before a mapper looks at in one turn: some 3 ms."""
 
 
-AGAIN_MAX = 128
-"""How many requests that it has put off before a mapper looks at in one turn: some 10 ms, or 50 if each has a filter of
-its own."""
-
-
-@keeps(derived="at", volatile="_again")
+@keeps(derived="at")
 @attrs.define(eq=False, slots=False)
 class Cycles:
     """The cycles of a mapper that is called ``inline``, or in another thread.
@@ -396,8 +388,6 @@ class Cycles:
     again_max: int = attrs.field(default=INSTANT_MAX, init=False)
     at: Instant = attrs.field(default=0, init=False)
     """When the mapper was last shown anything."""
-    _again: dict[str | tuple[str, str], None] = attrs.field(factory=dict, init=False)
-    """What was put off and is to be shown again, in that order."""
 
     def due_at(self, wake: Instant | None, *, asked: bool = False) -> Instant | None:
         """When the mapper is to be called: now if it is ``asked`` something, or requests wait and something has changed
@@ -422,50 +412,53 @@ class Cycles:
 
     def show_news(self) -> BrokerCycle:
         """What the mapper is shown in its own turn: until something changes there is nothing new for it."""
-        freed = self._book.note_seen()
-        cycle = self.show(left_out=self._put_off(freed=freed))
-        if self._again:
-            self._book.note_request()
-        if not cycle.requests and not cycle.groups:
-            return cycle  # which nobody is shown
-        ended, before = self._views.ended()
+        if self._book.note_seen():
+            self._queue.looks.note_freed()
+        cycle = self.show(self._next())
+        while self.is_more and not cycle.requests and not cycle.groups:
+            cycle = self.show(self._next())  # nobody is shown an empty one
+        ended, before = self._views.ended() if cycle.requests or cycle.groups else ((), 0)
         return cycle._replace(ended=ended, ended_before=before) if ended else cycle
 
-    def _put_off(self, *, freed: bool) -> Container[str]:
-        """The requests that the mapper is not shown in its own turn. ``freed``: each is to be shown once more."""
-        waiting = self._queue.leases
-        if len(waiting) <= self.again_max:
-            self._again.clear()
-            return ()
-        put_off: dict[str | tuple[str, str], list[BrokerLease]] = {}
-        for lease in waiting.values():
-            put_off.setdefault(_together(lease), []).append(lease)
-        put_off = {key: some for key, some in put_off.items() if all(one.defer_reason is not None for one in some)}
-        if freed:
-            self._again |= dict.fromkeys(put_off)
-        self._again = {key: None for key in self._again if key in put_off}
-        share = max(1, self.again_max // max(1, len({put_off[key][0].holder for key in self._again})))
-        shown: Counter[str] = Counter()
-        for key in list(self._again):
-            holder = put_off[key][0].holder
-            if shown[holder] < share:
-                shown[holder] += len(put_off.pop(key))
-                del self._again[key]
-        return {lease.id for some in put_off.values() for lease in some}
+    def _next(self) -> Iterable[BrokerLease]:
+        if self._is_few:
+            return self._queue.leases.values()
+        return self._queue.looks.next(self.again_max, self._together)
+
+    def _together(self, id_: str) -> Sequence[BrokerLease]:
+        """What is decided at once: a request that waits, or its group once that is complete."""
+        have, count = self._book.group_size(id_)
+        return [self._queue.leases[one] for one in self._book.group_of(id_) or (id_,)] if have == count else ()
+
+    @property
+    def _is_few(self) -> bool:
+        """Whether the mapper looks at all that waits in each turn."""
+        return len(self._queue) <= self.again_max
+
+    @property
+    def is_more(self) -> bool:
+        """Whether the mapper is to look at some in a further turn."""
+        return not self._is_few and self._queue.looks.is_more
+
+    def end(self, *, failed: bool) -> None:
+        """The mapper's turn is over."""
+        if failed:
+            self._queue.looks.retry()
+        elif self.is_more:
+            self._book.note_request()
 
     def show_with(self, lease: BrokerLease) -> BrokerCycle:
         """What the mapper is shown for a question, that of ``lease``. Very many that were put off are not."""
-        waiting = self._queue.leases.values()
-        is_few = len(waiting) <= self.again_max
-        return self.show((lease,), () if is_few else {one.id for one in waiting if one.defer_reason is not None})
+        waiting = (self._queue.leases if self._is_few else self._queue.looks.new).values()
+        return self.show([*waiting, lease])
 
-    def show(self, more: Iterable[BrokerLease] = (), left_out: Container[str] = ()) -> BrokerCycle:
-        """What the mapper is shown: all requests that wait but those ``left_out``, and ``more``."""
+    def show(self, leases: Iterable[BrokerLease]) -> BrokerCycle:
+        """What the mapper is shown of some leases."""
         alone: list[BrokerLease] = []
         members: dict[str, BrokerLease] = {}
         offered = set(self._book.types())
-        for lease in chain(self._queue.leases.values(), more):
-            if lease.room.promise is not None or lease.id in left_out:
+        for lease in leases:
+            if lease.room.promise is not None:
                 continue
             if lease.asked.op == NEW and HOLD in lease.asked.properties:
                 lease.defer_reason = Reason(Code.PARTS_UNASKED)
@@ -479,7 +472,7 @@ class Cycles:
                 alone.append(lease)
         groups = [
             tuple(self._views.request(members[id_]) for id_ in ids)
-            for ids in self._book.complete_groups()
+            for ids in self._book.complete_groups(members)
             if all(id_ in members for id_ in ids)
         ]
         self.at = self._kernel.now

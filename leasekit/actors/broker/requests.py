@@ -51,9 +51,9 @@ class Admission:
         """``lease`` is that of a question: how it may be granted is known as long as the question waits."""
         self._queue.options[lease.id] = options
 
-    def enqueue(self, lease: BrokerLease, options: Options) -> None:
-        """The request of ``lease`` waits for the mapper."""
-        self._queue.add(lease, options)
+    def enqueue(self, lease: BrokerLease, options: Options, *, again: bool = False) -> None:
+        """The request of ``lease`` waits for the mapper; ``again``: it did before this actor was made."""
+        self._queue.add(lease, options, again=again)
         self._book.note_request()
 
     def join_group(self, lease: BrokerLease, options: Options) -> None:
@@ -72,7 +72,7 @@ class Admission:
         waiting = (lease for lease in self._served.leases.values() if lease.waits.number)
         for lease in sorted(waiting, key=lambda one: (one.waits.arrived, one.id)):
             options = parse_options(lease.asked.properties, lease.asked.term)
-            self.enqueue(lease, options)
+            self.enqueue(lease, options, again=True)
             if lease.group and lease.asked.op == NEW:
                 self._book.join_group(lease.holder, lease.group, lease.id, options.lease_count)
 
