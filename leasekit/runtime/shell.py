@@ -593,7 +593,9 @@ class ActorShell:
         for peer, message in messages:
             by_peer.setdefault(peer, []).append(message)
         for peer, batch in by_peer.items():
+            began = self._stopwatch()
             self.send(peer, batch)
+            self._inbox.charge(peer, self._stopwatch() - began)  # answers, refusals too, are paid for by who hears them
         self.counts.messages += len(messages)
 
     def _answer(self, reply: Reply) -> None:

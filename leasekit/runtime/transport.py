@@ -239,16 +239,13 @@ class Traffic:
         try:
             with self._charged(peer):
                 batch = codec.decode_batch(payload)
+                if unknown := [message.answer() for message in batch if isinstance(message, UnknownKind)]:
+                    self._send(peer.name, unknown)
         except WireError as error:
             self._complain(peer, f"a batch of {peer.name} is malformed: {error}")
             self._send(peer.name, [ErrorReply("", 0, error.reason)])
             return 0
-        known: list[Message] = []
-        for message in batch:
-            if isinstance(message, UnknownKind):
-                self._send(peer.name, [message.answer()])
-            else:
-                known.append(message)
+        known = [message for message in batch if not isinstance(message, UnknownKind)]
         peer.received += len(batch)
         if known:
             await self._on_receive(peer.name, known, len(payload))

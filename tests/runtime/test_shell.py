@@ -19,7 +19,7 @@ from leasekit.core.drivers import DriverError, UnitContext
 from leasekit.core.errors import CommandError
 from leasekit.core.mappers import BrokerCycle, Grant, Reject, Wake
 from leasekit.core.properties import EMPTY, Properties
-from leasekit.core.protocol.messages import Ack, Message, RequestTicket
+from leasekit.core.protocol.messages import Accepted, Ack, Message, RequestTicket
 from leasekit.core.schema import Change, StoreError
 from leasekit.core.steps import Input, Outgoing, Ready, Received, Reply, Tick, Turn, TurnDone
 from leasekit.core.time import HOUR, Instant, Term
@@ -147,6 +147,29 @@ async def test_a_dear_peer_does_not_hold_up_others(tmp_path: Path) -> None:
     peers = [one.peer if isinstance(one, Received) else "" for one in actor.seen]
     assert [one for one in peers if one][4:10].count("honest") == 5
     assert "dear dear" not in " ".join(one or "tick" for one in peers)
+
+
+async def test_answers_are_paid_for(tmp_path: Path) -> None:
+    """Who has much said to it, as what it sends is refused, waits behind others, though its messages cost nothing."""
+    now = [0.0]
+
+    def react(actor: Scripted, one: Input) -> None:
+        if isinstance(one, Received) and one.peer == "loud":
+            actor.out = Ready(messages=[Outgoing("loud", Accepted("l", 1))])
+        if one == Received("loud", Ack("l", 9)):
+            shell._inbox.put_now(*(Received("honest", Ack("l", number)) for number in range(5)))
+
+    def send(peer: str, messages: Sequence[Message]) -> None:
+        now[0] += 0.5
+
+    actor = Scripted(react)
+    shell = scripted(tmp_path, actor, stopwatch=lambda: now[0], settings={"batch_max": 1})
+    async with running(shell):
+        shell.send = send
+        await shell.receive("loud", [Ack("l", number) for number in range(100)], 1000)
+        await poll(lambda: len([one for one in actor.seen if isinstance(one, Received)]) == 105)
+    peers = [one.peer for one in actor.seen if isinstance(one, Received)]
+    assert peers[10:15] == ["honest"] * 5
 
 
 async def test_nobody_pays_for_a_process_that_was_stopped(tmp_path: Path) -> None:

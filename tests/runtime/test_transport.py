@@ -450,6 +450,26 @@ async def test_unknown_kinds_are_answered(nursery: trio.Nursery, tmp_path: Path)
     )
 
 
+async def test_answers_to_unknown_kinds_are_paid_for(
+    nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is made while the peer is charged."""
+    bob = await Node("bob", {"alice": None}, [unix(tmp_path / "bob.sock")]).start(nursery)
+    raw = await Raw.dial(bob, "alice")
+    made: list[int] = []
+    answer_to = codec.UnknownKind.answer
+
+    def count(one: codec.UnknownKind) -> ErrorReply:
+        made.append(len(bob.costs))
+        return answer_to(one)
+
+    monkeypatch.setattr(codec.UnknownKind, "answer", count)
+    before = len(bob.costs)
+    await raw.send(codec.join_batch([msgpack.packb([99, "L", 2]), codec.encode_message(Ack("L", 1))]))
+    await bob.until(lambda: bob.heard == [Ack("L", 1)])
+    assert made == [before + 1] and len(bob.costs) == before + 2  # the envelope, then its batch
+
+
 async def test_a_malformed_batch_is_answered(nursery: trio.Nursery, tmp_path: Path) -> None:
     """A batch that can't be read is answered with what is wrong; the connection stays."""
     bob = await Node("bob", {"alice": None}, [unix(tmp_path / "bob.sock")]).start(nursery)

@@ -39,6 +39,7 @@ class Node:
         self.batches: list[tuple[str, list[Message]]] = []
         self.connects: list[str] = []
         self.losses: list[tuple[str, str]] = []
+        self.costs: list[float] = []
         self.gate = trio.Event()
         self.gate.set()
         self.scope = trio.CancelScope()
@@ -49,7 +50,7 @@ class Node:
             listen, clock=lambda: self.now, on_receive=self._hear, settings=TransportSettings(**(FAST | settings)),
             on_connected=lambda peer: self._note(self.connects.append, peer),
             on_disconnected=lambda peer, why: self._note(self.losses.append, (peer, why)),
-            stalls=Stalls(lambda: self.seconds),
+            stalls=Stalls(lambda: self.seconds), on_cost=lambda peer, seconds: self.costs.append(seconds),
         )  # fmt: skip
 
     def _note(self, add: Callable[[Any], None], value: Any) -> None:
