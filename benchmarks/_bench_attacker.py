@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import msgpack
 import trio
 
 from leasekit.config.keys import load_key
@@ -26,7 +27,7 @@ from leasekit.core.claims.claim import delegate_root
 from leasekit.core.claims.signed import ED25519, Keypair, key_tag
 from leasekit.core.protocol.channel import NONCE_BYTES, Channel, State
 from leasekit.core.protocol.codec import encode_batch
-from leasekit.core.protocol.messages import NEW, Plan, Redeem, RequestTicket
+from leasekit.core.protocol.messages import NEW, Plan, Quote, Redeem, RequestTicket
 from leasekit.core.time import HOUR, Term
 from leasekit.core.topology import read_topology
 from leasekit.runtime.sockets import Tls
@@ -37,6 +38,12 @@ BATCH: Final = 256
 AT_ONCE: Final = 16
 """How many connections are begun at once."""
 HALF_OPEN_PER_SECOND: Final = 900
+UNITS: Final = 4000
+"""How many units there are to be had."""
+MEMBERS: Final = 100
+"""How many requests a group has."""
+FILTERS: Final = 3000
+"""How many requests wait before messages are sent that are forbidden."""
 
 
 class Attacker:
@@ -75,6 +82,12 @@ class Attacker:
         start = int(time.time() * 1000) + (24 + number % 1000) * HOUR
         name = f"{key_tag(self._key.public)}-{number if lease is None else lease}"
         return RequestTicket(name, number, NEW, "s", "vm", 1, Term(start, start + HOUR), "", properties, b"")
+
+    def _request(self, properties: dict[str, str], term: Term, units: int = 1) -> RequestTicket:
+        """A request for units over a term."""
+        number = next(self._numbers)
+        name = f"{key_tag(self._key.public)}-{number}"
+        return RequestTicket(name, number, NEW, "s", "vm", units, term, "", properties, b"")
 
     async def say(self, payloads: Iterator[bytes]) -> None:
         """Send envelope after envelope, as fast as they are taken, and hear what comes back."""
@@ -125,6 +138,42 @@ class Attacker:
         made = self.request(1, {})
         values = {field: getattr(made, field) for field in fields} | {"lease": "0123456789abcdef-1"}
         return itertools.repeat(encode_batch([one(**values)] * BATCH))
+
+    def filters(self) -> Iterator[bytes]:
+        """Requests that wait for units that another has, each with a filter of its own, as long as it may be."""
+        start = int(time.time() * 1000) // HOUR * HOUR + 5 * HOUR
+        all_ = self._request({}, Term(start, start + HOUR), UNITS)
+        yield encode_batch([all_])
+        members = ",".join(f"{number:x}" for number in range(240))
+        while True:
+            wishes = (
+                {"latest_start": str(start + 1), "filter": f"site not in {{N{next(self._numbers)},{members}}}"}
+                for _ in range(BATCH // 8)
+            )
+            yield encode_batch([self._request({"deferrable": "true", **one}, all_.term, UNITS) for one in wishes])
+
+    def groups(self) -> Iterator[bytes]:
+        """Request groups that are refused whole: one member asks for another length."""
+        start = int(time.time() * 1000) + 24 * HOUR
+        while True:
+            name = {"group_id": f"g{next(self._numbers)}"}
+            terms = [Term(start, start + HOUR)] * (MEMBERS - 1) + [Term(start, start + 2 * HOUR)]
+            first = self._request({**name, "lease_count": str(MEMBERS)}, terms[0])
+            yield encode_batch([first, *(self._request(name, term) for term in terms[1:])])
+
+    def forbidden(self) -> Iterator[bytes]:
+        """Questions that only a broker may ask; at a broker while many requests with filters wait."""
+        if self._target == "broker":
+            yield from itertools.islice(self.filters(), FILTERS * 8 // BATCH)
+        start = int(time.time() * 1000)
+        while True:
+            yield encode_batch(
+                [Quote(f"q{n}", n, Term(start, start + HOUR), ("vm",)) for n in itertools.islice(self._numbers, BATCH)]
+            )
+
+    def unknown(self) -> Iterator[bytes]:
+        """Messages of a kind that there is not."""
+        return itertools.repeat(msgpack.packb([[9999, f"{key_tag(self._key.public)}-1", 1]] * 1024))
 
     def malformed(self) -> Iterator[bytes]:
         """Batches of which the last message is malformed, so that all are looked at twice."""
@@ -187,7 +236,10 @@ class Attacker:
 
 
 CONNECTIONS: Final = ("forged", "reconnects", "half_open")
-FLOODS: Final = ("requests", "refused", "malformed", "properties", "repeats", "heartbeats", *CONNECTIONS)
+FLOODS: Final = (
+    "requests", "refused", "malformed", "properties", "repeats", "heartbeats", "filters", "groups", "forbidden",
+    "unknown", *CONNECTIONS,
+)  # fmt: skip
 PLANS: Final = "topologies"
 """The flood of questions that only a broker answers whose mapper plans topologies."""
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import trio
-from _bench_attacker import CONNECTIONS, FLOODS, NAME, PLANS, Attacker
+from _bench_attacker import CONNECTIONS, FLOODS, NAME, PLANS, UNITS, Attacker
 from _bench_sockets import ACTORS, control, daemons
 from _report import Result, emit, result
 
@@ -31,7 +31,6 @@ from leasekit.runtime.sockets import TlsError
 
 RATIO = 5.0
 """How many times its latency at rest an honest guest's p99 may be under any flood."""
-UNITS = 4000
 PAUSE = 0.02
 """The seconds between two leases."""
 SETTLED = 2.0
