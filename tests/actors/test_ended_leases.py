@@ -9,7 +9,7 @@ import pytest
 from actors.test_mapper_accounts import SITE, settled, world_of
 from deployed_world import DeployedWorld
 
-from leasekit.actors.broker import book
+from leasekit.actors.broker import usage
 from leasekit.core.mappers import EndedLease
 from leasekit.core.time import HOUR, MINUTE, SECOND
 
@@ -173,7 +173,7 @@ def test_a_restart_forgets_what_was_not_shown(world: DeployedWorld) -> None:
 
 def test_what_nobody_looks_at_is_bounded(world: DeployedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last ones are kept, and it is told how many ended before them."""
-    monkeypatch.setattr(book, "ENDED_MAX", 2)
+    monkeypatch.setattr(usage, "ENDED_MAX", 2)
     world.restart("broker")
     now = world.now + MINUTE
     leases = [settled(world, "web", 1, now + n * SECOND, now + HOUR + n * MINUTE)["id"] for n in range(4)]

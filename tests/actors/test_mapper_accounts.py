@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deployed_world import DeployedWorld
 
-from leasekit.actors.broker.book import UsageBook
+from leasekit.actors.broker.usage import UsageBook
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.leases.records import Granted
 from leasekit.core.schema import Change, Row

@@ -18,7 +18,7 @@ import attrs
 from msgspec.structs import replace
 
 from leasekit.actors.base import Carriers, MapperTurns, Server, is_inline, plans_apart
-from leasekit.actors.broker.book import Book, EndedBook, RequestQueue, UsageBook
+from leasekit.actors.broker.book import Book, RequestQueue
 from leasekit.actors.broker.claims import (
     BookedTimes,
     GrantedClaims,
@@ -52,6 +52,7 @@ from leasekit.actors.broker.grants import (
 from leasekit.actors.broker.planner import Holds, Planner, Quotes
 from leasekit.actors.broker.preemption import Market, Preemption, Promises
 from leasekit.actors.broker.requests import GRANTED, Admission, DryRuns, Refusals, Requests
+from leasekit.actors.broker.usage import EndedBook, UsageBook
 from leasekit.actors.issued import Issued
 from leasekit.actors.kernel import Kernel, deferred, keeps, query
 from leasekit.actors.peering import Keyring

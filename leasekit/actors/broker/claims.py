@@ -14,7 +14,8 @@ from typing import Final, Protocol
 
 import attrs
 
-from leasekit.actors.broker.book import Book, EndedBook, RequestQueue, UsageBook
+from leasekit.actors.broker.book import Book, RequestQueue
+from leasekit.actors.broker.usage import EndedBook, UsageBook
 from leasekit.actors.kernel import Kernel, keeps, takes
 from leasekit.actors.peering import Keyring
 from leasekit.actors.served import Notices, Reports, Served
