@@ -44,7 +44,8 @@ logger = logging.getLogger(__name__)
 @attrs.frozen
 class Done:
     """What was answered to a request, of which ``asked`` is the digest. There are secrets in some answers of which the
-    store has no more than a hash: an answer is ``sealed`` with what its caller called with, and its key.
+    store has no more than a hash, and a caller's tokens may differ in what they allow: an answer is ``sealed`` with
+    what its caller called with, and its key.
     """
 
     table: ClassVar = "answers"
@@ -52,8 +53,6 @@ class Done:
     until: Instant
     asked: bytes
     sealed: bytes
-    answer: bytes = b""
-    """As JSON; empty once the gateway has started anew."""
 
     def row(self) -> Row:
         """Its row."""
@@ -62,12 +61,9 @@ class Done:
     def opened(self, call: Call) -> msgspec.Raw:
         """The answer, for who calls as they did then. Raises :class:`ProblemError` for who does not."""
         try:
-            return msgspec.Raw(self.answer or _cipher(call).decrypt(self.sealed[:NONCE], self.sealed[NONCE:], None))
+            return msgspec.Raw(_cipher(call).decrypt(self.sealed[:NONCE], self.sealed[NONCE:], None))
         except InvalidTag:
-            text = (
-                "Idempotency-Key: this request was done; the gateway has started anew since then, and its answer can be"
-                " read with the token alone that it was sent with"
-            )
+            text = "Idempotency-Key: this request was done; its answer is for the token that it was sent with"
             raise ProblemError(HTTPStatus.CONFLICT, text, code="answer_sealed") from None
 
 
@@ -94,7 +90,9 @@ class Repeats:
         running = self._running.setdefault(id_, trio.Lock())
         async with running:
             done = self._done.get(id_)
-            if done is not None and done.until > call.door.clock():
+            if done is not None and done.until <= call.door.clock():
+                del self._done[id_]
+            elif done is not None:
                 if done.asked != asked:
                     text = words(Reason(Code.KEY_USED, what=f"{route.method} {route.path}"))
                     raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, text, code=Code.KEY_USED)
@@ -102,7 +100,7 @@ class Repeats:
             keep = partial(self._keep, call, id_, asked)
             answer = await run(attrs.evolve(call, keep=keep))
             kept = self._done.get(id_)
-            if kept is None or kept.answer != _encode(answer):
+            if kept is None or bytes(kept.opened(call)) != _encode(answer):
                 try:
                     await call.door.commit(*keep(answer))
                 except StoreError as error:  # it is done, whether or not that can be kept
@@ -113,7 +111,7 @@ class Repeats:
         now, data, nonce = call.door.clock(), _encode(answer), secrets.token_bytes(NONCE)
         self._done.pop(id_, None)
         gone = self._beyond(now, id_[:_CALLER], len(data))
-        done = Done(id_, now + KEPT, asked, nonce + _cipher(call).encrypt(nonce, data, None), data)
+        done = Done(id_, now + KEPT, asked, nonce + _cipher(call).encrypt(nonce, data, None))
         self._done[id_] = done
         return [*(Change(Done.table, one, None) for one in gone), Change(Done.table, id_, done.row())]
 

@@ -67,6 +67,26 @@ def test_what_is_refused_is_tried_again(operator: httpx.Client) -> None:
     ]
 
 
+def test_an_answer_is_for_the_token_that_asked(gateway: GatewayUnderTest, leased: Leased) -> None:
+    """A token of the same caller that allows less, or in another project, is given no secret and shown no lease."""
+    keyed, many = {"idempotency-key": "close-web-1"}, {"name": "ci", "projects": {"alpha": "user"}}
+    with (
+        gateway.client(gateway.token("rosa", alpha="user")) as whole,
+        gateway.client(gateway.token("rosa", beta="viewer")) as less,
+    ):
+        lease = until(whole, leased(start="2031-01-01T08:00:00Z")["id"], "ticketed")["id"]
+        asked = [
+            ("/tokens", many, keyed),
+            (f"/leases/{lease}/close?project=alpha", {}, {"if-match": "*", "idempotency-key": "close-web-2"}),
+        ]
+        for path, body, headers in asked:
+            first = whole.post(path, json=body, headers=headers)
+            assert first.is_success, first.text
+            theirs = less.post(path, json=body, headers=headers)
+            assert (theirs.status_code, theirs.json()["code"]) == (409, "answer_sealed")
+            assert whole.post(path, json=body, headers=headers).content == first.content
+
+
 def test_a_repeat_of_a_change_of_what_was_seen(user: httpx.Client, leased: Leased) -> None:
     """That the first has changed it is no reason to refuse the second."""
     lease = until(user, leased(start="2031-01-01T08:00:00Z")["id"], "ticketed")["id"]
