@@ -155,7 +155,7 @@ def payer(one: Input) -> str | None:
 
 
 ROUND: Final = 0.01
-"""For how many seconds an actor is at work at most before what follows is committed, and others have their turn."""
+"""For how many seconds an actor is at work at most before others have their turn, what it takes to commit included."""
 FEWEST: Final = 6
 """So many inputs are stepped together even if they take longer: each commit has a price of its own."""
 
@@ -163,7 +163,7 @@ FEWEST: Final = 6
 @attrs.define(eq=False)
 class Pace:
     """How many inputs are stepped before what follows from them is carried out: up to ``most``, and so many that a
-    round takes no longer than :data:`ROUND`, mapper's turn and all.
+    round takes no longer than :data:`ROUND`, mapper's turn, commit and all.
     """
 
     _most: int

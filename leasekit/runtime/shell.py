@@ -172,6 +172,8 @@ class ActorShell:
         self._due = self._in_vain = self._yielded = False
         self._own_changes: list[Change] = []
         self._own_replies: list[Reply] = []
+        self._used: dict[str, float] = {}
+        """How long the inputs of each peer have taken in this round."""
 
     # -- what comes in -----------------------------------------------------------------------------------------
 
@@ -435,10 +437,11 @@ class ActorShell:
         except Exception as error:  # noqa: BLE001 - a bug in the actor, or in a mapper: see the module's text
             await self._recover(error, inputs)
             return
-        self._pace.note(len(inputs), self._stopwatch() - began)
+        took = self._stopwatch() - began
         self._in_vain = self._due and ready is None and not inputs and not self._yielded
         if ready is not None:
-            await self._carry_out(ready)
+            took += await self._carry_out(ready)
+        self._pace.note(len(inputs), took)
 
     def _patience(self) -> float:
         """How long to wait for inputs, in seconds."""
@@ -458,7 +461,8 @@ class ActorShell:
 
     def _step(self, inputs: list[Input]) -> Ready | None:
         """Step inputs, which are added to ``inputs``, and the turns that are due; what follows from them."""
-        actor, used = self.actor, dict[str, float]()
+        actor, used = self.actor, self._used
+        used.clear()
         self._yielded = False
         actor.step(Tick(self.clock.now()))
         after = stepped = self._stopwatch()
@@ -473,16 +477,20 @@ class ActorShell:
         if not self._stop_asked.is_set():
             self._take_turns()
         ready = actor.ready()
-        if used and (spent := sum(used.values())):
-            # What followed, such as the mapper's turn, is paid for by those who have brought it about.
-            more = (self._stopwatch() - stepped - spent) / spent
-            for peer, seconds in used.items():
-                self._inbox.charge(peer, seconds * more)
+        self._share(self._stopwatch() - stepped - sum(used.values()))
         if self._own_replies or self._own_changes or (ready is not None and ready.changes):
             ready = ready or Ready()
             ready.changes = self._with_clock(ready.changes)
             ready.replies, self._own_replies = [*ready.replies, *self._own_replies], []
         return ready
+
+    def _share(self, seconds: float) -> None:
+        """What followed from a round's inputs, such as the mapper's turn and the commit, has taken so long: that is
+        paid for by those who have brought it about.
+        """
+        spent = sum(self._used.values())
+        for peer, mine in self._used.items() if spent else ():
+            self._inbox.charge(peer, seconds * mine / spent)
 
     def _step_one(self, one: Input) -> None:
         stopping = self._stop_asked.is_set()
@@ -531,13 +539,16 @@ class ActorShell:
 
     # -- what goes out -----------------------------------------------------------------------------------------
 
-    async def _carry_out(self, ready: Ready) -> None:
+    async def _carry_out(self, ready: Ready) -> float:
+        """Returns how many seconds of the processor the commit has taken."""
+        took = 0.0
         if ready.changes:
             self._settled = trio.Event()
             try:
-                await self._commit(ready.changes)
+                took = await self._commit(ready.changes)
             finally:
                 self._settled.set()
+            self._share(took)
             self._publish(ready.changes)
         if ready.peers:
             self.meet(ready.peers)
@@ -547,16 +558,25 @@ class ActorShell:
         if ready.actions:
             self.counts.actions_started += len(ready.actions)
             self.executor.start(ready.actions)
+        return took
 
-    async def _commit(self, changes: Sequence[Change]) -> None:
-        """Make ``changes`` durable, however often it takes. Raises ``ActorStoppedError`` when the patience is over."""
+    async def _commit(self, changes: Sequence[Change]) -> float:
+        """Make ``changes`` durable, however often it takes; returns how many seconds of the processor it has. Raises
+        ``ActorStoppedError`` when the patience is over.
+        """
+
+        def commit() -> float:
+            began = self._stopwatch()  # of the thread that this runs in
+            self._store.commit(changes)
+            return self._stopwatch() - began
+
         wait: Duration = self.settings.store_retry_first
         began = trio.current_time()
         while True:
             try:
                 async with self._store_lock:
                     tried = time.perf_counter()
-                    await trio.to_thread.run_sync(self._store.commit, changes)
+                    took = await trio.to_thread.run_sync(commit)
                 self.times.commits.note(time.perf_counter() - tried)
                 break
             except StoreError as error:
@@ -571,6 +591,7 @@ class ActorShell:
         if self.state == STORE_TROUBLE:
             self.state, self.problem = (STOPPING if self._stop_asked.is_set() else RUNNING), ""
             logger.warning("the store can be written again")
+        return took
 
     def _in_trouble(self, reason: str, since: float) -> None:
         if self.state != STORE_TROUBLE:

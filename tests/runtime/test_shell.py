@@ -25,6 +25,7 @@ from leasekit.core.steps import Input, Outgoing, Ready, Received, Reply, Tick, T
 from leasekit.core.time import HOUR, Instant, Term
 from leasekit.drivers.null import NullDriver, NullSettings
 from leasekit.runtime.clock import RealClock
+from leasekit.runtime.queues import FEWEST
 from leasekit.runtime.shell import EXIT_BUG, EXIT_STORE, FAILED, RUNNING, STOPPED, STORE_TROUBLE, ActorShell
 from leasekit.runtime.shell import ActorStoppedError as Stopped
 from leasekit.stores.memory import MemoryStore
@@ -170,6 +171,40 @@ async def test_answers_are_paid_for(tmp_path: Path) -> None:
         await poll(lambda: len([one for one in actor.seen if isinstance(one, Received)]) == 105)
     peers = [one.peer for one in actor.seen if isinstance(one, Received)]
     assert peers[10:15] == ["honest"] * 5
+
+
+async def test_commits_are_paid_for(tmp_path: Path) -> None:
+    """By those whose messages have brought them about; and a round with a long commit has few of them."""
+    now = [0.0]
+
+    class Slow(MemoryStore):
+        def commit(self, changes: Sequence[Change]) -> None:
+            now[0] += 0.01 * len(changes)
+            super().commit(changes)
+
+    def react(actor: Scripted, one: Input) -> None:
+        if isinstance(one, Received):
+            now[0] += 0.0001
+        if isinstance(one, Received) and one.peer == "loud":
+            actor.out = actor.out or Ready([])
+            actor.out.changes += [Change(*LEASE_LOG)]
+        if one == Received("loud", Ack("l", 50)):
+            shell._inbox.put_now(*(Received("honest", Ack("l", number)) for number in range(50)))
+
+    actor = Scripted(react)
+    shell = scripted(tmp_path, actor, stopwatch=lambda: now[0], store=Slow())
+    async with running(shell):
+        await shell.receive("loud", [Ack("l", number) for number in range(100)], 1000)
+        await poll(lambda: len([one for one in actor.seen if isinstance(one, Received)]) == 150)
+    peers = [one.peer for one in actor.seen if isinstance(one, Received)]
+    since = peers.index("honest")
+    assert peers[since : since + 60].count("loud") <= 2 * FEWEST
+    rounds = "".join(
+        "T" if isinstance(one, Tick) else one.peer[0]
+        for one in actor.seen
+        if hasattr(one, "peer") or isinstance(one, Tick)
+    )
+    assert max(map(len, rounds.partition("h")[0].split("T"))) <= FEWEST
 
 
 async def test_nobody_pays_for_a_process_that_was_stopped(tmp_path: Path) -> None:
