@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import attrs
@@ -108,13 +108,14 @@ class EventsOf(OfProject, kw_only=True):
 async def listen(call: Call, params: EventsOf) -> AsyncIterator[bytes]:
     """Hear what happens as it happens, as server-sent events; with ``Last-Event-ID`` from there on."""
     names, others = heard = _heard(call, params)
+    knows = partial(call.door.knows, call.caller)
 
     def still() -> bool:
         with suppress(ProblemError):  # the project is there no more
-            return call.door.knows(call.caller) and heard == _heard(call, params)
+            return knows() and heard == _heard(call, params)
         return False
 
-    return call.door.hub.listen(names, call.headers.get("last-event-id", ""), others, still, params.heard)
+    return call.door.hub.listen(names, call.headers.get("last-event-id", ""), others, still, params.heard, knows)
 
 
 def _heard(call: Call, params: EventsOf) -> tuple[list[str], set[str]]:

@@ -347,10 +347,12 @@ class EventHub:
         others: Iterable[str] = (),
         still: Callable[[], bool] = lambda: True,
         heard: str = "",
+        knows: Callable[[], bool] = lambda: True,
     ) -> AsyncGenerator[bytes]:
         """The events of these actors, after the one with the id ``last`` (empty: from now on), and that something has
         changed at ``others``; until whoever takes them goes, takes nothing, or that is not ``still`` what they may
-        hear. First that something was missed, if :attr:`count` is not what it was when they had ``heard`` all.
+        hear, which is looked at now and then; nothing is told once the gateway does not know them (``knows``, which is
+        quick). First that something was missed, if :attr:`count` is not what it was when they had ``heard`` all.
         """
         listener = Listener(frozenset(actors), frozenset(others), still, _positions(last))
         feeds = {name: self._feeds[name] for name in actors}
@@ -372,6 +374,9 @@ class EventHub:
             listener.reads |= missed
             taken: EventChunk | bytes | None = WAKE
             while taken is not None:
+                if not knows():
+                    listener.hang_up(ENDED)
+                    break
                 if isinstance(taken, bytes):
                     if taken:
                         yield taken

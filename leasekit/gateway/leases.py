@@ -259,18 +259,27 @@ async def history(guest: ActorConnection, lease: str) -> list[Mapping[str, Any]]
 
 
 async def holder(call: Call, project: str, lease: str, role: str) -> ActorConnection:
-    """The guest whose lease that is: of the project that is named, or of those that the caller may look into."""
+    """The guest whose lease that is: of the project that is named, or of those that the caller may look into. Raises
+    :class:`ProblemError`, also for a name that leases of several of these have: what is closed is to be the one that
+    is meant. One that goes on comes before those that are over.
+    """
     names = [project] if project else call.door.projects(call.caller)
     if len(names) == 1:
         return call.door.project(call.caller, names[0], role)
+    found: dict[str, bool] = {}
     for name in names:
         actor = call.door.project(call.caller, name, VIEWER)
-        try:
-            await actor.query("lease", lease=lease)
-        except RefusedError:
-            continue
-        return call.door.project(call.caller, name, role)
-    raise not_found("lease", lease)
+        with suppress(RefusedError):
+            shown = await actor.query("lease", lease=lease)
+            if shown["id"] == lease:
+                return call.door.project(call.caller, name, role)
+            found[name] = shown["state"] in (sm.CLOSED, sm.FAILED)
+    meant = [name for name, is_over in found.items() if not is_over] or list(found)
+    if not meant:
+        raise not_found("lease", lease)
+    if len(meant) > 1:
+        raise unprocessable(f"project: found none, expected one of {', '.join(meant)}: each has a lease {lease!r:.80}")
+    return call.door.project(call.caller, meant[0], role)
 
 
 async def _changed(call: Call, actor: ActorConnection, command: str, arguments: Mapping[str, Any]) -> Lease:

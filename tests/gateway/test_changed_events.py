@@ -127,6 +127,19 @@ async def test_who_may_hear_something_else_by_now_is_told(autojump_clock: trio.t
             nursery.cancel_scope.cancel()
 
 
+async def test_nothing_is_heard_by_a_token_that_is_over(autojump_clock: trio.testing.MockClock) -> None:
+    """It may hear what comes as long as it is good, not until the next heartbeat."""
+    hub, good = hub_of_a_broker(), [True]
+    heard = hub.listen(["broker"], "", knows=lambda: good[0])
+    await anext(heard)
+    await hub._publish(numbered(0, 1))
+    assert b"data: 0" in await anext(heard)
+    good[0] = False
+    await hub._publish(numbered(1, 1))
+    assert [text async for text in heard] == [ENDED]
+    assert hub.listeners == 0
+
+
 def numbered(first: int, count: int) -> EventChunk:
     """So many events of the broker."""
     return EventChunk("broker", [(seq, b"data: %d\n\n" % seq) for seq in range(first, first + count)])

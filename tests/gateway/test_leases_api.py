@@ -314,3 +314,18 @@ async def test_a_lease_that_ends_while_it_is_listed_is_listed_once() -> None:
     call: Any = SimpleNamespace(caller=None, door=SimpleNamespace(project=lambda *_: EndsMeanwhile()))
     page = await list_leases(call, LeaseList(all=True))
     assert [(one.id, one.state) for one in page.items] == [("l-1", "closed")]
+
+
+def test_a_name_in_two_projects_is_no_lease(gateway: GatewayUnderTest) -> None:
+    """Who may change both is asked which of them is meant; once one is over it is the other."""
+    with gateway.client(gateway.token("twice", alpha="user", beta="user")) as both:
+        wish = {"type": "vm", "length": "1h", "name": "twin", "start": "2031-01-01T08:00:00Z"}
+        first, second = (both.post(f"/leases?project={name}", json=wish).json()["id"] for name in ("alpha", "beta"))
+        for asked in (both.post("/leases/twin/close", json={}), both.get("/leases/twin")):
+            assert (asked.status_code, asked.json()["code"]) == (422, "bad_argument")
+            assert "expected one of alpha, beta" in asked.json()["detail"]
+        assert both.post("/leases/twin/close?project=alpha", json={}).json()["id"] == first
+        until(both, first, "closed")
+        assert both.get("/leases/twin").json()["id"] == second
+        assert both.get(f"/leases/{first}").json()["id"] == first
+        both.post("/leases/twin/close", json={})
