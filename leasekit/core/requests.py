@@ -11,7 +11,7 @@ latest_start       the latest start, in milliseconds of the guest's clock
 request_timeout    how long an answer is of use, a duration such as ``30s``
 group_id           the request group; scoped to its holder; all get one term, or each its own if none can be moved;
                    each that is elastic has as many units as it can over it, the first members first
-lease_count        on the group's leader only: how many requests the group has
+lease_count        on the group's leader only: how many requests the group has, at most 1,000
 priority           the request's own class, a whole number; higher goes first
 preemptible        ``true``: the broker may end the lease early
 notice             how long before its end a preemptible lease hears of it (``30s`` if not given, ``0s`` is allowed)

@@ -7,8 +7,12 @@ from actor_bench import Bench, Mappers, Plan
 from msgspec.structs import replace
 
 from leasekit.actors.broker import broker
+from leasekit.actors.broker.book import LOOKS_PER_SECOND
+from leasekit.actors.broker.broker import Broker
+from leasekit.actors.broker.requests import GROUP_MAX
 from leasekit.core.mappers import BrokerCycle, BrokerDecision
 from leasekit.core.protocol.messages import DryRun, RequestTicket
+from leasekit.core.steps import Tick
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
 from leasekit.policies.broker.fcfs import Fcfs
 from leasekit.policies.broker.preemption import PreemptionMapper
@@ -94,14 +98,23 @@ def test_each_holder_has_its_share_of_a_turn(bench: Crowd) -> None:
     """One who has many waiting is not looked at before one who has few, wherever that one is in line."""
     mine = replace(wanted(bench, "meek", 1), term=Term(TERM.start, TERM.end - 1))
     bench.receive("broker", "meek", mine)
-    cycles = bench.actor("broker").cycles
-    bench.actor("broker").book.note_news()
-    first = [one.lease for one in cycles.show_news().requests]
+    actor = bench.actor("broker")
+    actor.book.note_news()
+    cycles = turns(actor)
+    first = [one.lease for one in cycles[0].requests]
     assert mine.lease in first and len(first) == FEW // 2 + 1
-    rest = []
-    while cycles.is_more:
-        rest += [one.lease for one in cycles.show_news().requests]
-    assert sorted(first + rest) == sorted(bench.actor("broker").queue.leases)  # each once
+    shown = [one.lease for cycle in cycles for one in cycle.requests]
+    assert sorted(shown) == sorted(actor.queue.leases)  # each once
+
+
+def turns(actor: Broker) -> list[BrokerCycle]:
+    """What its mapper is shown from now on, until there is nothing left to be looked at again."""
+    found = [actor.cycles.show_news()]
+    while (at := actor.queue.looks.due_at) is not None:
+        assert at > actor.now or not found[-1].requests
+        actor.step(Tick(at))
+        found.append(actor.cycles.show_news())
+    return found
 
 
 def group_member(bench: Bench, number: int, count: int) -> RequestTicket:
@@ -113,17 +126,14 @@ def group_member(bench: Bench, number: int, count: int) -> RequestTicket:
 
 def test_a_group_is_shown_whole(bench: Crowd) -> None:
     """What is granted together is looked at together, once all of it is there."""
-    cycles = bench.actor("broker").cycles
+    actor = bench.actor("broker")
     for number in range(3):
         assert not bench.actor("broker").queue.looks.new
         bench.receive("broker", "guest", group_member(bench, number, 3))
     assert bench.shown == [3]
     for _ in range(2):
-        bench.actor("broker").book.note_news()
-        groups = list(cycles.show_news().groups)
-        while cycles.is_more:
-            groups += cycles.show_news().groups
-        assert [len(group) for group in groups] == [3]
+        actor.book.note_news()
+        assert [len(group) for cycle in turns(actor) for group in cycle.groups] == [3]
 
 
 def test_a_restart_looks_at_few_at_once(bench: Crowd) -> None:
@@ -150,15 +160,30 @@ def test_what_a_failed_turn_was_about_is_shown_again(bench: Crowd) -> None:
     assert sum(bench.shown) >= MANY and max(bench.shown) <= 1 + FEW
 
 
-def test_turns_on_what_waits_let_others_in_between(bench: Crowd) -> None:
-    """The shell steps what has come before the next turn on what else waits."""
+def test_who_has_many_waiting_takes_a_small_part_of_the_time(bench: Crowd) -> None:
+    """What is looked at again waits the longer, the more of the same holder was; that of another does not."""
     actor = bench.actor("broker")
+    for number in range(FEW):
+        bench.receive("broker", "guest", group_member(bench, number, FEW))
     actor.book.note_news()
-    yields = []
-    while (turn := actor.turn()) is not None:
-        yields.append(turn.yields)
-        actor.step(turn.run())
-    assert yields == [True] * (MANY // FEW - 1) + [False]
+    began, cycles = actor.now, turns(actor)
+    assert actor.now - began >= (MANY + FEW - FEW) * SECOND // LOOKS_PER_SECOND
+    actor.book.note_news()
+    actor.cycles.show_news()
+    mine = replace(wanted(bench, "meek", 1), term=Term(TERM.start, TERM.end - 1))
+    bench.receive("broker", "meek", mine)
+    actor.book.note_news()
+    assert mine.lease in [one.lease for one in actor.cycles.show_news().requests]
+    assert len(cycles) >= MANY // FEW
+
+
+def test_groups_have_so_many_members_at_most(bench: Crowd) -> None:
+    """All of one are decided and answered at once."""
+    waiting = bench.query("broker", "status")["waiting"]
+    bench.receive("broker", "guest", group_member(bench, 0, GROUP_MAX + 1))
+    assert bench.query("broker", "status")["waiting"] == waiting
+    bench.receive("broker", "guest", group_member(bench, 0, GROUP_MAX))
+    assert bench.query("broker", "status")["waiting"] == waiting + 1
 
 
 def test_a_line_and_a_market_are_shown_whole() -> None:

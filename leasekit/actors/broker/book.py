@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Final
 
 import attrs
 
@@ -44,15 +45,19 @@ from leasekit.core.properties import (
 from leasekit.core.protocol.messages import LargestPiece
 from leasekit.core.reasons import Code, counted
 from leasekit.core.requests import Options, parse_options
-from leasekit.core.time import DAY, Instant, Term
+from leasekit.core.time import DAY, SECOND, Instant, Term
 from leasekit.core.timetable import ClassedTimetable, Shortfall
 
+LOOKS_PER_SECOND: Final = 2_500
+"""How many requests of one holder that were put off a mapper looks at in a second: a quarter of a processor's time."""
 
-@keeps(volatile="_put_off _shown _shown_at _freed _failed", derived="new")
+
+@keeps(volatile="_put_off _rests _shown _shown_at _freed _failed", derived="new")
 @attrs.define(eq=False, slots=False)
 class Looks:
     """Which of the requests that wait a mapper is to look at: those of which it has said nothing, and, once something
-    may have come free, those that it has put off, each once more. Whatever else waits costs a turn nothing.
+    may have come free, those that it has put off, each once more. Whatever else waits costs a turn nothing. Whoever
+    has many waiting, or a large group, makes others wait for a small part of their time.
     """
 
     new: dict[str, BrokerLease] = attrs.field(factory=dict, init=False)
@@ -60,6 +65,8 @@ class Looks:
     _put_off: dict[str, dict[str, tuple[BrokerLease, int]]] = attrs.field(factory=dict, init=False)
     """The others of each holder, those first that were looked at longest ago: how often something had come free then.
     """
+    _rests: dict[str, Instant] = attrs.field(factory=dict, init=False)
+    """Until when nothing more of a holder is looked at again."""
     _shown: dict[str, BrokerLease] = attrs.field(factory=dict, init=False)
     """Those of the last turn."""
     _shown_at: int = attrs.field(default=0, init=False)
@@ -92,27 +99,32 @@ class Looks:
         self.new.update(self._shown)
 
     @property
-    def is_more(self) -> bool:
-        """Whether any are to be looked at again."""
-        return any(map(self._is_due, self._put_off.values()))
+    def due_at(self) -> Instant | None:
+        """When any are to be looked at again."""
+        if self._failed:
+            return None
+        return min((self._rests.get(one, 0) for one, row in self._put_off.items() if self._is_due(row)), default=None)
 
     def _is_due(self, row: Mapping[str, tuple[BrokerLease, int]]) -> bool:
         return _first(row)[1] < self._freed
 
-    def next(self, most: int, together: Callable[[str], Sequence[BrokerLease]]) -> list[BrokerLease]:
+    def next(self, now: Instant, most: int, together: Callable[[str], Sequence[BrokerLease]]) -> list[BrokerLease]:
         """Those of one turn, in order of arrival: what is new, and up to ``most`` that were put off, of each holder the
         same share. ``together`` gives all that are decided with one: none while others of its group are on their way.
         """
         self._settle()
-        due = [] if self._failed else [holder for holder, row in self._put_off.items() if self._is_due(row)]
+        self._rests = {holder: until for holder, until in self._rests.items() if until > now}
+        rows = {} if self._failed else {one: row for one, row in self._put_off.items() if one not in self._rests}
+        due = [holder for holder, row in rows.items() if self._is_due(row)]
         shown: dict[str, BrokerLease] = {}
         for id_, lease in list(self.new.items()):
             if id_ in self.new:
                 self._take(lease, together, shown)
         for holder in due:
-            enough = len(shown) + max(1, most // len(due))
+            before, enough = len(shown), len(shown) + max(1, most // len(due))
             while len(shown) < enough and (row := self._put_off.get(holder)) and self._is_due(row):
                 self._take(_first(row)[0], together, shown)
+            self._rests[holder] = now + (len(shown) - before) * SECOND // LOOKS_PER_SECOND + 1
         self._shown, self._shown_at, self._failed = shown, self._freed, False
         return sorted(shown.values(), key=lambda lease: lease.waits.arrived)
 

@@ -335,13 +335,7 @@ class BrokerTurns:
             return None
         self._turns.answer_wake()
         cycle = self._cycles.show_news()
-        if not cycle.requests and not cycle.groups:
-            return None
-        return self._turns.begin(lambda: self.mapper.allocate(cycle))._replace(yields=self._yields())
-
-    def _yields(self) -> bool:
-        """Whether others have their turn before those requests that are left for the next one."""
-        return is_inline(self.mapper) and self._cycles.is_more
+        return self._turns.begin(lambda: self.mapper.allocate(cycle)) if cycle.requests or cycle.groups else None
 
     def _dry_run(self) -> Turn | None:
         call = self._dry_runs.next_call() if self._may_decide() else None
@@ -365,8 +359,8 @@ class BrokerTurns:
         elif done.number == self._turns.running and self._dry_runs.in_turn is not None:
             self._turns.end()
             self._dry_runs.turn_done(done)
-        elif done.number == self._turns.running:
-            self._cycles.end(failed=self._turns.done(done))
+        elif self._turns.done(done):
+            self._cycles.failed()
 
 
 class Broker(Server[BrokerLease]):

@@ -377,7 +377,7 @@ class Cycles:
 
     A mapper that decides each request ``by_itself`` is shown those that it has put off only when something may have
     come free, and ``again_max`` of them in one turn, so that whoever has many waiting makes nobody else wait for them.
-    Each holder has the same share of these places. The next turn goes on with the others.
+    Each holder has the same share of these places. Later turns go on with the others, a part of the time.
     """
 
     _kernel: Kernel
@@ -395,7 +395,10 @@ class Cycles:
         """
         if asked or (self._queue and self._book.has_news):
             return self._kernel.now
-        return wake if self._queue else None
+        if not self._queue:
+            return None
+        again = None if self._is_few else self._queue.looks.due_at
+        return earliest(wake, again if again is None else max(again, self._kernel.now))
 
     def is_due(self, wake: Instant | None) -> bool:
         """Whether the mapper is to see the requests that wait."""
@@ -415,15 +418,13 @@ class Cycles:
         if self._book.note_seen():
             self._queue.looks.note_freed()
         cycle = self.show(self._next())
-        while self.is_more and not cycle.requests and not cycle.groups:
-            cycle = self.show(self._next())  # nobody is shown an empty one
         ended, before = self._views.ended() if cycle.requests or cycle.groups else ((), 0)
         return cycle._replace(ended=ended, ended_before=before) if ended else cycle
 
     def _next(self) -> Iterable[BrokerLease]:
         if self._is_few:
             return self._queue.leases.values()
-        return self._queue.looks.next(self.again_max, self._together)
+        return self._queue.looks.next(self._kernel.now, self.again_max, self._together)
 
     def _together(self, id_: str) -> Sequence[BrokerLease]:
         """What is decided at once: a request that waits, or its group once that is complete."""
@@ -435,17 +436,9 @@ class Cycles:
         """Whether the mapper looks at all that waits in each turn."""
         return len(self._queue) <= self.again_max
 
-    @property
-    def is_more(self) -> bool:
-        """Whether the mapper is to look at some in a further turn."""
-        return not self._is_few and self._queue.looks.is_more
-
-    def end(self, *, failed: bool) -> None:
-        """The mapper's turn is over."""
-        if failed:
-            self._queue.looks.retry()
-        elif self.is_more:
-            self._book.note_request()
+    def failed(self) -> None:
+        """The mapper's turn has failed."""
+        self._queue.looks.retry()
 
     def show_with(self, lease: BrokerLease) -> BrokerCycle:
         """What the mapper is shown for a question, that of ``lease``. Very many that were put off are not."""

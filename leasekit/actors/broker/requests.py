@@ -187,6 +187,8 @@ _OPS = (NEW, EXTEND, MODIFY, REPLACE)
 
 EXCLUDED_MAX: Final = 64
 """How many sites one request can exclude."""
+GROUP_MAX: Final = 1_000
+"""How many requests a group can have: they are all decided, and answered, at once."""
 REFUSALS_EVERY: Final[Duration] = MINUTE
 """How often requests of one kind that are not taken are noted."""
 
@@ -203,8 +205,11 @@ def _check_stay(options: Options, limits: PreemptibleLimits, broker: str) -> Non
 
 def _check_lists(options: Options) -> None:
     """Raises ``RemoteError`` for lists in properties that take much more room once they are read than as text, and are
-    compared with those of all other requests.
+    compared with those of all other requests; and for groups of too many.
     """
+    if options.lease_count > GROUP_MAX:
+        found = f"found {options.lease_count} requests, at most {GROUP_MAX} can be of one group"
+        raise RemoteError(Code.BAD_PROPERTIES, f"properties.lease_count: {found}")
     if len(options.exclude_sites) > EXCLUDED_MAX:
         found = f"found {len(options.exclude_sites)} sites, at most {EXCLUDED_MAX} can be excluded"
         raise RemoteError(Code.BAD_PROPERTIES, f"properties.exclude_sites: {found}")
