@@ -84,28 +84,36 @@ def run(
     socket = place.socket(GUEST)
     with _signals(_end), followed(socket, wait=True) as (client, following):
         assert following is not None, "it was to wait"
-        lease = client.request("command", "lease.request", arguments)["id"]
+        lease, has_run = client.request("command", "lease.request", arguments)["id"], False
         try:
-            with _kept_alive(socket, lease, silence):
+            with _kept_alive(socket, lease, silence) as is_told:
                 outcome = following.until_active(lease)
                 if not outcome.ok:
                     raise LeasekitError(f"lease {lease}: {outcome.reason}")
                 shown = client.query("lease", lease=lease)
                 note(f"lease {lease}: {counted(len(shown['units']))} at {shown['site']}")
-                return _run(words, shown)
+                status = _run(words, shown)
+                has_run = not is_told.is_set()
+                return status
         finally:
-            _close(socket, lease)
+            if _was_over(socket, lease) and has_run:
+                note(f"lease {lease} was over before its command ended")
 
 
-def _close(socket: ControlAddress, lease: str) -> None:
-    """End the lease, if it is not over; where its guest is away that is said, and it ends by itself."""
+def _was_over(socket: ControlAddress, lease: str) -> bool:
+    """End the lease, if it is not over already, or about to be; where its guest is away that is said, and it ends by
+    itself.
+    """
     from leasekit.runtime.client import ControlClient, ControlError, RequestError
 
     try:
-        with ControlClient(socket) as client, suppress(RequestError):  # it is over, or being closed
+        with ControlClient(socket) as client:
             client.command("lease.close", lease=lease, reason="its command has ended")
+    except RequestError:
+        return True
     except ControlError as error:
         note(f"lease {lease} could not be closed: {error}")
+    return False
 
 
 def _run(words: Sequence[str], lease: Mapping[str, Any]) -> int:
@@ -155,11 +163,13 @@ def _signals(handle: Callable[[int, object], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _kept_alive(socket: ControlAddress, lease: str, silence: Duration) -> Iterator[None]:
-    """Say, over and over, that this process is there; what can't be said is said again, until that is refused."""
+def _kept_alive(socket: ControlAddress, lease: str, silence: Duration) -> Iterator[threading.Event]:
+    """Say, over and over, that this process is there; what can't be said is said again, until that is refused: then
+    the lease is over, and the event is set.
+    """
     from leasekit.runtime.client import ControlClient, ControlError, RequestError
 
-    ended = threading.Event()
+    ended, refused = threading.Event(), threading.Event()
 
     def say() -> None:
         while not ended.wait(silence / WORDS / SECOND):
@@ -168,12 +178,13 @@ def _kept_alive(socket: ControlAddress, lease: str, silence: Duration) -> Iterat
                     client.command("lease.keepalive", lease=lease)
             except RequestError as error:
                 note(f"{error}: its command goes on without it")
+                refused.set()
                 return
 
     thread = threading.Thread(target=say, daemon=True)
     thread.start()
     try:
-        yield
+        yield refused
     finally:
         ended.set()
         thread.join()

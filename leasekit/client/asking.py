@@ -136,11 +136,13 @@ def waits() -> Iterator[float]:
 
 
 def settings(url: str | None, token: str | None) -> dict[str, Any]:
-    """What an httpx client needs. Raises ``ValueError`` without an address."""
+    """What an httpx client needs. Raises ``ValueError`` without an address, and for a token that can be none."""
     url = url or os.environ.get(URL_VARIABLE, "")
     if not url:
         raise ValueError(f"url: found nothing, expected that of a gateway, or {URL_VARIABLE}")
     token = token or os.environ.get(TOKEN_VARIABLE, "") or kept_token(url)
+    if not (token.isascii() and token.isprintable()):
+        raise ValueError(f"token: found other than printable ASCII characters (it may be of {TOKEN_VARIABLE})")
     headers = {"authorization": f"Bearer {token}"} if token else {}
     return {"base_url": f"{url.rstrip('/')}{API}", "headers": headers, "verify": trusted(url)}
 
@@ -156,29 +158,43 @@ Length: TypeAlias = timedelta | str | None
 
 
 def span(length: Length, hours: float | None) -> str | None:
-    """A length of time as the API has it. Raises ``ValueError`` if it is said twice."""
+    """A length of time as the API has it. Raises ``ValueError`` if it is said twice, or is none."""
     if length is not None and hours is not None:
         raise ValueError("hours: goes without length")
     if hours is not None:
-        length = timedelta(hours=hours)
+        try:
+            length = timedelta(hours=hours)
+        except (OverflowError, ValueError):
+            raise ValueError(f"hours: found {hours}, expected a number of hours that a lease can last") from None
     if isinstance(length, timedelta):
         return f"{round(length.total_seconds() * 1000)}ms"
     return length
 
 
-def transitions(lines: Iterator[str]) -> Iterator[tuple[str, Transition | None]]:
-    """Server-sent events: the id of each, and what it tells of a lease (None: nothing; it is another kind of event)."""
-    id_, kind, data = "", "", ""
-    for line in lines:
-        if line.startswith("id: "):
-            id_ = line.removeprefix("id: ")
-        elif line.startswith("event: "):
-            kind = line.removeprefix("event: ")
-        elif line.startswith("data: "):
-            data = line.removeprefix("data: ")
+@attrs.define
+class EventReader:
+    """Server-sent events, of their lines."""
+
+    _id: str = ""
+    _kind: str = ""
+    _data: str = ""
+
+    def read(self, line: str) -> tuple[str, Transition | None] | None:
+        """The event that ends with a line, if one does: its id, and what it tells of a lease (None: nothing; it is
+        another kind of event).
+        """
+        field, _, value = line.partition(": ")
+        if field == "id":
+            self._id = value
+        elif field == "event":
+            self._kind = value
+        elif field == "data":
+            self._data = value
         elif not line:
-            yield id_, msgspec.json.decode(data, type=Transition) if kind == TRANSITION else None
-            kind = ""
+            found = msgspec.json.decode(self._data, type=Transition) if self._kind == TRANSITION else None
+            self._kind = ""
+            return self._id, found
+        return None
 
 
 class _Named(Protocol):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
+from contextlib import aclosing, asynccontextmanager, closing, contextmanager, suppress
 from datetime import timedelta
 from functools import wraps
 from inspect import signature
@@ -21,12 +21,12 @@ from leasekit.client.asking import (
     ApiCall,
     ApiError,
     Asks,
+    EventReader,
     LeaseFailed,
     Length,
     check,
     settings,
     span,
-    transitions,
     waits,
 )
 from leasekit.client.shapes import Lease, Transition
@@ -164,11 +164,11 @@ class Client(ApiMethods[httpx.Client]):
         that they heard misses nothing. None is told by the first, which says from where on it goes, and by what is of
         no lease.
         """
-        headers = {"last-event-id": last} if last else {}
-        with self._http.stream("GET", "/events", params=self._asks.of_project(), headers=headers) as answer:
+        with self._http.stream("GET", "/events", params=self._asks.of_project(), headers=_going_on(last)) as answer:
             if answer.status_code >= 400:
                 check(answer, answer.read())
-            yield from transitions(answer.iter_lines())
+            reader = EventReader()
+            yield from (event for line in answer.iter_lines() if (event := reader.read(line)) is not None)
 
     def wait(self, lease: Lease | str, state: str = "active") -> Lease:
         """The lease, once it is in a state and its units have joined. Raises :class:`~.asking.LeaseFailed` if it is
@@ -250,15 +250,25 @@ class AsyncClient(ApiMethods[httpx.AsyncClient]):
                 yield one
             cursor = page.next
 
+    async def events(self, last: str = "") -> AsyncGenerator[tuple[str, Transition | None], None]:
+        """What happens in the project, as :meth:`Client.events`. Who breaks off closes it (``contextlib.aclosing``)."""
+        way = self._http.stream("GET", "/events", params=self._asks.of_project(), headers=_going_on(last))
+        async with way as answer:
+            if answer.status_code >= 400:
+                check(answer, await answer.aread())
+            reader = EventReader()
+            async for line in answer.aiter_lines():
+                if (event := reader.read(line)) is not None:
+                    yield event
+
     async def wait(self, lease: Lease | str, state: str = "active") -> Lease:
         """The lease, once it is in a state and its units have joined. Raises :class:`~.asking.LeaseFailed`."""
         while True:
             with suppress(httpx.TransportError):
-                async with self._http.stream("GET", "/events", params=self._asks.of_project()) as answer:
-                    if answer.status_code >= 400:
-                        check(answer, await answer.aread())
-                    async for line in answer.aiter_lines():
-                        if not line and is_there(found := await self.get(lease), state):
+                async with aclosing(self.events()) as events:
+                    async for _ in events:
+                        found = await self.get(lease)
+                        if is_there(found, state):
                             return found
             await self.get(lease)  # as in Client.wait
 
@@ -294,6 +304,11 @@ class AsyncClient(ApiMethods[httpx.AsyncClient]):
         finally:
             with anyio.CancelScope(shield=True), suppress(ApiError):  # it is over already
                 await self.close(asked, "its block has ended")
+
+
+def _going_on(last: str) -> dict[str, str]:
+    """The headers of who has heard the event with that id."""
+    return {"last-event-id": last} if last else {}
 
 
 def is_there(lease: Lease, state: str) -> bool:

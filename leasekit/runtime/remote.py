@@ -34,13 +34,22 @@ def call(
     """The answer of a gateway, whose body is still to be read; ``kind`` is the type of what is sent. Raises
     :class:`GatewayError`.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise GatewayError(f"--url: found {url!r:.80}: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise GatewayError(f"--url: found {url!r:.80}, expected http://HOST:PORT or https://HOST")
+    if not (token.isascii() and token.isprintable()):
+        raise GatewayError(f"{url}: the token has other than printable ASCII characters (LEASEKIT_TOKEN)")
     connect: Callable[..., http.client.HTTPConnection] = (
         http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     )
-    connection = connect(parts.hostname, parts.port, timeout=timeout)
+    try:
+        connection = connect(parts.hostname, port, timeout=timeout)
+    except http.client.InvalidURL as error:
+        raise GatewayError(f"--url: found {url!r:.80}: {error}") from None
     headers = {"authorization": f"Bearer {token}"} if token else {}
     if body is not None:
         headers["content-type"] = kind

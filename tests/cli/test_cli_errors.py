@@ -158,3 +158,22 @@ def test_a_gateway_that_is_not_there(elsewhere: Path, capsys: pytest.CaptureFixt
     assert main.run(["project", "list"]) == 1
     told = capsys.readouterr().err
     assert "no daemon answers at" in told and "door.control.sock: start it with leasekit up FILE" in told
+
+
+@pytest.mark.parametrize(
+    ("url", "token", "told"),
+    [
+        ("http://127.0.0.1:abc", "lk_one", "leasekit: --url: found 'http://127.0.0.1:abc': Port"),
+        ("http://[::1", "lk_one", "leasekit: --url: found 'http://[::1': "),
+        ("http://a b:80", "lk_one", "leasekit: --url: found 'http://a b:80': "),
+        ("http://127.0.0.1:1", "l\u00e4k", "leasekit: http://127.0.0.1:1: the token has other than printable ASCII"),
+        ("http://127.0.0.1:1", "lk_one\n", "leasekit: http://127.0.0.1:1: the token has other than printable ASCII"),
+    ],
+)
+def test_a_gateway_that_is_none_is_told(
+    url: str, token: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With what was found, and without the token."""
+    monkeypatch.setenv("LEASEKIT_TOKEN", token)
+    assert main.run(["lease", "list", "--url", url]) == 1
+    assert capsys.readouterr().err.startswith(told)

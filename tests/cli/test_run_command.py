@@ -97,3 +97,17 @@ def test_a_lease_that_ends_before_its_command_is_told_of(file: Path, cli: Cli) -
         assert told.endswith(b"is closed already: its command goes on without it\n")
         process.stdin.write(b"\n")
     assert process.returncode == 4
+
+
+def test_a_lease_that_was_over_is_told_of_at_the_end(file: Path, cli: Cli) -> None:
+    """Where its command ended before the next time at which its run would have said that it is there."""
+    line = [*LINE.format(1, "brief").split(), "sh", "-c", "echo run; read word"]
+    pipe, env = subprocess.PIPE, {**os.environ, "LEASEKIT_FILE": str(file)}
+    with subprocess.Popen([*LEASEKIT, *line], env=env, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == b"run\n"
+        cli("lease close brief --wait")
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        assert process.stderr.read().endswith(b" was over before its command ended\n")
+    assert process.returncode == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import ssl
 import subprocess
 import sys
@@ -113,6 +114,43 @@ async def test_the_same_without_blocking(gateway: GatewayUnderTest) -> None:
         assert (await api.dry_run("vm", hours=1)).status == "granted"
         with pytest.raises(ApiError):
             await api.request("vm", hours=1, start=datetime(2000, 1, 1, tzinfo=UTC))
+
+
+async def test_events_without_blocking(gateway: GatewayUnderTest) -> None:
+    """As of the client that blocks: who gives the id of the last that they heard goes on from there."""
+    way = httpx.AsyncHTTPTransport(uds=str(gateway.folder / "web.http"), verify=False)
+    token = gateway.token("edda", alpha="user")
+    async with AsyncClient("http://gateway", token, project="alpha", transport=way) as api:
+        async with contextlib.aclosing(api.events()) as events:
+            at, told = await anext(events)
+            assert (at != "", told) == (True, None)
+        async with api.lease("vm", hours=1) as lease:
+            pass
+        heard: list[str] = []
+        async with contextlib.aclosing(api.events(at)) as events:
+            async for _, told in events:
+                heard += [told.event] if told is not None and told.lease == lease.id else []
+                if heard[-1:] == ["closed"]:
+                    break
+        assert heard == [one.event for one in await api.history(lease)][: len(heard)]
+        assert heard[0] == "ask"
+        with pytest.raises(ApiError, match="nowhere"):
+            await anext(AsyncClient("http://gateway", token, project="nowhere", transport=way).events())
+
+
+@pytest.mark.parametrize("hours", [float("nan"), float("inf"), 1e12])
+def test_hours_that_are_none_are_told(hours: float) -> None:
+    """By the name of the argument."""
+    with pytest.raises(ValueError, match=f"hours: found {re.escape(str(hours))}"):
+        Asks().request("vm", hours=hours)
+
+
+@pytest.mark.parametrize("token", ["l\u00e4k", "lk_one\n", "lk_one\r\nx: y"])
+def test_a_token_that_is_none_is_told(token: str) -> None:
+    """Without what it is."""
+    with pytest.raises(ValueError, match="token: found other than printable ASCII characters") as told:
+        settings("http://gateway", token)
+    assert token not in str(told.value)
 
 
 def test_what_happens_besides_is_no_transition(gateway: GatewayUnderTest) -> None:
