@@ -31,6 +31,7 @@ from leasekit.config.instants import dated
 from leasekit.core.commands import PAST_PAGE
 from leasekit.core.leases import service_manager as sm
 from leasekit.core.properties import Vector, read_amount
+from leasekit.core.reasons import Code
 from leasekit.core.requests import WantedLease, keepalive_of
 from leasekit.core.time import format_duration
 from leasekit.gateway.actors import ActorAwayError, ActorConnection, RefusedError
@@ -269,11 +270,15 @@ async def holder(call: Call, project: str, lease: str, role: str) -> ActorConnec
     found: dict[str, bool] = {}
     for name in names:
         actor = call.door.project(call.caller, name, VIEWER)
-        with suppress(RefusedError):
+        try:
             shown = await actor.query("lease", lease=lease)
-            if shown["id"] == lease:
-                return call.door.project(call.caller, name, role)
-            found[name] = shown["state"] in (sm.CLOSED, sm.FAILED)
+        except RefusedError as error:
+            if (error.because or {}).get("code") == Code.NOT_FOUND:
+                continue
+            raise  # leases of several slices there have that name
+        if shown["id"] == lease:
+            return call.door.project(call.caller, name, role)
+        found[name] = shown["state"] in (sm.CLOSED, sm.FAILED)
     meant = [name for name, is_over in found.items() if not is_over] or list(found)
     if not meant:
         raise not_found("lease", lease)

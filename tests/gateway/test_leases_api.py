@@ -329,3 +329,16 @@ def test_a_name_in_two_projects_is_no_lease(gateway: GatewayUnderTest) -> None:
         assert both.get("/leases/twin").json()["id"] == second
         assert both.get(f"/leases/{first}").json()["id"] == first
         both.post("/leases/twin/close", json={})
+
+
+def test_a_name_in_two_slices_of_a_project_is_no_lease(gateway: GatewayUnderTest) -> None:
+    """Nor is it that of the other project."""
+    with gateway.client(gateway.token("thrice", alpha="user", beta="user")) as both:
+        wish = {"type": "vm", "length": "1h", "name": "triplet", "start": "2031-01-01T08:00:00Z"}
+        assert both.post("/slices?project=alpha", json={"name": "apart"}).is_success
+        asked = [("alpha", {}), ("alpha", {"slice": "apart"}), ("beta", {})]
+        made = [both.post(f"/leases?project={name}", json={**wish, **more}).json()["id"] for name, more in asked]
+        refused = both.post("/leases/triplet/close", json={})
+        assert (refused.status_code, refused.json()["detail"][:37]) == (409, "lease name 'triplet' is used in 2 sli")
+        for id_ in made:
+            assert both.post(f"/leases/{id_}/close", json={}).json()["id"] == id_
