@@ -18,7 +18,8 @@ from run_folders import run_folder
 from leasekit.client.runs import RunAsked, RunBar, RunView
 from leasekit.config.instants import parse_instant
 from leasekit.core.errors import LeasekitError
-from leasekit.core.time import DAY, HOUR, SECOND, Instant, Term
+from leasekit.core.signals import Signal, SignalSteps
+from leasekit.core.time import DAY, HOUR, MINUTE, SECOND, Instant, Term
 from leasekit.emulation.metrics import Series
 from leasekit.emulation.runs import opened
 from leasekit.emulation.runs.book import VERSION, CalendarBook
@@ -30,7 +31,7 @@ def at(instant: Instant) -> datetime:
     return datetime.fromtimestamp(instant / SECOND, UTC)
 
 
-def written(folder: Path, book: CalendarBook, end: Instant = DAY, **series: Series) -> OpenedRun:
+def written(folder: Path, book: CalendarBook, end: Instant = DAY, **series: SignalSteps) -> OpenedRun:
     """A run that lasted to an instant, opened."""
     book.write(folder / "kept" / "run.calendar", "", "", Term(0, end), series)
     return OpenedRun(folder / "kept" / "run.calendar")
@@ -158,6 +159,14 @@ def test_series_are_what_they_are_at_an_instant(tmp_path: Path) -> None:
     series.add(2 * HOUR, -1)
     run = written(tmp_path, CalendarBook(), web=series)
     assert [run.series(one)["web"] for one in (0, HOUR - 1, HOUR, 2 * HOUR, DAY)] == [0, 0, 2, 1, 1]
+
+
+def test_a_load_that_stays_the_same_takes_no_room(tmp_path: Path) -> None:
+    """However often it was measured."""
+    measured = Signal([(minute * MINUTE, 2.0 + (minute >= 900)) for minute in range(1_440)])
+    run = written(tmp_path, CalendarBook(), web=measured)
+    assert (tmp_path / "kept" / "run.calendar").stat().st_size < 500
+    assert [run.series(one)["web"] for one in (0, 15 * HOUR - 1, 15 * HOUR, DAY)] == [2, 2, 3, 3]
 
 
 @pytest.fixture(scope="module")

@@ -119,10 +119,12 @@ class CalendarBook:
 
 
 def _columns_of(steps: SignalSteps) -> list[bytes]:
+    """When it changes, and to what: a load that is sampled every five minutes stays the same for hours."""
     instants, values = array("q"), array("d")
     for at, value in steps:
-        instants.append(at)
-        values.append(value)
+        if not values or values[-1] != value:
+            instants.append(at)
+            values.append(value)
     return [_bytes(instants), _bytes(values)]
 
 
