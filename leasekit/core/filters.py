@@ -29,10 +29,12 @@ from __future__ import annotations
 import json
 import operator
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeAlias
+from hashlib import sha256
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from leasekit.core.errors import LeasekitError
 from leasekit.core.properties import Properties
@@ -601,22 +603,41 @@ def seen(site: str, type_: str, attributes: Properties) -> Shown:
     return frozenset({**attributes, "site": site, "type": type_}.items())
 
 
-@lru_cache(maxsize=ANSWERS_MAX)
+Answer = TypeVar("Answer")
+_answers: Final[OrderedDict[tuple[bytes, object], Any]] = OrderedDict()
+"""By the digest of a filter, and what it was asked about; the one that was of no use for longest first."""
+
+
+def _kept(text: str, about: Shown | frozenset[Shown], ask_it: Callable[[], Answer]) -> Answer:
+    """What a filter says, asked once. Its text is not kept: guests send long ones, each different, without end."""
+    key = sha256(text.encode(errors="surrogatepass")).digest(), about
+    found: Answer | None = _answers.pop(key, None)
+    if found is None:
+        found = ask_it()
+    _answers[key] = found
+    if len(_answers) > ANSWERS_MAX:
+        _answers.popitem(last=False)
+    return found
+
+
 def takes(text: str, one: Shown) -> bool:
     """Whether a filter takes it. Raises ``FilterError`` for a text that is none."""
-    return parse_filter(text)(dict(one))
+    return _kept(text, one, lambda: parse_filter(text)(dict(one)))
 
 
-@lru_cache(maxsize=ANSWERS_MAX)
 def ask(text: str, offered: frozenset[Shown]) -> tuple[str, frozenset[Shown]]:
     """What is wrong with a filter, and which of all that is offered it takes."""
+    return _kept(text, offered, lambda: _asked(text, offered))
+
+
+def _asked(text: str, offered: frozenset[Shown]) -> tuple[str, frozenset[Shown]]:
     try:
         found = parse_filter(text)
         if offered:
             found.check(name for one in offered for name, _ in one)
     except FilterError as error:
         return f"properties.{error}", frozenset()
-    return "", frozenset(one for one in offered if takes(text, one))
+    return "", frozenset(one for one in offered if found(dict(one)))
 
 
 def misses(text: str, one: Shown) -> str:

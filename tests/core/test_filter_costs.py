@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,6 +82,29 @@ def test_long_values_are_not_read() -> None:
 
     assert parse_filter("long_flag")({"long_flag": Long("x" * 16_000)})
     assert not parse_filter("long_flag < 1")({"long_flag": "1" * 16_000})
+
+
+def test_what_filters_say_is_kept_without_their_texts() -> None:
+    """Guests send long ones, each different, without end: what a broker keeps of each is short, and so many are."""
+    one = filters.seen("east", "vm", {})
+    for number in range(100):
+        text = f'site == "{number}{chr(0x1F600) * 4_000}"'
+        assert not filters.takes(text, one)
+        assert filters.ask(text, frozenset({one})) == ("", frozenset())
+    kept = list(filters._answers)[-200:]
+    assert len(set(kept)) == 200 and all(len(digest) == 32 for digest, _ in kept)
+
+
+def test_answers_of_filters_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were of no use for longest go first."""
+    monkeypatch.setattr(filters, "_answers", OrderedDict())
+    monkeypatch.setattr(filters, "ANSWERS_MAX", 2)
+    one, read = filters.seen("east", "vm", {}), []
+    parse = filters.parse_filter
+    monkeypatch.setattr(filters, "parse_filter", lambda text: read.append(text) or parse(text))
+    for text in ("site", "type", "site", "site == east", "site", "type"):
+        assert filters.takes(text, one)
+    assert read == ["site", "type", "site == east", "type"]
 
 
 def test_why_not_asks_each_part_once(monkeypatch: pytest.MonkeyPatch) -> None:
