@@ -241,6 +241,10 @@ class WantedLease:
         end = self.end if self.end is not None else self.start + (self.length or 0)
         if end <= self.start:
             raise WantedError("end", f"found {mark(end)}, which is not after the start, {mark(self.start)}")
+        if self.start < 0:
+            raise WantedError("start", f"found {mark(self.start)}, expected an instant after 1970")
+        if end > INSTANT_MAX:
+            raise WantedError("length" if self.end is None else "end", "found more than any term can last")
         return {**arguments, "term": [self.start, end]}
 
 

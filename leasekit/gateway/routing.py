@@ -142,7 +142,7 @@ def explained(part: str, text: str, found: Any, kind: type[Struct], in_query: Se
     for name, place, of_map in re.findall(r"\.?(\w+)|\[(\d+)\]|\[(\.\.\.)\]", where):
         try:
             if of_map:  # which of a map it is msgspec does not say
-                name = next(key for key, value in found.items() if choices and value not in choices)
+                name = next(key for key, value in found.items() if _is_wrong(value, words, choices))
                 where = where.replace("[...]", f".{name}", 1)
             found = found[int(place)] if place else found[name]
         except (AttributeError, LookupError, StopIteration, TypeError):
@@ -154,6 +154,13 @@ def explained(part: str, text: str, found: Any, kind: type[Struct], in_query: Se
         words = expect_one_of(str(found), choices)
     words = _LENGTH.sub(lambda of: f"at {_BOUNDS[of[1]]} {of[2]} of them", words)
     return f"{where or part}: found {found!r:.80}, {words[:1].lower()}{words[1:]}"
+
+
+def _is_wrong(value: Any, words: str, choices: Sequence[str]) -> bool:
+    """Whether a value of a map is what msgspec means by its ``words``, as far as that can be told."""
+    if choices:
+        return value not in choices
+    return words.startswith("Expected `str`") and not isinstance(value, str)
 
 
 def _choices(kind: type[Struct], where: str) -> Sequence[str]:
@@ -168,7 +175,7 @@ def _choices(kind: type[Struct], where: str) -> Sequence[str]:
         elif isinstance(at, inspect.ListType):
             at = at.item_type
     at = _plain(at)
-    return [str(value) for value in at.values] if isinstance(at, inspect.LiteralType) else ()
+    return [str(value) for value in at.values if value] if isinstance(at, inspect.LiteralType) else ()
 
 
 def _plain(kind: inspect.Type) -> inspect.Type:

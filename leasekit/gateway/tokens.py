@@ -8,10 +8,10 @@ from typing import Final
 from msgspec import Struct
 
 from leasekit.client.shapes import Me, Token, TokenRequest
-from leasekit.core.time import DAY, Duration
+from leasekit.core.time import DAY, INSTANT_MAX, Duration, Instant
 from leasekit.gateway.callers import OPERATOR, Caller, TokenError, TokenRecord, rights
 from leasekit.gateway.door import GUEST, forbidden
-from leasekit.gateway.instants import span, told
+from leasekit.gateway.instants import iso, span, told
 from leasekit.gateway.problems import not_found
 from leasekit.gateway.routing import Call, route
 
@@ -40,7 +40,9 @@ async def list_tokens(call: Call) -> TokenList:
 
 @route("POST", "/tokens", status=HTTPStatus.CREATED)
 async def create_token(call: Call, body: TokenRequest) -> Token:
-    """Make a token, with no more rights than one has oneself. What it is is shown now, and never again."""
+    """Make a token, with no more rights than one has oneself, for no longer than what one shows is good. What it is is
+    shown now, and never again.
+    """
     name = body.caller or call.caller.name
     if name != call.caller.name and OPERATOR not in call.caller.offices:
         raise forbidden("caller: only an operator makes tokens for others")
@@ -50,12 +52,28 @@ async def create_token(call: Call, body: TokenRequest) -> Token:
     if not body.name.strip():
         raise TokenError("name: found nothing, expected what the token is for")
     door, length = call.door, span(body.length, "length")
-    now = door.clock()
+    now, last = door.clock(), _last(call)
+    expires = now + (USUAL if length is None else length)
+    if length is not None and expires > last:
+        raise forbidden(f"length: a token can't be good for longer than the one that its maker shows, to {iso(last)}")
     caller = Caller(name, "", dict(body.projects), frozenset(body.offices))
-    record, secret, change = door.tokens.create(body.name, caller, now, now + (USUAL if length is None else length))
+    record, secret, change = door.tokens.create(body.name, caller, now, min(expires, last))
     made = shown(record, secret)
     await door.commit(change, *call.keep(made))
     return made
+
+
+def _last(call: Call) -> Instant:
+    """Until when what somebody makes may be good: whoever has a token for an hour, or is in a provider's group for so
+    long, has no other for good by it. A session stands for its user, whose rights end by name.
+    """
+    caller, never = call.caller, INSTANT_MAX
+    if OPERATOR in caller.offices:
+        return never
+    if caller.until is not None:
+        return caller.until
+    shown_by = next((one for one in call.door.tokens.all() if one.id == caller.token and not one.is_session), None)
+    return never if shown_by is None or shown_by.expires is None else shown_by.expires
 
 
 @route("POST", "/tokens/{token}/revoke")

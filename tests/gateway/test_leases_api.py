@@ -136,6 +136,13 @@ def test_pages_follow_each_other(user: httpx.Client, leased: Leased) -> None:
         ({"type": "vm", "length": "1h", "properties": {"priority": "@{-99999999999999999}"}}, 422, "before the year 1"),
         ({"type": "vm", "length": "1h", "keepalive": "1ms"}, 422, "keepalive: found '1ms', expected at least 1s"),
         ({"type": "vm", "length": "1h", "properties": dict.fromkeys(MANY, "")}, 422, "expected at most 256 of them"),
+        ({"type": "vm", "length": "1h", "properties": {"a": "b", "c": 1}}, 422, "properties.c: found 1, expected str"),
+        (
+            {"type": "vm", "length": "1h", "start": "0001-01-01T00:00:00Z"},
+            422,
+            "start: found 1-01-01T00:00:00Z, expected an",
+        ),
+        ({"type": "vm", "length": "104249991d", "start": "2030-01-01T00:00:00Z"}, 422, "length: found more than any"),
         ([], 422, "body: found []"),
     ],
 )
@@ -342,3 +349,9 @@ def test_a_name_in_two_slices_of_a_project_is_no_lease(gateway: GatewayUnderTest
         assert (refused.status_code, refused.json()["detail"][:37]) == (409, "lease name 'triplet' is used in 2 sli")
         for id_ in made:
             assert both.post(f"/leases/{id_}/close", json={}).json()["id"] == id_
+
+
+def test_states_that_there_are_are_named(user: httpx.Client) -> None:
+    """Without the one that stands for all of them."""
+    told = user.get("/leases", params={"state": "gone"}).json()["detail"]
+    assert told.startswith("state: found 'gone', expected one of: active, ")

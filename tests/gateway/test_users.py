@@ -375,3 +375,18 @@ def test_what_the_store_has_kept() -> None:
     assert again == {"ada": record}
     with pytest.raises(UserError, match="no user here"):
         again.find("bob")
+
+
+def test_a_token_makes_none_that_is_good_for_longer(gateway: GatewayUnderTest, operator: httpx.Client) -> None:
+    """Nor does one of that; a user who has logged in makes one for as long as they like, and so does an operator."""
+    with gateway.client(gateway.token("tom", length="1h", alpha="user")) as tom:
+        end = tom.get("/tokens").json()["items"][0]["expires"]
+        made = tom.post("/tokens", json={"name": "same", "projects": {"alpha": "viewer"}}).json()
+        assert made["expires"] == end
+        refused = tom.post("/tokens", json={"name": "more", "length": "2h"})
+        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+        assert refused.json()["detail"].startswith("length: ")
+        assert tom.post("/tokens", json={"name": "less", "length": "30m"}).is_success
+    with gateway.client(made["secret"]) as child:
+        assert child.post("/tokens", json={"name": "more", "length": "2h"}).status_code == 403
+    assert operator.post("/tokens", json={"name": "long", "length": "365d"}).is_success
