@@ -31,6 +31,8 @@ OWN: Final = frozenset({
 KEPT: Final[Duration] = DAY
 MOST: Final = 5_000
 """How many answers are kept at most; the oldest make room."""
+EACH: Final = 1_000
+"""How many of one caller's, so that who calls much has others keep theirs."""
 SHARE: Final = 2**20
 """How many bytes of answers of one caller are kept at most; the caller's oldest make room."""
 NONCE: Final = 12
@@ -118,11 +120,13 @@ class Repeats:
     def _beyond(self, now: Instant, caller: str, size: int) -> list[str]:
         """What makes room for one more answer of a caller: what is over, and the oldest."""
         theirs = {id_: len(one.sealed) for id_, one in self._done.items() if id_.startswith(caller)}
-        taken, gone = size + sum(theirs.values()), list[str]()
+        taken, count, gone = size + sum(theirs.values()), 1 + len(theirs), list[str]()
         for place, (id_, one) in enumerate(self._done.items()):
-            if one.until <= now or len(self._done) - place >= MOST or (id_ in theirs and taken > SHARE):
+            is_beyond = id_ in theirs and (taken > SHARE or count > EACH)
+            if one.until <= now or len(self._done) - place >= MOST or is_beyond:
                 gone.append(id_)
                 taken -= theirs.get(id_, 0)
+                count -= id_ in theirs
         for id_ in gone:
             del self._done[id_]
         return gone

@@ -147,8 +147,10 @@ def explained(part: str, text: str, found: Any, kind: type[Struct], in_query: Se
             found = found[int(place)] if place else found[name]
         except (AttributeError, LookupError, StopIteration, TypeError):
             break
-    if "datetime" in words or "RFC3339" in words:
+    if "datetime" in words:
         words = "expected an instant with its zone, such as 2027-03-01T08:00:00Z"
+    elif "RFC3339" in words or "`date`" in words:
+        words = "expected a day, such as 2027-03-01"
     words = words.partition(", got")[0].replace("`", "")
     if choices:
         words = expect_one_of(str(found), choices)

@@ -209,6 +209,20 @@ async def test_a_caller_keeps_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(gateway.store.load()["answers"]) == 2
 
 
+async def test_a_caller_takes_nothing_from_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many answers they have kept, and however short these are."""
+    monkeypatch.setattr(repeats, "EACH", 3)
+    monkeypatch.setattr(repeats, "MOST", 8)
+    gateway = RestartedGateway()
+    asked = {"name": "others", "caller": "bob", "projects": {"alpha": "user"}}
+    bob = (await gateway.ask("POST", "/tokens", asked)).json()["secret"]
+    first = await gateway.ask("POST", "/feeds", {}, "bobs", bob)
+    for number in range(9):
+        assert (await gateway.ask("POST", "/feeds", {}, f"once-{number}")).status_code == 201
+    assert (await gateway.ask("POST", "/feeds", {}, "bobs", bob)).content == first.content
+    assert len(gateway.store.load()["answers"]) == 4
+
+
 def test_tags_of_all_lines_that_are_strong(user: httpx.Client, leased: Leased) -> None:
     """A header in two lines is one list; a weak tag is that of nothing that may be changed."""
     lease = until(user, leased(start="2031-01-01T08:00:00Z")["id"], "ticketed")["id"]
