@@ -92,6 +92,8 @@ def test_what_comes_free_is_had_by_those_who_wait(bench: Crowd) -> None:
     granted = [row for row in bench.actor("broker").leases.values() if row.holder == "guest" and row.claims]
     assert len(granted) == MANY
     assert max(bench.shown) <= FEW
+    looks = bench.actor("broker").queue.looks
+    assert not any((looks.new, looks._put_off, looks._rests, looks._shown))
 
 
 def test_each_holder_has_its_share_of_a_turn(bench: Crowd) -> None:
@@ -134,6 +136,11 @@ def test_a_group_is_shown_whole(bench: Crowd) -> None:
     for _ in range(2):
         actor.book.note_news()
         assert [len(group) for cycle in turns(actor) for group in cycle.groups] == [3]
+    actor.book.note_news()
+    while not actor.cycles.show_news().groups:
+        actor.step(Tick(actor.queue.looks.due_at))
+    actor.cycles.failed()
+    assert [len(group) for group in actor.cycles.show_news().groups] == [3]
 
 
 def test_a_restart_looks_at_few_at_once(bench: Crowd) -> None:

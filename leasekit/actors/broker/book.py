@@ -89,6 +89,10 @@ class Looks:
         if row.pop(lease.id, None) is not None and not row:
             del self._put_off[lease.holder]
 
+    def forget(self, holder: str) -> None:
+        """Nothing of a holder waits any more."""
+        self._rests.pop(holder, None)
+
     def note_freed(self) -> None:
         """Something may have come free."""
         self._freed += 1
@@ -184,6 +188,7 @@ class RequestQueue:
             self._of[lease.holder] -= 1
             if not self._of[lease.holder]:
                 del self._of[lease.holder]
+                self.looks.forget(lease.holder)
         self.options.pop(lease.id, None)
 
     def waiting_ids(self) -> Iterable[str]:
