@@ -56,7 +56,7 @@ async def open_session(call: Call, body: SessionRequest) -> Token:
 async def begin_session(door: GatewayDoor, who: Caller) -> Token:
     """A session of somebody who has shown who they are. Raises ``TokenError``."""
     now = door.clock()
-    ended = door.tokens.end_sessions(who.name, now)
+    ended = [*door.tokens.end_sessions(who.name, now), *door.tokens.end_old(now)]
     kept, secret, change = door.tokens.create("", who, now, now + SESSION)
     await door.commit(*ended, change)
     return shown(kept, secret)

@@ -39,6 +39,8 @@ from leasekit.gateway.series import WantedSeries, lease_series, wanted_series
 
 KEPT: Final = 10_000
 """How many approvals are kept; the oldest that are decided go first."""
+EACH: Final = 100
+"""How many may wait that one has asked for: all have a part of what is kept."""
 GONE_ON_WITH: Final[Duration] = DAY - HOUR
 """For how long what was begun is gone on with: actors know for a day what they did by the key of an approval, and would
 do it twice after that.
@@ -122,6 +124,9 @@ async def ask_approval(call: Call, params: OfProject, body: ApprovalRequest) -> 
         reason=one_line(f"asked for by {record.caller}"),
     )  # fmt: skip
     made = _shown(call, record)
+    if sum(one.caller == record.caller and one.state(now) == PENDING for one in call.door.approvals.values()) >= EACH:
+        detail = f"{EACH} requests of {record.caller} wait to be approved already: withdraw some"
+        raise ProblemError(HTTPStatus.CONFLICT, detail, code="too_many")
     _room_for(call.door, record)  # before anybody is told
     await _keep(call, record, *call.door.notices.tell(notice, now), *call.keep(made))
     call.door.told.set()

@@ -18,7 +18,7 @@ import msgpack
 from leasekit.client.shapes import Office, Role
 from leasekit.core.errors import LeasekitError
 from leasekit.core.schema import Change, Row
-from leasekit.core.time import MINUTE, Duration, Instant
+from leasekit.core.time import DAY, MINUTE, Duration, Instant
 
 VIEWER: Final = "viewer"
 USER: Final = "user"
@@ -33,6 +33,8 @@ TOKEN: Final = re.compile(f"{PREFIX}[A-Za-z0-9_-]{{43}}")
 USED_EVERY: Final[Duration] = MINUTE
 """How exactly it is kept when a token was used last."""
 TOKENS_MAX: Final = 10_000
+OVER_KEPT: Final[Duration] = 30 * DAY
+"""How long a token that is over is still listed."""
 SESSIONS_MAX: Final = 20
 """How many sessions somebody has at once."""
 TABLE: Final = "tokens"
@@ -168,6 +170,10 @@ class Tokens:
         """Every token, oldest first."""
         return sorted(self._by_id.values(), key=lambda record: (record.created, record.id))
 
+    def named(self, name: str) -> list[TokenRecord]:
+        """The tokens of somebody, without their sessions."""
+        return [one for one in self._by_id.values() if one.caller.name == name and not one.is_session]
+
     def end_sessions(self, name: str, now: Instant | None) -> list[Change]:
         """End all sessions of somebody, or, at an instant, everybody's that are over by then, and the oldest of theirs
         where they have many.
@@ -177,6 +183,11 @@ class Tokens:
         if now is not None:
             ended |= {one.id for one in self.all() if one.is_session and one.expires is not None and one.expires <= now}
         return [self.revoke(id_) for id_ in sorted(ended)]
+
+    def end_old(self, now: Instant) -> list[Change]:
+        """End all that have been over for long, which are room for others by then."""
+        old = [one.id for one in self.all() if one.expires is not None and one.expires + OVER_KEPT <= now]
+        return [self.revoke(id_) for id_ in old]
 
     def end_beyond(self, who: Caller) -> list[Change]:
         """End all tokens of somebody that allow more than they may by now."""

@@ -20,7 +20,7 @@ from leasekit.client.shapes import Announcement, CalendarFeed, FeedRequest
 from leasekit.core.time import Instant
 from leasekit.gateway.announcements import announced
 from leasekit.gateway.calendars import FeedRecord
-from leasekit.gateway.callers import VIEWER, digest_of
+from leasekit.gateway.callers import OPERATOR, VIEWER, digest_of
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.holders import holder_of
 from leasekit.gateway.incoming import SAFE, source_of, take_unknown
@@ -31,6 +31,8 @@ from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.routing import BASE, Call, route
 
 FEEDS_MAX: Final = 1_000
+EACH: Final = 50
+"""How many feeds one may have who is no operator: all have a part of what the gateway keeps."""
 PATH: Final = "/calendars/{secret}"
 SHOWN: Final = frozenset({"nascent", "ticketed", "active", "active_ticketed"})
 """States of leases that are in a calendar."""
@@ -56,9 +58,13 @@ async def create_feed(call: Call, params: OfProject, body: FeedRequest) -> Calen
     _library()
     if len(call.door.feeds) >= FEEDS_MAX:
         raise ProblemError(HTTPStatus.CONFLICT, f"there are {FEEDS_MAX} feeds already: revoke some", code="too_many")
+    who = call.caller.name
+    has = sum(one.caller == who for one in call.door.feeds.values())
+    if has >= EACH and OPERATOR not in call.caller.offices:
+        raise ProblemError(HTTPStatus.CONFLICT, f"{who} has {EACH} feeds already: revoke some", code="too_many")
     secret = secrets.token_urlsafe(32)
     record = FeedRecord(
-        id=secrets.token_hex(8), project=project, caller=call.caller.name, digest=digest_of(secret),
+        id=secrets.token_hex(8), project=project, caller=who, digest=digest_of(secret),
         created=call.door.clock(), type=body.type, mine=body.mine,
     )  # fmt: skip
     made = told(CalendarFeed, record, path=f"{BASE}{PATH.format(secret=secret)}.ics")

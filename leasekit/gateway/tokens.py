@@ -12,11 +12,13 @@ from leasekit.core.time import DAY, INSTANT_MAX, Duration, Instant
 from leasekit.gateway.callers import OPERATOR, Caller, TokenError, TokenRecord, rights
 from leasekit.gateway.door import GUEST, forbidden
 from leasekit.gateway.instants import iso, span, told
-from leasekit.gateway.problems import not_found
+from leasekit.gateway.problems import ProblemError, not_found
 from leasekit.gateway.routing import Call, route
 
 USUAL: Final[Duration] = 90 * DAY
 """How long a token is good that doesn't say."""
+EACH: Final = 200
+"""How many tokens one may have who is no operator: all have a part of what the gateway keeps, and logins need some."""
 
 
 class TokenList(Struct, kw_only=True):
@@ -56,10 +58,13 @@ async def create_token(call: Call, body: TokenRequest) -> Token:
     expires = now + (USUAL if length is None else length)
     if length is not None and expires > last:
         raise forbidden(f"length: a token can't be good for longer than the one that its maker shows, to {iso(last)}")
+    if OPERATOR not in call.caller.offices and len(door.tokens.named(name)) >= EACH:
+        raise ProblemError(HTTPStatus.CONFLICT, f"{name} has {EACH} tokens already: revoke some", code="too_many")
+    gone = door.tokens.end_old(now)
     caller = Caller(name, "", dict(body.projects), frozenset(body.offices))
     record, secret, change = door.tokens.create(body.name, caller, now, min(expires, last))
     made = shown(record, secret)
-    await door.commit(change, *call.keep(made))
+    await door.commit(*gone, change, *call.keep(made))
     return made
 
 

@@ -14,15 +14,23 @@ import pytest
 from cli_daemons import Cli, running, site_and_broker
 from gateway_world import INVENTORY, GatewayUnderTest, until
 
+from leasekit.client.shapes import ApprovalRequest, FeedRequest, LeaseRequest, TokenRequest
 from leasekit.config.gateway import GatewayTable
 from leasekit.config.load import load
 from leasekit.core.time import HOUR, MINUTE
-from leasekit.gateway.callers import SESSIONS_MAX, Caller, Tokens
+from leasekit.gateway import approvals, feeds, tokens
+from leasekit.gateway.actors import ActorConnection
+from leasekit.gateway.approvals import ask_approval
+from leasekit.gateway.callers import OVER_KEPT, SESSIONS_MAX, Caller, Tokens
 from leasekit.gateway.door import GatewayDoor
 from leasekit.gateway.events import ENDED
+from leasekit.gateway.feeds import create_feed
 from leasekit.gateway.incoming import caller_of
+from leasekit.gateway.leases import OfProject
 from leasekit.gateway.problems import ProblemError
 from leasekit.gateway.rates import KEPT_MAX, Rates, network
+from leasekit.gateway.routing import Call
+from leasekit.gateway.tokens import create_token
 from leasekit.gateway.users import LocalUsers, UserError, UserRecord
 from leasekit.stores.memory import MemoryStore
 
@@ -390,3 +398,32 @@ def test_a_token_makes_none_that_is_good_for_longer(gateway: GatewayUnderTest, o
     with gateway.client(made["secret"]) as child:
         assert child.post("/tokens", json={"name": "more", "length": "2h"}).status_code == 403
     assert operator.post("/tokens", json={"name": "long", "length": "365d"}).is_success
+
+
+async def test_one_leaves_room_for_others() -> None:
+    """However many tokens, feeds and requests to be approved one makes. What is over for long makes room."""
+    now = [0]
+    actors = {"alpha": ActorConnection("alpha", "guest", Path("none"))}
+    door = GatewayDoor("web", actors, GatewayTable(role="gateway"), MemoryStore(), clock=lambda: now[0])
+    who = Caller("ada", "token", {"alpha": "user"}, frozenset())
+    call, boss = Call(door, who, {}), Call(door, attrs.evolve(who, offices=frozenset({"operator"})), {})
+    for _ in range(tokens.EACH):
+        await create_token(call, TokenRequest(name="ci", length="1h"))
+    for _ in range(feeds.EACH):
+        await create_feed(call, OfProject(), FeedRequest())
+    with pytest.raises(ProblemError, match="ada has 200 tokens already") as told:
+        await create_token(call, TokenRequest(name="ci"))
+    assert (told.value.status, told.value.code) == (409, "too_many")
+    with pytest.raises(ProblemError, match="ada has 50 feeds already"):
+        await create_feed(call, OfProject(), FeedRequest())
+    wanted = ApprovalRequest(request=LeaseRequest(type="vm", length="1h"))
+    for _ in range(approvals.EACH):
+        await ask_approval(call, OfProject(), wanted)
+    with pytest.raises(ProblemError, match="100 requests of ada wait to be approved already"):
+        await ask_approval(call, OfProject(), wanted)
+    await create_token(boss, TokenRequest(name="ops"))
+    await create_feed(boss, OfProject(), FeedRequest())
+    now[0] = HOUR + OVER_KEPT
+    await create_token(boss, TokenRequest(name="ops"))
+    assert [one.name for one in door.tokens.all()] == ["ops", "ops"]
+    await create_token(call, TokenRequest(name="ci"))
