@@ -96,6 +96,8 @@ class GatewayDoor:
     """What operators have announced, by its id."""
     holders: dict[str, str] = attrs.field(init=False, factory=dict)
     """Whose a lease is, as far as that was looked for."""
+    streams: Counter[tuple[str, str]] = attrs.field(init=False, factory=Counter)
+    """How many streams of an actor a caller of the command line has, by both names."""
     told: trio.Event = attrs.field(init=False, factory=trio.Event)
     """Set when there is something to be sent."""
     answered: Answered = attrs.field(init=False, factory=Answered)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
@@ -22,6 +23,11 @@ from leasekit.gateway.routing import Call, unprocessable
 READS: Final = frozenset({"query", "history", "log", "log_end", "archived", "past", "usage", "unit_log", "watch"})
 """The kinds of requests that only look."""
 STREAMS: Final = frozenset({"watch", "unit_log"})
+EACH: Final = 150
+ALL: Final = 200
+"""How many streams of an actor one caller may have, and all together: each is one of the 256 connections that an actor
+serves, of which its operator, and the gateway itself, need some.
+"""
 OF_USERS: Final = ("lease.", "slice.", "topology.")
 """How the names of a guest's commands begin that its users may give."""
 
@@ -46,7 +52,7 @@ async def answer_frame(call: Call, name: str, data: bytes) -> Response:
         raise forbidden(f"{call.caller.name} may not {kind} {what} at {name}")
     approval = await admit(call, actor, what, arguments) if kind == "command" and actor.role == GUEST else ""
     if kind in STREAMS and (kind == "watch" or arguments.get("follow")):
-        return WholeStream(_follow(actor, id_, kind, what, arguments), media_type=MEDIA_TYPE)
+        return WholeStream(_counted(call, actor, id_, kind, what, arguments), media_type=MEDIA_TYPE)
     key = {"key": str(request["key"])} if request.get("key") else {}
     ask = partial(actor.request, kind, what, arguments, **{**call.signed, **key})
     try:
@@ -68,13 +74,35 @@ def _may(call: Call, actor: ActorConnection, kind: str, name: str) -> bool:
     return of_users and call.caller.may(actor.name, USER)
 
 
-async def _follow(
-    actor: ActorConnection, id_: int, kind: str, name: str, arguments: Mapping[str, Any]
+async def _counted(
+    call: Call, actor: ActorConnection, id_: int, kind: str, name: str, arguments: Mapping[str, Any]
 ) -> AsyncIterator[bytes]:
+    """What an actor goes on telling, if it is not told to too many already."""
+    streams, whose = call.door.streams, (actor.name, call.caller.name)
+    if streams[whose] >= EACH or sum(count for (of, _), count in streams.items() if of == actor.name) >= ALL:
+        text = f"{actor.name} goes on telling {EACH} to {call.caller.name}, or {ALL} to all, already: end some"
+        yield pack({"id": id_, "ok": False, "error": text})
+        return
+    streams[whose] += 1
+    try:
+        async with aclosing(_follow(call, actor, id_, kind, name, arguments)) as told:
+            async for frame in told:
+                yield frame
+    finally:
+        streams[whose] -= 1
+        if not streams[whose]:
+            del streams[whose]
+
+
+async def _follow(
+    call: Call, actor: ActorConnection, id_: int, kind: str, name: str, arguments: Mapping[str, Any]
+) -> AsyncGenerator[bytes]:
     try:
         async with actor.following(kind, name, **arguments) as events:
             yield pack({"id": id_, "ok": True, "result": None})
             async for event in events:
+                if not call.door.knows(call.caller):
+                    return  # what they called with is over
                 yield pack({"id": id_, "event": event})
     except RefusedError as error:
         yield pack(_refusal(id_, error))
