@@ -33,7 +33,7 @@ BACK: Final[tuple[Duration, ...]] = (0, 0, 500, 30 * SECOND, 5 * MINUTE)
 THINKS: Final[tuple[Duration, ...]] = (0, 0, 10, 500, 3 * SECOND)
 PLACES: Final = ("before commit", "before send", "before action")
 EVENTS_AT_ONCE: Final = 20_000
-STEPS_MAX: Final = 300_000
+STEPS_MAX: Final = 100_000
 
 
 class LivelockError(AssertionError):
