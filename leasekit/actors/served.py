@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
+from heapq import nsmallest
 from typing import Final, Generic, TypeAlias, TypeVar
 
 import attrs
@@ -19,7 +20,7 @@ from leasekit.actors.kernel import Kernel, keeps, takes
 from leasekit.actors.peering import Keyring
 from leasekit.core.answers import ReportDetails
 from leasekit.core.claims.signed import key_tag
-from leasekit.core.commands import ListLeases, ShowLease
+from leasekit.core.commands import ListLeases, ShowLease, by_number
 from leasekit.core.errors import CommandError, RemoteError
 from leasekit.core.leases.records import BrokerLease, Delegation, Notice, Report, SiteLease, Update, Withheld
 from leasekit.core.properties import Properties, is_plain
@@ -303,7 +304,12 @@ class Served(Generic[L]):
 
     def listed(self, asked: ListLeases) -> list[L]:
         """The leases that an operator asks for."""
-        return [lease for lease in self.leases.values() if asked.all or lease.ended < 0]
+        found = (lease for lease in self.leases.values() if asked.all or lease.ended < 0)
+        if not asked.limit and not asked.after:
+            return list(found)
+        after = by_number(asked.after)
+        later = (lease for lease in found if not asked.after or by_number(lease.id) > after)
+        return nsmallest(asked.limit or len(self.leases), later, key=lambda lease: by_number(lease.id))
 
     def find(self, asked: ShowLease) -> L:
         """The one that an operator asks for. Raises ``CommandError``."""

@@ -296,10 +296,20 @@ class CloseTopology:
 
 @attrs.frozen(kw_only=True)
 class ListLeases:
-    """The leases of a slice, or of all; with ``all`` those that are over, too."""
+    """The leases of a slice, or of all; with ``all`` those that are over, too. At most ``limit`` of them (0: all), in
+    the order of request, that come after the one with the id ``after``.
+    """
 
     all: bool = False
     slice: str = ""
+    after: str = ""
+    limit: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+
+
+def by_number(identifier: str) -> tuple[int, str]:
+    """Ids of leases end in a counter: order by it, so that the order of request survives a restart."""
+    tail = identifier.rpartition("-")[2]
+    return (int(tail) if tail.isdecimal() and len(tail) <= 18 else 0, identifier)
 
 
 @attrs.frozen(kw_only=True)
@@ -382,15 +392,11 @@ class SayPresent:
 
 @attrs.frozen(kw_only=True)
 class ListGuestLeases(ListLeases):
-    """A guest's: those of a ``type``, in a ``state``, at a ``site``; at most ``limit`` of them (0: all), in the order
-    of request, that come after the one with the id ``after``.
-    """
+    """A guest's: those of a ``type``, in a ``state``, at a ``site``."""
 
     type: str = ""
     state: str = ""
     site: str = ""
-    after: str = ""
-    limit: int = attrs.field(default=0, validator=attrs.validators.ge(0))
 
 
 @attrs.frozen(kw_only=True)

@@ -20,9 +20,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from leasekit.actors.guest.leases import by_number
 from leasekit.config.deployment import ActorSpec, Deployment
 from leasekit.config.load import load
+from leasekit.core.commands import by_number
 from leasekit.core.errors import LeasekitError
 from leasekit.core.leases.records import GuestLease
 from leasekit.core.reasons import mark

@@ -61,6 +61,7 @@ from leasekit.gateway.matching import change_if_matched, made_response
 from leasekit.gateway.openapi import document
 from leasekit.gateway.pages.frames import PageFrames
 from leasekit.gateway.pages.routes import page_routes
+from leasekit.gateway.paging import link, page_asked, paged
 from leasekit.gateway.problems import ProblemError, details, of_error
 from leasekit.gateway.repeats import is_kept
 from leasekit.gateway.routing import BASE, KEY, ROUTES, Call, Picture, Route, unprocessable
@@ -146,8 +147,10 @@ async def _answer(door: GatewayDoor, route: Route, request: Request) -> Response
     key = headers.get("idempotency-key", "")
     if key and not KEY.fullmatch(key):
         raise unprocessable(f"Idempotency-Key: found {key!r:.60}, expected 1 to 200 visible characters")
-    call = Call(door, caller, headers, key, source)
     query = _once(request)
+    asked = dict(query)
+    page = page_asked(route, query)
+    call = Call(door, caller, headers, key, source, of_actor={} if page is None else page.of_actor)
     given = {**request.path_params, **route.read_params(query)}
     if route.method != "GET":
         given |= route.read_body(await read_body(request))
@@ -161,7 +164,8 @@ async def _answer(door: GatewayDoor, route: Route, request: Request) -> Response
         return WholeStream(answer, media_type=EVENTS, headers=SAFE)
     if isinstance(answer, Picture):
         return Response(answer.data, media_type=answer.kind, headers=SAFE)
-    return await made_response(route, answer, headers)
+    answer, cursor = paged(route, page, answer)
+    return await made_response(route, answer, headers, link(asked, cursor))
 
 
 def _headers(request: Request) -> dict[str, str]:

@@ -334,7 +334,8 @@ def _asked(role: str, query: str, answer: Any) -> Handler:
     """Shows what a query answers, whose arguments are words of the path."""
 
     async def run(call: Call, params: Any, **given: str) -> Any:
-        return converted(await _actor(call, role, params, VIEWER).query(query, **given), answer)
+        part = call.of_actor if query == "leases" else {}
+        return converted(await _actor(call, role, params, VIEWER).query(query, **given, **part), answer)
 
     return run
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from functools import cache, partial
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -29,10 +30,12 @@ _changing: Final = WeakValueDictionary[str, trio.Lock]()
 _encode: Final = msgspec.json.Encoder().encode
 
 
-async def made_response(route: Route, answer: Any, headers: Mapping[str, str]) -> Response:
-    """What a route answers to a request with these ``headers``."""
+async def made_response(
+    route: Route, answer: Any, headers: Mapping[str, str], more: Mapping[str, str] = MappingProxyType({})
+) -> Response:
+    """What a route answers to a request with these ``headers``, with some ``more`` of its own."""
     data = _encode(answer)
-    tag, own = _tag(data), dict(SAFE)
+    tag, own = _tag(data), {**SAFE, **more}
     is_packed = False
     if route.method == "GET" and len(data) >= PACKED_FROM:
         own["vary"] = "accept-encoding"

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from leasekit.client.shapes import ProblemDetails
 from leasekit.core.settings import written_types
+from leasekit.gateway.paging import PageOf, items_of
 from leasekit.gateway.routing import BASE, PICTURES, Picture, Route
 
 REF: Final = "#/components/schemas/{name}"
@@ -67,6 +68,9 @@ def _operation(route: Route, found: dict[str, Any], components: dict[str, Any]) 
             {"name": name, "in": "query", "required": name in required, "schema": schema}
             for name, schema in shape["properties"].items()
         ]
+    if items_of(route) is not None:
+        shape = msgspec.json.schema(PageOf)["$defs"]["PageOf"]["properties"]
+        parameters += [{"name": name, "in": "query", "required": False, "schema": of} for name, of in shape.items()]
     if route.method != "GET":
         parameters.append({"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 200}})
         parameters.append({"name": "If-Match", "in": "header", "schema": {"type": "string"}})

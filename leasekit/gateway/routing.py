@@ -44,6 +44,8 @@ class Call:
     source: str = ""
     keep: Callable[[Any], Sequence[Change]] = lambda answer: ()
     """What keeps an answer for a repeat of the call. It is committed together with what the call changes."""
+    of_actor: Mapping[str, Any] = attrs.Factory(dict)
+    """The arguments of a query that answers a part of a list by itself."""
 
     @property
     def signed(self) -> dict[str, str]:

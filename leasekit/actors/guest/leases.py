@@ -29,7 +29,7 @@ from leasekit.core.answers import (
     TicketDetails,
 )
 from leasekit.core.calendars import ActorCalendar, CalendarEntry
-from leasekit.core.commands import ListGuestLeases, ListSlices, ShowCalendar, ShowLease
+from leasekit.core.commands import ListGuestLeases, ListSlices, ShowCalendar, ShowLease, by_number
 from leasekit.core.errors import ArgumentError, CommandError
 from leasekit.core.leases import membership as mb
 from leasekit.core.leases import service_manager as sm
@@ -348,12 +348,6 @@ def _summary(lease: GuestLease) -> GuestLeaseSummary:
 
 def _predecessors(lease: GuestLease) -> set[str]:
     return {lease.origin.after.redeem, lease.origin.after.join} - {""}
-
-
-def by_number(identifier: str) -> tuple[int, str]:
-    """Ids end in a counter: order by it, so that the order of request survives a restart."""
-    tail = identifier.rpartition("-")[2]
-    return (int(tail) if tail.isdigit() else 0, identifier)
 
 
 @attrs.define(eq=False, slots=False)
