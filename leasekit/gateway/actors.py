@@ -208,7 +208,8 @@ class ActorConnection:
         try:
             return await trio.open_unix_socket(os.fspath(self.path))
         except OSError as error:
-            raise ActorAwayError(self.name, f"no daemon answers at {self.path} ({error.strerror})") from None
+            # Where its socket is, is of no use to who has no account on the gateway's machine.
+            raise ActorAwayError(self.name, f"no daemon answers at its control socket ({error.strerror})") from None
 
     async def _read(self, stream: trio.SocketStream) -> None:
         frames = FrameReader(stream)

@@ -219,7 +219,10 @@ async def try_modify(call: Call, lease: str, params: OfProject, body: LeaseModif
 
 
 def modification(lease: str, body: LeaseModify) -> dict[str, Any]:
-    """The arguments of ``lease.modify``."""
+    """The arguments of ``lease.modify``. Raises :class:`ProblemError` for no change at all."""
+    if body == LeaseModify():
+        allowed = ", ".join(LeaseModify.__struct_encode_fields__)
+        raise unprocessable(f"body: found nothing that changes, expected at least one of {allowed}")
     return {
         "lease": lease, "units": body.units, "start": instant(body.start), "end": instant(body.end),
         "filter": body.filter, "victims": body.victims,

@@ -40,6 +40,8 @@ SERIES: Final = {
     "until": "2030-01-02",
 }  # fmt: skip
 BODIES: Final = {
+    "/leases/{lease}": {"units": 2},
+    "/leases/{lease}/modify/dry-run": {"units": 2},
     "/approvals": {"request": LEASE}, "/leases": LEASE, "/leases/dry-run": LEASE, "/slots": LEASE, "/waits": LEASE,
     "/leases/{lease}/extend": {"length": "1h"}, "/leases/{lease}/extend/dry-run": {"length": "1h"},
     "/leases/series": SERIES, "/leases/series/dry-run": SERIES,

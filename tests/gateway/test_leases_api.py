@@ -355,3 +355,14 @@ def test_states_that_there_are_are_named(user: httpx.Client) -> None:
     """Without the one that stands for all of them."""
     told = user.get("/leases", params={"state": "gone"}).json()["detail"]
     assert told.startswith("state: found 'gone', expected one of: active, ")
+
+
+def test_a_change_of_nothing(user: httpx.Client, leased: Callable[..., dict[str, Any]]) -> None:
+    """It is no request, whatever state the lease is in."""
+    path = f"/leases/{leased(start='2031-01-01T08:00:00Z')['id']}"
+    for answer in (user.patch(path, json={}), user.post(f"{path}/modify/dry-run", json={"victims": []})):
+        assert (answer.status_code, answer.json()["code"]) == (422, "bad_argument")
+        assert answer.json()["detail"] == (
+            "body: found nothing that changes, expected at least one of units, start, end, filter, configuration, "
+            "victims"
+        )
