@@ -91,6 +91,9 @@ def _operation(route: Route, found: dict[str, Any], components: dict[str, Any]) 
             "default": problem,
         },
     }
+    if items_of(route) is not None:
+        said = 'where the next page is, if there is one: <?...>; rel="next" (RFC 8288)'
+        operation["responses"]["200"]["headers"] = {"Link": {"description": said, "schema": {"type": "string"}}}
     if route.is_open:
         operation["security"] = [{}]
     if route.body is not None:
