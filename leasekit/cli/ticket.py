@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -277,12 +277,15 @@ def key_words(key: bytes, names: Mapping[bytes, str]) -> str:
 
 
 def known_names(place: DeployPlace) -> Mapping[bytes, str]:
-    """The names of keys, as far as a deploy file is at hand and its public keys are there.
+    """The names of keys, as far as a deploy file is at hand and its public keys are there; by a gateway those of the
+    actors behind it that one may look into, and of their peers.
 
     Raises ``LeasekitError`` for a deploy file that was named, and can't be read, where no control socket was.
     """
     from leasekit.config.keys import KeyFileError, load_public, public_path
 
+    if place.gateway:
+        return _names_behind(place)
     try:
         deployment = place.deployment()
     except LeasekitError:
@@ -298,6 +301,17 @@ def known_names(place: DeployPlace) -> Mapping[bytes, str]:
         except KeyFileError:
             continue  # shown by its fingerprint
     return names
+
+
+def _names_behind(place: DeployPlace) -> Mapping[bytes, str]:
+    from leasekit.runtime.client import ControlClient
+
+    names: dict[str, str] = {}
+    for door in place.doors():
+        with suppress(LeasekitError), ControlClient(door.control) as client:  # away, or not for this caller
+            names |= {peer["key"]: peer["peer"] for peer in client.query("peers")}
+            names[client.query("status")["key"]] = door.name
+    return {bytes.fromhex(key): name for key, name in names.items()}
 
 
 EXIT_OPEN: Final = 3

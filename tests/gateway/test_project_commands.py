@@ -302,3 +302,12 @@ def test_a_template_of_what_recurs(run: CommandLine) -> None:
         f"template save x vm 2 --for 1h {hours} --project alpha", status=1
     )
     run("template remove course --project alpha")
+
+
+def test_a_ticket_is_shown_with_the_names_of_its_keys(run: CommandLine, user: str) -> None:
+    """As it is beside a deploy file; who may not look into sites and brokers has the names that the project knows."""
+    run("lease request vm 1 --for 1h --name shown --wait-for granted", token=user)
+    for token in ({"token": user}, {}):
+        told = run("ticket show --lease shown --actor alpha", **token)
+        assert [name in told for name in ("site (", "broker (", "alpha (")] == [True] * 3, told
+    run("lease close shown", token=user)
