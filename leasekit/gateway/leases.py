@@ -39,6 +39,7 @@ from leasekit.gateway.callers import USER, VIEWER
 from leasekit.gateway.door import SITE
 from leasekit.gateway.events import transition
 from leasekit.gateway.instants import instant, moment, span, told, told_reason
+from leasekit.gateway.paging import page_of
 from leasekit.gateway.policies import admit, had_or_asked
 from leasekit.gateway.problems import not_found
 from leasekit.gateway.routing import Call, number_of, route, unprocessable
@@ -59,7 +60,8 @@ class OfProject(Struct, forbid_unknown_fields=True, kw_only=True):
 
 class LeaseList(OfProject, kw_only=True):
     """Which leases of a project; ``all``: those that are over, too; ``since`` and ``until``: those that had, or will
-    have, a part of that time. ``cursor`` is a page's ``next``.
+    have, a part of that time. ``cursor`` is a page's ``next``; ``order`` is a field of leases that go on, the largest
+    first with ``-`` before it.
     """
 
     all: bool = False
@@ -71,6 +73,7 @@ class LeaseList(OfProject, kw_only=True):
     site: str = ""
     limit: Page = PAGE
     cursor: str = ""
+    order: str = ""
 
 
 class HistoryPage(OfProject, kw_only=True):
@@ -103,10 +106,12 @@ async def _planned(call: Call, shown: Mapping[str, Any]) -> list[str]:
 @route("GET", "/leases")
 async def list_leases(call: Call, params: LeaseList) -> LeasePage:
     """List the leases of a project: those that go on, in the order of their ids, and then those that are over.
-    One that ends between two pages may come again, as it is by then.
+    One that ends between two pages may come again, as it is by then. With `order` those that go on alone, by a field.
     """
     actor = call.door.project(call.caller, params.project, VIEWER)
     wanted = {name: value for name in ("state", "type", "slice", "site") if (value := getattr(params, name))}
+    if params.order:
+        return await _in_order(actor, wanted, params)
     part, _, at = params.cursor.partition(":")
     if part not in ("", "live", "past") or (part == "past" and number_of(at.partition(":")[0] or "0") is None):
         raise unprocessable(f"cursor: found {params.cursor!r:.60}, expected what the page before gave as next")
@@ -124,6 +129,16 @@ async def list_leases(call: Call, params: LeaseList) -> LeasePage:
         over = {one["id"] for one in past}
         found = [one for one in found if one["id"] not in over] + past  # one that has ended since it was asked for
     return LeasePage(items=[_lease(actor.name, one) for one in found], next=following)
+
+
+async def _in_order(actor: ActorConnection, wanted: Mapping[str, str], params: LeaseList) -> LeasePage:
+    """Leases that go on, by a field, for which all of them are looked at. Raises :class:`ProblemError`."""
+    if params.all:
+        raise unprocessable("order: found one with all, leases that are over come in the order of their ends")
+    page = page_of(Lease, params.limit, params.cursor, params.order)
+    live = await actor.query("leases", **wanted)
+    items, cursor = page.of([_lease(actor.name, one) for one in live if _is_within(one, params)])
+    return LeasePage(items=items, next=cursor or None)
 
 
 def _is_within(lease: Mapping[str, Any], params: LeaseList) -> bool:

@@ -89,14 +89,21 @@ def page_asked(route: Route, query: dict[str, str]) -> Page | None:
         asked = msgspec.convert(words, PageOf, strict=False)
     except msgspec.ValidationError:
         raise unprocessable(f"limit: found {words['limit']!r:.40}, expected 1 to {LIMIT_MAX}") from None
-    after = _read(asked.cursor) if asked.cursor else None
-    order = asked.order or (after.order if after is not None else "")
+    return page_of(kind, asked.limit, asked.cursor, asked.order)
+
+
+def page_of(kind: type[Struct], limit: int, cursor: str, order: str) -> Page:
+    """A page of things of a kind. Raises :class:`ProblemError` for a field that has no order, and a cursor that is none
+    in this order.
+    """
+    after = _read(cursor) if cursor else None
+    order = order or (after.order if after is not None else "")
     if after is not None and after.order != order:
         raise unprocessable(f"order: found {order!r:.80}, the page before had {after.order!r:.80}")
     allowed = [field.encode_name for field in msgspec.structs.fields(kind) if _is_scalar(field.type)]
     if order and order.removeprefix("-") not in allowed:
         raise unprocessable(f"order: found {order!r:.80}, {expect_one_of(order.removeprefix('-'), allowed)}")
-    return Page(asked.limit, order, after, kind)
+    return Page(limit, order, after, kind)
 
 
 def items_of(route: Route) -> type[Struct] | None:

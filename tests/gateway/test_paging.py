@@ -116,6 +116,24 @@ def test_a_page_goes_on_in_its_order(operator: httpx.Client) -> None:
     assert (answer.status_code, answer.json()["detail"]) == (422, "order: found 'unit', the page before had '-unit'")
 
 
+@pytest.mark.usefixtures("filled")
+def test_leases_are_in_the_order_of_a_field(user: httpx.Client) -> None:
+    """Those that go on, page by page; what is over has an order of its own."""
+    for order, is_down in (("start", False), ("-end", True)):
+        parts = pages(user, "/leases", limit=2, order=order, type="vm")
+        found = [one[order.removeprefix("-")] for part in parts for one in part]
+        assert len(parts) > 2
+        assert len({one["id"] for part in parts for one in part}) == len(found) >= 7
+        assert found == sorted(found, reverse=is_down)
+    for asked, said in (
+        ({"order": "start", "all": "true"}, "order: found one with all, leases that are over come in the order of"),
+        ({"order": "members"}, "order: found 'members', expected one of: broker,"),
+        ({"order": "start", "cursor": "live:x"}, "cursor: found 'live:x', expected what the page before gave as next"),
+    ):
+        answer = user.get("/leases", params=asked)
+        assert (answer.status_code, answer.json()["detail"][: len(said)]) == (422, said)
+
+
 def test_lists_that_always_have_pages_have_links(user: httpx.Client, leased: Callable[..., dict[str, Any]]) -> None:
     """Those of leases and of histories say in their bodies and by a link where it goes on."""
     for _ in range(2):
