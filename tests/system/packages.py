@@ -69,7 +69,7 @@ SSH = ("dropbear-bin", "openssh-client", "ansible-core")
 """What tests of a guest's scripts on units need."""
 
 
-CHROMIUM = ("chromium-headless-shell", "fonts-dejavu")
+CHROMIUM = ("chromium-headless-shell", "fonts-dejavu", "gcc", "libc6-dev")
 """What tests of the web pages need, beside Playwright."""
 
 OPENID = ("glewlwyd",)

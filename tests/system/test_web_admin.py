@@ -31,7 +31,6 @@ from web_world import (
     lab_apart,
     olga,
     person,
-    visit,
     web_lab,
 )
 
@@ -159,7 +158,7 @@ def test_the_login(lab: WebLab, chromium: Browser) -> None:
     """
     with chromium.new_context(reduced_motion="reduce") as context:
         page = context.new_page()
-        visit(page, f"{lab.url}/leases?state=all")
+        page.goto(f"{lab.url}/leases?state=all")
         for password in ("guess", PASSWORD):
             Person(lab, context, page).check()
             page.get_by_label("Name").fill("ada")

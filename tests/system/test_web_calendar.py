@@ -13,7 +13,7 @@ import pytest
 from gateway.gateway_world import give_back, until
 from playwright.sync_api import Browser, Locator, Page, expect
 from system.system_waits import wait_until
-from web_world import Person, WebLab, ada, chromium, gateway_alone, lab, lab_apart, log_in, person, visit
+from web_world import Person, WebLab, ada, chromium, gateway_alone, lab, lab_apart, log_in, person
 
 __all__ = ["ada", "chromium", "lab", "person"]
 pytestmark = pytest.mark.xdist_group("web")
@@ -215,7 +215,7 @@ def test_the_last_unit_goes_to_one_of_two(person: Callable[..., Person], ada: ht
         chart.page.get_by_role("button", name="Reserve", exact=True).last.click()
     for chart in charts:
         expect(chart.page.locator("#notes")).to_contain_text("last")
-    visit(charts[0].page, charts[0].page.url.split("/calendar")[0] + "/leases?state=all&find=last")
+    charts[0].page.goto(charts[0].page.url.split("/calendar")[0] + "/leases?state=all&find=last")
     rows = charts[0].page.get_by_role("row")
     expect(rows.filter(has_text="ticketed")).to_have_count(1)
     expect(rows.filter(has_text="failed")).to_have_count(1)
@@ -270,7 +270,7 @@ def test_a_view_has_an_address(person: Callable[..., Person]) -> None:
     page.wait_for_url("**from=*")
     address = page.url
     other = person("bob").page
-    visit(other, address)
+    other.goto(address)
     expect(other.locator(".row-label", has_text="vm-5")).to_be_visible()
     expect(other.get_by_role("button", name="Week")).to_have_attribute("aria-pressed", "true")
     dataset = [
@@ -342,7 +342,7 @@ def test_the_gateway_is_killed_under_an_open_page(tmp_path: Path, chromium: Brow
             table = page.get_by_role("region", name="What is free")
             expect(table).to_contain_text("6 of 6")
             form = who.context.new_page()
-            visit(form, f"{lab.url}/request?type=vm&units=4")
+            form.goto(f"{lab.url}/request?type=vm&units=4")
             expect(form.locator(".answer")).to_have_attribute("data-kind", "granted")
             gateway.kill()
             for one in (page, form):

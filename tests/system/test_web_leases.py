@@ -10,7 +10,7 @@ import httpx
 import pytest
 from gateway.gateway_world import until
 from playwright.sync_api import Route, expect
-from web_world import XSS, Person, WebLab, ada, chromium, lab, person, visit
+from web_world import XSS, Person, WebLab, ada, chromium, lab, person
 
 __all__ = ["ada", "chromium", "lab", "person"]
 pytestmark = pytest.mark.xdist_group("web")
@@ -192,7 +192,7 @@ def test_words_of_others_are_text(person: Callable[..., Person], ada: httpx.Clie
     until(ada, id_, "closed")
     page = person("ada").open(f"/leases/{id_}")
     expect(page.locator("#page")).to_contain_text("<script>document.title='hit'</script>")
-    visit(page, page.url.replace(f"/{id_}", "?state=all"))
+    page.goto(page.url.replace(f"/{id_}", "?state=all"))
     expect(page.get_by_role("row")).not_to_have_count(0)
     assert page.title() != "hit"
     assert page.locator("#page img, #page script").count() == 0

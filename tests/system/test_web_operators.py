@@ -25,7 +25,6 @@ from web_world import (
     log_in,
     olga,
     person,
-    visit,
     web_lab,
 )
 
@@ -330,7 +329,7 @@ def test_a_site_that_hangs_holds_up_no_page(tmp_path: Path, chromium: Browser) -
             for path in ("/calendar", "/usage"):
                 expect(who.open(path).locator(".note.refused")).to_have_text("Away: site. What is theirs is not shown.")
             for path in ("/claims", "/audit?of=site", "/sites"):
-                visit(who.page, lab.url + path)
+                who.page.goto(lab.url + path)
                 expect(who.page.locator(".loading")).to_contain_text("site is away: it gave no answer within 1 s.")
                 expect(who.page.locator(".tools")).to_be_visible()
             # Of a browser's few connections one waits for the site, and others are left for what is opened next.

@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 from run_folders import MARKUP, run_folder, serving
-from web_world import RULES, WITHIN_MS, chromium, visit
+from web_world import RULES, WITHIN_MS, chromium
 
 __all__ = ["chromium"]
 pytestmark = pytest.mark.xdist_group("web")
@@ -39,7 +39,7 @@ class Reader:
 
     def open(self, address: str) -> Page:
         """A page, once it shows what it has."""
-        visit(self.page, address)
+        self.page.goto(address)
         expect(self.page.locator("#page:not([aria-busy])")).to_be_attached()
         return self.page
 

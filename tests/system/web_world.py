@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import attrs
 import httpx
@@ -20,9 +20,8 @@ from axe_playwright_python.sync_playwright import Axe
 from cli_daemons import running, site_and_broker
 from openid_provider import free_port
 from packages import CHROMIUM, require
-from playwright.sync_api import Browser, BrowserContext, Error, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from runtime.runtime_processes import Daemons, UpProcess
-from system_waits import wait_until
 
 from leasekit.config.load import load
 from leasekit.core.schema import Change
@@ -190,39 +189,18 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebLab]:
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """Debian's Chromium without a window, which takes half as much for a page; root can't have its sandbox."""
     require(CHROMIUM)
+    source, library = Path(__file__).with_name("no_netlink.c"), tmp_path_factory.mktemp("chromium") / "no_netlink.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium-headless-shell", args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium-headless-shell", args=["--no-sandbox"],
+            env={**os.environ, "LD_PRELOAD": str(library)},
+        )  # fmt: skip
         yield browser
         browser.close()
-
-
-CHANGED: Final = "ERR_NETWORK_CHANGED"
-
-
-def visit(page: Page, address: str) -> None:
-    """Go there. Chromium gives up the page, or a script of it, when an interface of the machine comes or goes, as other
-    tests have it, and may yet be on its way to a page that says so: then it is told again.
-    """
-    given_up: list[str] = []
-
-    def note(lost: Request) -> None:
-        given_up.append(lost.failure or "")
-
-    page.on("requestfailed", note)
-    for last in (False, False, True):
-        given_up.clear()
-        try:
-            page.goto(address)
-        except Error as error:
-            if last or not any(cause in error.message for cause in (CHANGED, "chrome-error:")):
-                raise
-        else:
-            if not any(CHANGED in why for why in given_up):
-                break
-    page.remove_listener("requestfailed", note)
 
 
 @attrs.define
@@ -233,19 +211,11 @@ class Person:
     context: BrowserContext
     page: Page
     complaints: list[str] = attrs.field(factory=list)
-    given_up: list[str] = attrs.field(factory=list)
-    """What the browser gave up loading as an interface of the machine came or went."""
 
     def open(self, path: str) -> Page:
-        """A page, once it shows what it has; again where the browser gave up a script of it."""
-        shown = self.page.locator("#page:not([aria-busy])")
-        for _ in range(3):
-            self.given_up.clear()
-            visit(self.page, self.lab.url + path)
-            wait_until("the page shows", lambda: not (shown.count() or self.given_up) and "it is busy")
-            if shown.count():
-                break
-        expect(shown).to_be_attached()
+        """A page, once it shows what it has."""
+        self.page.goto(self.lab.url + path)
+        expect(self.page.locator("#page:not([aria-busy])")).to_be_attached()
         return self.page
 
     def check(self) -> None:
@@ -260,10 +230,6 @@ def log_in(lab: WebLab, chromium: Browser, name: str, **how: Any) -> Person:
     context = chromium.new_context(**usual | how)
     context.set_default_timeout(WITHIN_MS)
     one = Person(lab, context, context.new_page())
-    one.page.on(
-        "requestfailed",
-        lambda lost: one.given_up.append(lost.url) if CHANGED in (lost.failure or "") else None,
-    )
     one.page.on("pageerror", lambda error: one.complaints.append(str(error)))
     one.page.on("console", lambda said: one.complaints.append(said.text) if "Content Security" in said.text else None)
     # The form itself is filled in by the test of the login.
