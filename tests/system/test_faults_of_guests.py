@@ -127,6 +127,8 @@ def test_an_image_that_is_not_there_harms_nobody_but_its_lease(tmp_path: Path, d
         with pytest.raises(RequestError, match=r"configuration.image: found the control character '\\x00' at 1"):
             world.request("nul", 1, {"image": "a\0b"})
         wait_until("not all free", lambda: world.units() != [("free", 0)] * 6)
+        # As long as the broker has not heard of that, it would grant a later start.
+        wait_until("not given back", lambda: world.ask("broker", "leases"))
         good = world.request("good", 6, {"image": "debian"})
         world.wait(good, "active")
         assert world.units() == [("active", 0)] * 6
