@@ -389,24 +389,28 @@ def usage(
     keys = [key for key in KEYS if key in by] or list(KEYS)
     rows: list[dict[str, Any]] = []
     notes: list[Any] = []
-    for actor, answer in _answers(place, start, end, keys).items():
+    lines: list[list[Any]] = []
+    columns = ("actor", *keys, *NUMBERS)
+    for actor, (role, answer) in _answers(place, start, end, keys).items():
         offered = answer["offered_unit_ms"]
         for row in answer["accounts"]:
-            # How much there was to use at a site, of a row's type or of all; null at a broker.
+            # How much there was to use at a site, of a row's type or of all; null at a broker, or if nobody knows.
             there = offered.get(row["type"], 0) if "type" in row else sum(offered.values())
             rows.append({"actor": actor, **row, "offered_unit_ms": there or None})
+            shown = _in_hours(rows[-1], role)
+            lines.append([shown[column] for column in columns])
         if answer["since"] > start and not as_csv:
             notes.append(f"{actor}: what its store has begins at {to_second(answer['since'])}")
-    columns = ("actor", *keys, *NUMBERS)
-    lines = [[row[column] for column in columns] for row in map(_in_hours, rows)]
     if as_csv:
         return rows, lambda _: csv.writer(sys.stdout).writerows([columns, *lines])
     titles = ("actor", *keys, *(f">{column.replace('_', ' ')}" for column in NUMBERS))
     return rows, (*notes, lambda _: print_table(titles, lines, empty="no leases"))
 
 
-def _answers(place: DeployPlace, start: Instant, end: Instant, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What each broker and site says, or the one that was named."""
+def _answers(
+    place: DeployPlace, start: Instant, end: Instant, keys: Sequence[str]
+) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The role of each broker and site, or of the one that was named, and what it says."""
     from leasekit.runtime.client import ControlClient
 
     found = {}
@@ -415,16 +419,16 @@ def _answers(place: DeployPlace, start: Instant, end: Instant, keys: Sequence[st
             with ControlClient(door.control) as client:
                 who = client.query("status")  # of a control socket alone nothing is known
                 if who["role"] in ROLES:
-                    found[who["name"]] = client.usage(start, end, keys)
+                    found[who["name"]] = who["role"], client.usage(start, end, keys)
     if not found:
         raise LeasekitError("there is no broker and no site here: guests keep no accounts")
     return found
 
 
-def _in_hours(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row in the units that people use. What an actor knows nothing of is left empty."""
+def _in_hours(row: Mapping[str, Any], role: str) -> dict[str, Any]:
+    """A row in the units that people use. What an actor of that role knows nothing of is left empty."""
     there = row["offered_unit_ms"]
-    is_broker = there is None
+    is_broker = role == "broker"
     return {
         **row,
         "refused": " ".join(f"{code}:{count}" for code, count in row["refused"].items()),
@@ -433,7 +437,7 @@ def _in_hours(row: Mapping[str, Any]) -> dict[str, Any]:
         "granted_unit_hours": f"{row['granted_unit_ms'] / HOUR:.3f}" if is_broker else "",
         "billed": row["billed"] if is_broker else "",
         "used_unit_hours": "" if is_broker else f"{row['used_unit_ms'] / HOUR:.3f}",
-        "utilisation": "" if is_broker else f"{100 * row['used_unit_ms'] / there:.1f}%",
+        "utilisation": "" if there is None else f"{100 * row['used_unit_ms'] / there:.1f}%",
         "lead_median": _shown_span(row["lead_median_ms"]),
         "lead_p90": _shown_span(row["lead_p90_ms"]),
     }

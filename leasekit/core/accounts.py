@@ -32,6 +32,8 @@ BID: Final = "bid"
 """The event by which a broker notes what a request bids for each unit and billing period."""
 PRICE: Final = "price"
 """The event by which a broker notes what a unit of a type costs from then on, and for how long."""
+STANDING: Final = frozenset({INVENTORY, PRICE})
+"""Events whose notes hold until the same is noted otherwise: the last of each stays in a store, however old it is."""
 
 _ASKING: Final = frozenset({"request", "extend", "modify", "replace"})
 _REFUSING: Final = frozenset({"refuse", "expire"})

@@ -26,7 +26,7 @@ import trio
 
 from leasekit.config.build import BoundDriver
 from leasekit.config.tables import ShellSettings
-from leasekit.core.accounts import INVENTORY, NOT_TAKEN, PRICE, Accounts, Prices, offered
+from leasekit.core.accounts import INVENTORY, NOT_TAKEN, PRICE, STANDING, Accounts, Prices, offered
 from leasekit.core.answers import AcceptedClock, ShellDetails, UsageDetails, plain
 from leasekit.core.errors import CommandError, LeasekitError
 from leasekit.core.measures import Histogram
@@ -282,8 +282,20 @@ class ActorShell:
             after = rows[-1][_ENDED], rows[-1][0]
             await self._count(accounts, [row[0] for row in rows if row[0] not in seen])
         accounts.count_refused(await self.history(NOT_TAKEN))
-        notes, first = await self.history(INVENTORY), await self.log(0, 1)
-        return UsageDetails(accounts.shown(), offered(notes, period), first[0].at if first else period.end)
+        notes, since = await self.history(INVENTORY), await self._log_since(period.end)
+        return UsageDetails(accounts.shown(), offered(notes, period), since)
+
+    async def _log_since(self, otherwise: Instant) -> Instant:
+        """When the log begins; notes that stay however old they are don't count where what followed them has gone."""
+        seq, begin = 0, otherwise
+        while rows := await self.log(seq, PART):
+            for row in rows:
+                if seq == 0 or row.seq > seq + 1:
+                    begin = row.at
+                if row.event not in STANDING:
+                    return begin
+                seq = row.seq
+        return begin
 
     async def _count(self, accounts: Accounts, leases: Sequence[str]) -> None:
         for rows in await self._read(lambda: [self._store.history(lease) for lease in leases]):

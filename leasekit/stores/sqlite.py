@@ -31,6 +31,7 @@ from typing import Final
 
 import attrs
 
+from leasekit.core.accounts import STANDING
 from leasekit.core.reasons import with_code
 from leasekit.core.schema import COPIED, LOG, LOG_COLUMNS, TABLES, Change, History, LogRow, Row, StoreError
 from leasekit.core.time import SECOND, Duration, Instant, Term
@@ -185,18 +186,30 @@ class Tidying:
         connection.executemany(f"DELETE FROM {table} WHERE id = ?", ((id_,) for id_ in ids))
 
     def _tidy_log(self, connection: sqlite3.Connection, before: Instant, lines: int) -> None:
-        """Old lines go that are of no lease; those of leases go with these."""
+        """Old lines go that are of no lease; those of leases go with these. What holds until it is said otherwise stays
+        until then: a site that has had the same units for longer than that still has to say how many it had.
+        """
         sql = (
-            f"SELECT seq, at, EXISTS (SELECT 1 FROM leases WHERE id = lease) FROM {LOG} WHERE seq > ? ORDER BY seq"
-            f" LIMIT {lines}"
+            f"SELECT seq, at, event, EXISTS (SELECT 1 FROM leases WHERE id = lease) FROM {LOG} WHERE seq > ?"
+            f" ORDER BY seq LIMIT {lines}"
         )
-        for seq, at, is_lease in connection.execute(sql, (self._seq,)).fetchall():
+        for seq, at, event, is_lease in connection.execute(sql, (self._seq,)).fetchall():
             if at >= before:
                 break
-            if not is_lease:
+            if event in STANDING:
+                connection.execute(_SAID_OTHERWISE, (seq,))
+            elif not is_lease:
                 connection.execute(f"DELETE FROM {LOG} WHERE seq = ?", (seq,))
             self._seq = seq
 
+
+_WHAT: Final = "iif(json_valid({0}.why), {0}.why ->> '$.what', '')"
+_SAID_OTHERWISE: Final = (
+    f"DELETE FROM {LOG} WHERE seq IN (SELECT old.seq FROM {LOG} AS new JOIN {LOG} AS old ON old.lease = new.lease"
+    " AND old.event = new.event AND old.seq < new.seq"
+    f" WHERE new.seq = ? AND {_WHAT.format('old')} IS {_WHAT.format('new')})"
+)
+"""The lines that say of the same thing what held before a line says it otherwise."""
 
 logger = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ import os
 import re
 import select
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -459,6 +460,11 @@ def test_usage(cli: Cli) -> None:
     titles, line = cli("usage --by type --actor site --csv")[0].splitlines()
     assert dict(zip(titles.split(","), line.split(","), strict=True))["used_unit_hours"] == f"{used / HOUR:.3f}"
     assert {row["actor"] for row in cli.json("usage")} == {"site", "broker"}
+    with sqlite3.connect(cli.file.parent / "run/site.db") as store:  # as where nobody noted how many units there were
+        store.execute("DELETE FROM log WHERE event = 'inventory'")
+    titles, line = cli("usage --by type --actor site --csv")[0].splitlines()
+    told = dict(zip(titles.split(","), line.split(","), strict=True))
+    assert told["used_unit_hours"] == f"{used / HOUR:.3f}" and told["requests"] == told["utilisation"] == ""
     for name, status in (("site", 0), ("guest", 1)):
         _, err = cli(f"usage --control {cli.file.parent}/run/{name}.control.sock", status)
         assert ("guests keep no accounts" in err) == bool(status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,15 +15,17 @@ from polling import PATIENCE, poll
 from runtime_world import GrantAll, delegated, make_actor, make_shell, request, running, until
 
 from leasekit.actors.base import Actor
+from leasekit.core.accounts import INVENTORY
 from leasekit.core.answers import ShellDetails
 from leasekit.core.drivers import DriverError, UnitContext
 from leasekit.core.errors import CommandError
 from leasekit.core.mappers import BrokerCycle, Grant, Reject, Wake
 from leasekit.core.properties import EMPTY, Properties
 from leasekit.core.protocol.messages import Accepted, Ack, Message, RequestTicket
-from leasekit.core.schema import Change, StoreError
+from leasekit.core.reasons import Code, Reason
+from leasekit.core.schema import LOG, Change, StoreError
 from leasekit.core.steps import Input, Outgoing, Ready, Received, Reply, Tick, Turn, TurnDone
-from leasekit.core.time import HOUR, Instant, Term
+from leasekit.core.time import DAY, HOUR, Instant, Term
 from leasekit.drivers.null import NullDriver, NullSettings
 from leasekit.runtime.clock import RealClock
 from leasekit.runtime.queues import FEWEST
@@ -762,3 +765,19 @@ async def test_usage_counts_what_was_refused_of_later_terms(tmp_path: Path) -> N
         now = int(time.time() * 1000)
         (account,) = (await again.usage(Term(now - HOUR, now + 1), ["holder"])).accounts
     assert (account.holder, account.requests, sum(account.refused.values())) == ("guest", 1, 1)
+
+
+async def test_accounts_say_since_when_the_log_has_everything(tmp_path: Path) -> None:
+    """From its first line on; notes that were kept while all around them went don't count."""
+    store, path = SqliteStore(tmp_path / "site.db"), tmp_path / "site.db"
+    first = int(time.time() * 1000) - DAY
+    why = Reason(Code.INVENTORY, what="vm", units=4).text()
+    store.commit([Change(LOG, "", (first, INVENTORY, INVENTORY, "", "", why)), Change(LOG, "", (first + 1, *"abcde"))])
+    shell = make_shell("site", tmp_path, store=store)
+    async with running(shell):
+        assert (await shell.usage(Term(0, first + DAY), ["type"])).since == first
+        with sqlite3.connect(path) as file:
+            file.execute("DELETE FROM log WHERE seq = 2")
+            file.execute("UPDATE log SET seq = seq + 900 WHERE seq > 2")
+            file.execute("INSERT INTO log VALUES (800, ?, 'unit', 'unit down', '', '', '')", (first + HOUR,))
+        assert (await shell.usage(Term(0, first + DAY), ["type"])).since == first + HOUR

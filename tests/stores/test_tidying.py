@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from leasekit.core.accounts import INVENTORY, PRICE
+from leasekit.core.reasons import Code, Reason
 from leasekit.core.schema import LOG, Change, History, Row
 from leasekit.core.time import DAY, HOUR, WEEK
 from leasekit.stores.sqlite import EVERY, SqliteStore
@@ -60,6 +62,25 @@ def test_nobody_fills_it(store: SqliteStore) -> None:
     assert len(left) - len(greedy) == 200
     assert 300 <= len(greedy) <= 300 + EVERY and min(greedy) == 4500 - len(greedy)
     assert len(store.log()) == LINES * len(left)
+
+
+def test_what_holds_until_it_is_said_otherwise_stays(store: SqliteStore) -> None:
+    """However old it is: what a site has, by which accounts are counted, and prices. What held before goes."""
+
+    def note(at: int, event: str, type_: str, units: int) -> Change:
+        return Change(LOG, "", (at, event, event, "", "", Reason(Code.INVENTORY, what=type_, units=units).text()))
+
+    store.commit([note(0, INVENTORY, "vm", 4), note(0, INVENTORY, "gpu", 2), note(0, PRICE, "vm", 7)])
+    store.commit([note(DAY, INVENTORY, "vm", 5), note(DAY, INVENTORY, "gpu", 2), note(DAY, PRICE, "gpu", 9)])
+    store.commit([Change(LOG, "", (DAY, "unit-1", "unit down", "a", "b", ""))])
+    for day in range(1, 40):
+        if day == 35:
+            store.commit([note(day * DAY, INVENTORY, "vm", 6)])
+        for number in range(EVERY // LINES):
+            store.commit(lease(1000 * day + number, f"peer{day}", day * DAY))
+    assert [row.at for row in store.history(INVENTORY)] == [DAY, DAY, 35 * DAY]
+    assert [row.at for row in store.history(PRICE)] == [0, DAY]
+    assert not store.history("unit-1")
 
 
 @pytest.mark.long
