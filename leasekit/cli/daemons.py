@@ -19,14 +19,14 @@ import click
 from leasekit.cli.options import DAEMONS, FILE_AND_ACTORS, Shown, argument, command, now, option, to_second
 from leasekit.cli.output import listing, note, print_table
 from leasekit.cli.peer import difference_in_words
-from leasekit.cli.places import DeployPlace
+from leasekit.cli.places import GATEWAY, DeployPlace
 from leasekit.core.accounts import KEYS
 from leasekit.core.errors import LeasekitError
 from leasekit.core.time import DAY, HOUR, Instant, format_duration
 
 if TYPE_CHECKING:
+    from leasekit.cli.places import AnyDoor
     from leasekit.config.deployment import Deployment
-    from leasekit.config.sockets import ControlAddress
     from leasekit.runtime.daemon import Service
 
 UP_WITHIN: Final = 60.0
@@ -47,25 +47,36 @@ def status(
       leasekit status --file deploy/quickstart/all.toml
       leasekit status site --json
     """
-    wanted = name or place.actor
-    doors, until = place.doors([wanted] if wanted else ()), time.monotonic() + UP_WITHIN
-    answers = [_ask(door.name, door.role, door.control) for door in doors]
+    wanted, until = name or place.actor, time.monotonic() + UP_WITHIN
+    answers = _ask_all(place, wanted)
     while wait and not all(map(_running, answers)) and time.monotonic() < until:
         time.sleep(LOOK_EVERY)  # nobody tells of a socket that is not there yet
-        answers = [_ask(door.name, door.role, door.control) for door in doors]
+        answers = _ask_all(place, wanted)
     problems = [f"{answer['name']}: {problem}" for answer in answers for problem in _problems(answer)]
     return answers, (STATUS, *filter(None, map(_numbers, answers)), *problems), 0 if all(map(_running, answers)) else 1
 
 
-def _ask(name: str, role: str, path: ControlAddress) -> dict[str, Any]:
-    from leasekit.runtime.client import ControlClient, ControlError
+def _ask_all(place: DeployPlace, wanted: str) -> list[dict[str, Any]]:
+    return [_ask(door) for door in place.doors([wanted] if wanted else ())]
 
+
+def _ask(door: AnyDoor) -> dict[str, Any]:
+    """How a daemon is; of one that the caller may not ask, what the gateway has said of it."""
+    from leasekit.config.sockets import RemoteDoor
+    from leasekit.runtime.client import ControlClient, ControlError, RequestError
+
+    state, problem = "down", ""
     try:
-        with ControlClient(path) as client:
+        with ControlClient(door.control) as client:
             answer: dict[str, Any] = client.query("status")
+            return answer
     except ControlError as error:
-        return {"name": name, "role": role, "shell": {"state": "down", "problem": str(error)}}
-    return answer
+        problem = str(error)
+    except RequestError:
+        if not isinstance(door.control, RemoteDoor):
+            raise
+        state = door.control.state
+    return {"name": door.name, "role": door.role, "shell": {"state": state, "problem": problem}}
 
 
 def _numbers(answer: dict[str, Any]) -> str:
@@ -171,18 +182,19 @@ def accept(place: DeployPlace = DAEMONS) -> Shown:
       leasekit clock accept site
     """
     user = os.environ.get("SUDO_USER") or os.environ.get("USER") or f"user {os.getuid()}"
-    status, answers = _command_all(place, "clock.accept", by=user)
+    with_clock = [door for door in place.doors(place.actors) if place.actors or door.role != GATEWAY]
+    status, answers = _command_all(with_clock, "clock.accept", by=user)
     told = [{"actor": name, **answer} for name, answer in answers]
     return told, tuple(f"{answer['actor']}: {_told(answer)}" for answer in told), status
 
 
-def _command_all(place: DeployPlace, name: str, **arguments: Any) -> tuple[int, list[Any]]:
+def _command_all(doors: Sequence[AnyDoor], name: str, **arguments: Any) -> tuple[int, list[Any]]:
     """Have daemons carry out a command: the exit status, and what each answers that does, by its name. What is wrong
     with the others is told.
     """
     from leasekit.runtime.client import ControlClient, ControlError, RequestError
 
-    answers, doors, refusals = [], place.doors(place.actors), dict[str, list[str]]()
+    answers, refusals = [], dict[str, list[str]]()
     for door in doors:
         called = door.name or str(door.control)
         try:
@@ -280,7 +292,7 @@ def reload(place: DeployPlace = DAEMONS) -> Shown:
       leasekit reload site --json
       leasekit reload --control run/quickstart/site.control.sock
     """
-    status, answers = _command_all(place, "reload")
+    status, answers = _command_all(place.doors(place.actors), "reload")
     rows = [{"actor": name, **change} for name, changes in answers for change in changes]
     return rows, CHANGES if answers else (), status
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote, urlencode
 
 from leasekit.core.errors import LeasekitError
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from leasekit.config.gateway import GatewaySpec
     from leasekit.config.sockets import ControlAddress, Door
     from leasekit.runtime.client import ControlClient
+
+    AnyDoor: TypeAlias = ActorSpec | GatewaySpec | Door
 
 GUEST: Final = "guest"
 BROKER: Final = "broker"
@@ -77,7 +79,7 @@ class DeployPlace(NamedTuple):
                 raise LeasekitError(f"{deployment.file}: no actor {name!r}; it has {', '.join(deployment.daemons)}")
         return deployment
 
-    def doors(self, actors: Collection[str] = ()) -> Sequence[ActorSpec | GatewaySpec | Door]:
+    def doors(self, actors: Collection[str] = ()) -> Sequence[AnyDoor]:
         """Where these actors of the file (none: all) take commands, or the one daemon that was named by its socket
         (name and role are empty then). Where one of them runs the rest of the file may be wrong; else, as in
         ``deployment``, it raises ``LeasekitError``, and so for an actor that the file has not.
@@ -93,7 +95,7 @@ class DeployPlace(NamedTuple):
         if self.control is not None:
             return [Door("", "", self.control)]
         file = self.deploy_file()
-        found: Mapping[str, ActorSpec | GatewaySpec | Door] = doors(file, self.state)
+        found: Mapping[str, AnyDoor] = doors(file, self.state)
         if not any(is_there(door.control) for door in found.values()):
             found = self.deployment().daemons
         for name in actors:
@@ -102,12 +104,15 @@ class DeployPlace(NamedTuple):
         return [found[name] for name in actors or found]
 
     def _behind(self) -> dict[str, Door]:
-        """The actors behind the gateway. Raises ``LeasekitError``."""
+        """The daemons behind the gateway. Raises ``LeasekitError``."""
         from leasekit.config.sockets import Door, RemoteDoor
-        from leasekit.runtime.remote import actors
+        from leasekit.runtime.remote import daemons
 
         url, token = self.gateway, self._token()
-        return {name: Door(name, role, RemoteDoor(url, token, name)) for name, role in actors(url, token, URL_WITHIN)}
+        return {
+            one["name"]: Door(one["name"], one["role"], RemoteDoor(url, token, one["name"], one["state"]))
+            for one in daemons(url, token, URL_WITHIN)
+        }
 
     def _token(self) -> str:
         """What is shown to the gateway."""
@@ -228,5 +233,5 @@ def is_there(control: ControlAddress) -> bool:
     return isinstance(control, tuple) or os.path.exists(control)  # noqa: PTH110
 
 
-def _listed(actors: Iterable[ActorSpec | GatewaySpec | Door]) -> str:
+def _listed(actors: Iterable[AnyDoor]) -> str:
     return ", ".join(f"{actor.name} ({actor.role})" for actor in actors) or "none"

@@ -69,11 +69,14 @@ STATE_ENVIRONMENT: Final = "LEASEKIT_STATE"
 
 
 class RemoteDoor(NamedTuple):
-    """The control socket of an ``actor`` behind the gateway at ``url``; ``token`` says who asks."""
+    """The control socket of an ``actor`` behind the gateway at ``url``, which says that its daemon is in ``state``;
+    ``token`` says who asks.
+    """
 
     url: str
     token: str
     actor: str
+    state: str = "running"
 
     def __str__(self) -> str:
         return f"{self.url} ({self.actor})"
@@ -84,7 +87,7 @@ ControlAddress: TypeAlias = Path | RemoteDoor
 
 
 class Door(NamedTuple):
-    """An actor and its control socket."""
+    """A daemon and its control socket."""
 
     name: str
     role: str
@@ -111,17 +114,18 @@ def control_socket(name: str, control: str, state: Path) -> Path:
 
 
 def doors(file: Path, state: Path | None) -> dict[str, Door]:
-    """The actors of a deploy file by name; none where it can't be read or is not as it must be, which
+    """The daemons of a deploy file by name, actors first; none where it can't be read or is not as it must be, which
     :func:`leasekit.config.load.load` tells.
     """
     try:
         document = _document(file)
         head = document.get("deployment", {})
         folder = state_folder(file, state, _text(head, "name"), _text(head, "state"))
-        return {
-            name: Door(name, _text(table, "role"), control_socket(name, _text(table, "control"), folder))
+        made = [
+            Door(name, _text(table, "role"), control_socket(name, _text(table, "control"), folder))
             for name, table in _table(document.get("actor")).items()
-        }
+        ]
+        return {door.name: door for door in sorted(made, key=lambda door: door.role == "gateway")}
     except (OSError, ValueError, RecursionError):
         return {}
 

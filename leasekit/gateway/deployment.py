@@ -6,7 +6,7 @@ says which query or command of which role that is. Its answer is described where
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any, Final
@@ -49,7 +49,7 @@ class Projects(Struct, kw_only=True):
 @route("GET", "/actors")
 async def list_actors(call: Call) -> Actors:
     """List the daemons of the deployment, and whether each is there: `away` is who says nothing for a second."""
-    return await _looked_for(call, list(call.door.actors.values()))
+    return await _looked_for(call, call.door.daemons.values())
 
 
 @route("GET", "/sites")
@@ -64,25 +64,23 @@ async def list_brokers(call: Call) -> Actors:
     return await _looked_for(call, call.door.of_role(BROKER))
 
 
-async def _looked_for(call: Call, actors: Sequence[ActorConnection]) -> Actors:
-    """Which of some actors the caller may know of, and whether each is there."""
-    items = [
-        ActorState(name=one.name, role=one.role, state="away")
-        for one in actors
-        if one.role != GUEST or call.caller.sees_all or call.caller.may(one.name, VIEWER)
-    ]
+async def _looked_for(call: Call, daemons: Iterable[ActorConnection]) -> Actors:
+    """Which of some daemons the caller may know of, and whether each is there."""
+    items: list[ActorState] = []
 
-    async def look(item: ActorState, actor: ActorConnection) -> None:
+    async def look(item: ActorState, daemon: ActorConnection) -> None:
         try:
-            with actor.within(LOOKED_WITHIN):
-                shell = (await actor.query("status"))["shell"]
+            with daemon.within(LOOKED_WITHIN):
+                shell = (await daemon.query("status"))["shell"]
             item.state, item.problem = shell["state"], shell["problem"]
         except ActorAwayError as error:
             item.problem = str(error)
 
     async with trio.open_nursery() as nursery:
-        for item in items:
-            nursery.start_soon(look, item, call.door.actors[item.name])
+        for one in daemons:
+            if one.role != GUEST or call.caller.sees_all or call.caller.may(one.name, VIEWER):
+                items.append(ActorState(name=one.name, role=one.role, state="away"))
+                nursery.start_soon(look, items[-1], one)
     return Actors(items=items)
 
 

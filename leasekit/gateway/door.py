@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 GUEST: Final = "guest"
 BROKER: Final = "broker"
 SITE: Final = "authority"
+GATEWAY: Final = "gateway"
 SOURCE: Final = 5
 """How many times as often as by one name logins are tried from one address."""
 PATIENCE: Final = 2.0
@@ -76,6 +77,8 @@ class GatewayDoor:
     logins: Rates = attrs.field(init=False)
     sources: Rates = attrs.field(init=False)
     calls: Rates = attrs.field(init=False)
+    gateways: Mapping[str, ActorConnection] = attrs.field(init=False, factory=dict)
+    """The ways to the gateways of the deployment, by name: this one is among them."""
     clock: Callable[[], Instant] = lambda: time.time_ns() // 1_000_000
     tokens: Tokens = attrs.field(init=False, factory=Tokens)
     users: LocalUsers = attrs.field(init=False, factory=LocalUsers)
@@ -126,6 +129,11 @@ class GatewayDoor:
             self.users, self.feeds, self.waits, self.templates, self.announcements, self.approvals, self.repeats
         ):  # fmt: skip
             each.restore(kept)
+
+    @property
+    def daemons(self) -> Mapping[str, ActorConnection]:
+        """The ways to all daemons of the deployment, by name."""
+        return {**self.actors, **self.gateways}
 
     async def commit(self, *changes: Change) -> None:
         """Keep what has changed; it is on the disk when this returns. Who listens by a token that is gone hears nothing

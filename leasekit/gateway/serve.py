@@ -101,6 +101,10 @@ class GatewayServer:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 await nursery.start(self._notifier.run)
+                door.gateways = {
+                    one.name: ActorConnection(one.name, one.table.role, one.control, nursery)
+                    for one in self.deployment.gateways.values()
+                }
                 for spec in self.deployment.actors.values():
                     await nursery.start(self._attend, door, spec)
                 nursery.start_soon(door.hub.beat)

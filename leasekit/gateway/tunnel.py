@@ -13,7 +13,7 @@ from leasekit.core.errors import LeasekitError
 from leasekit.core.frames import LENGTH, MEDIA_TYPE, REQUEST_MAX, FrameError, length, pack, unpack
 from leasekit.gateway.actors import ActorConnection, RefusedError
 from leasekit.gateway.callers import AUDITOR, OPERATOR, USER, VIEWER
-from leasekit.gateway.door import GUEST, forbidden
+from leasekit.gateway.door import GATEWAY, GUEST, forbidden
 from leasekit.gateway.events import WholeStream
 from leasekit.gateway.holders import HAND
 from leasekit.gateway.policies import DRY_RUNS, admit
@@ -28,13 +28,15 @@ ALL: Final = 200
 """How many streams of an actor one caller may have, and all together: each is one of the 256 connections that an actor
 serves, of which its operator, and the gateway itself, need some.
 """
+API: Final = "api"
+"""The command of a gateway by which an operator asks its API."""
 OF_USERS: Final = ("lease.", "slice.", "topology.")
 """How the names of a guest's commands begin that its users may give."""
 
 
 async def answer_frame(call: Call, name: str, data: bytes) -> Response:
     """Answer the frame of a request to the actor of that ``name``. Raises :class:`ProblemError`."""
-    actor = call.door.actors.get(name)
+    actor = call.door.daemons.get(name)
     if actor is None or not (call.caller.sees_all or (actor.role == GUEST and call.caller.may(name, VIEWER))):
         raise not_found("actor", name)
     try:
@@ -64,7 +66,9 @@ async def answer_frame(call: Call, name: str, data: bytes) -> Response:
 
 
 def _may(call: Call, actor: ActorConnection, kind: str, name: str) -> bool:
-    """Whether somebody may ask that of an actor."""
+    """Whether somebody may ask that of a daemon."""
+    if actor.role == GATEWAY and kind == "command" and name == API:
+        return False  # who asks by its control socket has no token whose time and rights count
     if OPERATOR in call.caller.offices:
         return True
     if kind in READS:

@@ -6,19 +6,16 @@ import http.client
 import json
 import socket
 from collections.abc import Callable
-from http.client import UNAUTHORIZED
+from http.client import INTERNAL_SERVER_ERROR, TOO_MANY_REQUESTS, UNAUTHORIZED
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from leasekit.config.sockets import RemoteDoor
 from leasekit.core.errors import LeasekitError
 from leasekit.core.frames import MEDIA_TYPE
+from leasekit.runtime.client import ControlError, RequestError
 
 API: Final = "/api/v1"
-
-
-class GatewayError(LeasekitError):
-    """A gateway that can't be talked to, or that refuses."""
 
 
 class GatewayAnswer(NamedTuple):
@@ -31,25 +28,27 @@ class GatewayAnswer(NamedTuple):
 def call(
     url: str, token: str, method: str, path: str, body: bytes | None, timeout: float | None, *, kind: str = MEDIA_TYPE
 ) -> GatewayAnswer:
-    """The answer of a gateway, whose body is still to be read; ``kind`` is the type of what is sent. Raises
-    :class:`GatewayError`.
+    """The answer of a gateway, whose body is still to be read; ``kind`` is the type of what is sent.
+
+    Raises :class:`~.client.ControlError` where none answers, or none now, :class:`~.client.RequestError` where it
+    refuses, ``LeasekitError`` for a URL or a token that none can have.
     """
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise GatewayError(f"--url: found {url!r:.80}: {error}") from None
+        raise LeasekitError(f"--url: found {url!r:.80}: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise GatewayError(f"--url: found {url!r:.80}, expected http://HOST:PORT or https://HOST")
+        raise LeasekitError(f"--url: found {url!r:.80}, expected http://HOST:PORT or https://HOST")
     if not (token.isascii() and token.isprintable()):
-        raise GatewayError(f"{url}: the token has other than printable ASCII characters (LEASEKIT_TOKEN)")
+        raise LeasekitError(f"{url}: the token has other than printable ASCII characters (LEASEKIT_TOKEN)")
     connect: Callable[..., http.client.HTTPConnection] = (
         http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     )
     try:
         connection = connect(parts.hostname, port, timeout=timeout)
     except http.client.InvalidURL as error:
-        raise GatewayError(f"--url: found {url!r:.80}: {error}") from None
+        raise LeasekitError(f"--url: found {url!r:.80}: {error}") from None
     headers = {"authorization": f"Bearer {token}"} if token else {}
     if body is not None:
         headers["content-type"] = kind
@@ -60,12 +59,13 @@ def call(
     except (OSError, http.client.HTTPException) as error:
         connection.close()
         why = getattr(error, "strerror", None) or error or type(error).__name__
-        raise GatewayError(f"{url}: no gateway answers there: {why}") from None
+        raise ControlError(f"{url}: no gateway answers there: {why}") from None
     if response.status >= 400:
         text = response.read()
         connection.close()
         hint = f" (LEASEKIT_TOKEN, or leasekit login --url {url})" if response.status == UNAUTHORIZED else ""
-        raise GatewayError(f"{url}: {_detail(response, text)}{hint}")
+        is_away = response.status >= INTERNAL_SERVER_ERROR or response.status == TOO_MANY_REQUESTS
+        raise (ControlError if is_away else RequestError)(f"{url}: {_detail(response, text)}{hint}")
     return GatewayAnswer(response, sock)
 
 
@@ -77,15 +77,17 @@ def _detail(response: http.client.HTTPResponse, text: bytes) -> str:
 
 
 def ask(url: str, token: str, method: str, path: str, body: Any, timeout: float) -> Any:
-    """What a gateway answers, of JSON; None is no body. Raises :class:`GatewayError`."""
+    """What a gateway answers, of JSON; None is no body. Raises as :func:`call` does."""
     sent = None if body is None else json.dumps(body).encode()
     return json.loads(call(url, token, method, path, sent, timeout, kind="application/json").response.read())
 
 
-def actors(url: str, token: str, timeout: float) -> list[tuple[str, str]]:
-    """The names and roles of the actors behind a gateway. Raises :class:`GatewayError`."""
-    found = ask(url, token, "GET", "/actors", None, timeout)
-    return [(one["name"], one["role"]) for one in found["items"]]
+def daemons(url: str, token: str, timeout: float) -> list[dict[str, str]]:
+    """The daemons behind a gateway, itself as well: ``name``, ``role``, ``state``, ``problem``. Raises as :func:`call`
+    does.
+    """
+    found: list[dict[str, str]] = ask(url, token, "GET", "/actors", None, timeout)["items"]
+    return found
 
 
 class GatewayTunnel:
@@ -102,14 +104,17 @@ class GatewayTunnel:
             answer.sock.settimeout(timeout)
 
     def sendall(self, frame: bytes) -> None:
-        """Send a frame. Raises :class:`GatewayError`."""
+        """Send a frame. Raises as :func:`call` does."""
         path = f"/control/{quote(self._door.actor, safe='')}"
         self._answers.append(call(self._door.url, self._door.token, "POST", path, frame, self._timeout))
 
     def recv(self, count: int) -> bytes:
         """Bytes of what was answered, in the order of what was asked; empty at the end."""
         while self._answers:
-            data = self._answers[0].response.read1(count)
+            try:
+                data = self._answers[0].response.read1(count)
+            except http.client.IncompleteRead as error:  # the gateway has gone in the middle
+                data = error.partial
             if data:
                 return data
             self._answers.pop(0).response.close()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import re
+import socket
 import ssl
 import subprocess
 import sys
@@ -264,6 +266,41 @@ def test_a_request_outlives_its_gateway(tmp_path: Path) -> None:
             api.close(before, "seen by who waits")
             waiting.join(timeout=60)
             assert closed == ["seen by who waits"]
+        second.terminate()
+        assert second.wait(timeout=30) == 0
+
+
+def test_a_run_outlives_its_gateway(tmp_path: Path) -> None:
+    """Its lease is kept alive by the next one; nothing is said of it."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    actors, whole, end = tmp_path / "actors.toml", tmp_path / "whole.toml", tmp_path / "end"
+    actors.write_text(site_and_broker(INVENTORY.partition("[actor.web]")[0], "alpha"))
+    whole.write_text(site_and_broker(INVENTORY.replace("unix:web.http", url), "alpha"))
+    gateway = GatewayUnderTest(whole, load(whole).state)
+    line = f"run vm 1 --for 1h --keepalive 9s --url {url} -- sh -c".split()
+    script = f"echo begun; until test -e {end}; do sleep 0.05; done"
+    with running(actors):
+        first, token = started(whole), gateway.token("carl", alpha="user")
+        run = subprocess.Popen(
+            [sys.executable, "-m", "leasekit.cli.main", *line, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, "LEASEKIT_TOKEN": token},
+        )  # fmt: skip
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"begun\n"
+        first.kill()
+        first.wait()
+        with socket.create_server(("127.0.0.1", port)) as nobody:
+            nobody.accept()[0].close()  # it has said that it is there, to no gateway
+        second = started(whole)
+        end.touch()
+        _, told = run.communicate(timeout=60)
+        assert run.returncode == 0
+        assert told.decode().splitlines()[1:] == [], "no more than what it has"
+        with Client(url, token) as api:
+            (lease,) = api.leases(all=True)
+            assert api.wait(lease, "closed").reason == "its command has ended"
         second.terminate()
         assert second.wait(timeout=30) == 0
 

@@ -127,7 +127,7 @@ def test_a_broker_and_a_site_come_and_go(tmp_path: Path, capfd: pytest.CaptureFi
                 told = _reloaded(cli, client)
                 assert {row["key"] for row in told} == {"actor.second.role", "actor.east.role"}
                 found = {one["name"]: one["state"] for one in client.get("/actors").json()["items"]}
-                assert found == dict.fromkeys(("broker", "site", "alpha", "second", "east"), "running")
+                assert found == dict.fromkeys(("broker", "site", "alpha", "second", "east", "web"), "running")
                 wish = {"type": "board", "length": "1h", "broker": "second"}
                 made = client.post("/leases", json=wish).json()
                 assert until(client, made["id"], "active")["site"] == "east"
@@ -135,7 +135,7 @@ def test_a_broker_and_a_site_come_and_go(tmp_path: Path, capfd: pytest.CaptureFi
             file.write_text(text)
             told = _reloaded(cli, client)
             assert {row["key"] for row in told} == {"actor.second.role", "actor.east.role"}
-            assert [one["name"] for one in client.get("/actors").json()["items"]] == ["broker", "site", "alpha"]
+            assert [one["name"] for one in client.get("/actors").json()["items"]] == ["broker", "site", "alpha", "web"]
             assert client.get("/brokers/status", params={"broker": "second"}).status_code == 404
             assert client.get("/calendar").json()["away"] == []
 

@@ -15,6 +15,7 @@ from gateway_world import INVENTORY, GatewayUnderTest
 
 from leasekit.cli import main
 from leasekit.config.load import load
+from leasekit.core.frames import MEDIA_TYPE, pack
 from leasekit.runtime.client import ControlClient, RequestError
 
 HOSTS = """
@@ -311,3 +312,32 @@ def test_a_ticket_is_shown_with_the_names_of_its_keys(run: CommandLine, user: st
         told = run("ticket show --lease shown --actor alpha", **token)
         assert [name in told for name in ("site (", "broker (", "alpha (")] == [True] * 3, told
     run("lease close shown", token=user)
+
+
+def test_daemons_are_the_same_by_both_ways(run: CommandLine, user: str) -> None:
+    """The gateway is one of them: it says how it is, and reads its file anew, but its API is not asked that way, where
+    no token's time counts.
+    """
+    operator = run.world.token("oscar", "operator")
+    by_socket, by_url = run.json("status"), run.json("status", operator)
+    assert [(one["name"], one["role"], one["pid"]) for one in by_url] == [
+        (one["name"], one["role"], one["pid"]) for one in by_socket
+    ]
+    assert by_url[-1] == by_socket[-1]
+    assert by_url[-1]["role"] == "gateway"
+    assert run("reload", token=operator) == run("reload")
+    assert run("clock accept", token=operator) == run("clock accept")
+    asked = pack({"id": 1, "kind": "command", "name": "api", "arguments": {"method": "GET", "path": "/tokens"}})
+    answer = httpx.post(
+        f"{run.url}/api/v1/control/web", content=asked,
+        headers={"authorization": f"Bearer {operator}", "content-type": MEDIA_TYPE},
+    )  # fmt: skip
+    assert answer.json()["detail"] == "oscar may not command api at web"
+
+
+def test_who_may_not_look_into_daemons_sees_whether_they_run(run: CommandLine, user: str) -> None:
+    """Of the own project all."""
+    rows = {one["name"]: one for one in run.json("status", user)}
+    assert rows.keys() == {"alpha", "broker", "site", "web"}
+    assert rows["alpha"]["leases"] == run.json("status alpha")[0]["leases"]
+    assert rows["site"] == {"name": "site", "role": "authority", "shell": {"state": "running", "problem": ""}}

@@ -10,7 +10,7 @@ const PAGE = 100;
 
 await page(async (place) => {
   const { items: projects } = await get("/projects");
-  const others = here.seesAll ? (await actors()).filter((one) => !projects.includes(one.name)).map((one) => one.name) : [];
+  const others = here.seesAll ? (await actors()).filter((one) => one.role !== "gateway" && !projects.includes(one.name)).map((one) => one.name) : [];
   const options = [...projects, ...others];
   if (!options.length) {
     fill(place, noProject());
