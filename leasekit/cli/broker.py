@@ -323,7 +323,8 @@ def release(place: DeployPlace, source: str = argument()) -> Shown:
       leasekit broker release site/vm@broker
     """
     released = place.command(BROKER, "source.release", source=source)
-    words = f"{', '.join(released['sources'])}: nothing more is granted of it, leases run out"
+    sources = ", ".join(released["sources"])
+    words = f"{sources}: nothing more is granted of it; leases that have begun run out, others are off"
     return released, words
 
 

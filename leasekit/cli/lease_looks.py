@@ -213,7 +213,10 @@ def history(place: DeployPlace, name: str = argument("LEASE")) -> Shown:
 
     def told(_: object) -> None:
         if not rows:
-            raise LeasekitError(f"no lease {name!r} was ever here; `leasekit lease list --all` shows those there are")
+            raise LeasekitError(
+                f"no lease {name!r} here, nor among those that are over and still kept (`history_kept`);"
+                " `leasekit lease list --all` shows those there are"
+            )
         HISTORY(rows)
 
     return rows, told

@@ -103,10 +103,15 @@ def add_delegation_commands(group: click.Group, role: str) -> None:
         if deadline is not None:
             arguments["deadline"] = deadline
         taken = _ask(place, role, "delegation.reclaim", **arguments)
-        what = f"leases end by {to_second(taken['deadline'])}" if taken["deadline"] >= 0 else "leases run out"
-        begin = to_second(taken["at"])
-        words = f"{taken['delegation']} is taken back from {begin} on: what is granted from now on ends by then, {what}"
+        what = f"end by {to_second(taken['deadline'])}" if taken["deadline"] >= 0 else "run out"
+        words = (
+            f"{taken['delegation']} is taken back from {to_second(taken['at'])} on: what is granted from now on ends by"
+            f" then; leases that have begun by then {what}, those that have not are off"
+        )
         return taken, words
+
+
+LATER_ARE_OFF: Final = "leases that have not begun are off; with `--at` those that have not by then"
 
 
 def difference_in_words(row: Mapping[str, Any]) -> str:
@@ -121,9 +126,10 @@ def difference_in_words(row: Mapping[str, Any]) -> str:
         "waits": f"{wanted} {type_} are to go to {broker}, which has {held}: they are not free, or it is no peer",
         "overridden": f"{broker} has {held} {type_}{until} by `delegate`, {said}",
         "unlisted": f"{broker} has {held} {type_}{until}, {said}",
-        "not_known": f"{row['reason']}; `reclaim {row['chain']}`, then `delegate {broker} {type_}` gives it again",
+        "not_known": f"{row['reason']}; `reclaim {row['chain']}`, then `delegate {broker} {type_}` gives it again"
+        f" ({LATER_ARE_OFF})",
         "old_attributes": f"{broker} has {held} {type_}{until} with attributes that some had before: "
-        f"`reclaim {row['chain']}`, then `delegate {broker} {type_}` gives all as they are",
+        f"`reclaim {row['chain']}`, then `delegate {broker} {type_}` gives all as they are ({LATER_ARE_OFF})",
         "in_use": f"{broker} has {held} {type_}, and leases go on to use more{until}: `reclaim --deadline` ends them",
     }
     return f"{row['chain']}: {words[row['code']]}"

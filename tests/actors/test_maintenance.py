@@ -339,7 +339,7 @@ def test_a_lease_is_evicted(world: DeployedWorld) -> None:
     loose = world.request("web", 1, 10 * SECOND, HOUR, properties={"preemptible": "true"})
     world.pass_time(MINUTE)
     refused = world.command("lower", "lease.evict", lease=firm, reason="needed").error
-    assert "is firm" in refused and f"leasekit site evict {firm}" in refused
+    assert "is firm" in refused and f"as soon as the ticket is redeemed: `leasekit site evict {firm}`" in refused
     assert not world.command("lower", "lease.evict", lease=loose, reason="needed").error
     at = 10 * MINUTE
     assert world.command("site", "lease.evict", lease=firm, at=at, reason="needed").result["at"] == at

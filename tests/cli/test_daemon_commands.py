@@ -326,7 +326,7 @@ def test_history(cli: Cli) -> None:
     out, _ = cli(f"lease history {id_}")
     assert len(out.splitlines()) == len(rows) + 1
     _, err = cli("lease history nobody", 1)
-    assert "no lease 'nobody' was ever here" in err
+    assert "no lease 'nobody' here, nor among those that are over and still kept" in err
 
 
 def test_watch_streams_transitions(cli: Cli, file: Path) -> None:

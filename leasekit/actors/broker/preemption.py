@@ -61,7 +61,8 @@ class Preemption:
             self.end_at(lease, at, why)
         else:
             raise CommandError(
-                f"lease {lease.id} is firm: its broker can't end it. Its site can: `leasekit site evict {lease.id}`"
+                f"lease {lease.id} is firm: its broker can't end it. Its site can, as soon as the ticket is redeemed:"
+                f" `leasekit site evict {lease.id}`"
             )
         return EvictedLease(lease.id, lease.holder, at)
 

@@ -484,7 +484,11 @@ class Maintenance:
     def _evict(self, asked: EvictLease) -> EvictedLease:
         lease = self._leases.by_id.get(asked.lease)
         if lease is None or lease.is_ending:
-            raise CommandError(f"lease: found {asked.lease!r:.80}, which is no lease here that goes on", Code.NOT_FOUND)
+            raise CommandError(
+                f"lease: found {asked.lease!r:.80}, which is no lease here that goes on (a reservation is known"
+                " here when its ticket is redeemed)",
+                Code.NOT_FOUND,
+            )
         at, end = max(asked.at, self._kernel.now), _end_of(lease)
         if at >= end:
             raise CommandError(f"at: found {mark(at)}, lease {lease.id} ends at {mark(end)} anyway")
