@@ -48,6 +48,7 @@ from leasekit.client.shapes import (
     Wait,
     WaitList,
 )
+from leasekit.core.time import SECOND, parse_duration
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -60,6 +61,7 @@ TRIES: Final = 8
 FIRST_WAIT: Final = 0.2
 """How long is waited before the second try, in seconds; twice as long before each further one."""
 AWAY: Final = 503
+ENDED: Final = "the gateway has ended the stream of events"
 OVER: Final = frozenset({"closed", "failed"})
 TRANSITION: Final = "transition"
 """The kind of an event that tells what happened to a lease."""
@@ -130,9 +132,25 @@ def check(answer: httpx.Response, content: bytes) -> None:
     raise ApiError(problem)
 
 
-def waits() -> Iterator[float]:
-    """How long is waited before each further try."""
+def _waits() -> Iterator[float]:
     return (FIRST_WAIT * 2**count for count in range(TRIES - 1))
+
+
+@attrs.define
+class Retries:
+    """What is left of the tries of a request."""
+
+    _waits: Iterator[float] = attrs.field(init=False, factory=_waits)
+
+    def again(self, error: httpx.TransportError | ApiError) -> float:
+        """How long is waited before the next try, in seconds. Raises the ``error`` where there is none: it is a
+        refusal, or there were enough.
+        """
+        is_away = not isinstance(error, ApiError) or error.problem.status == AWAY
+        wait = next(self._waits, None) if is_away else None
+        if wait is None:
+            raise error
+        return wait
 
 
 def settings(url: str | None, token: str | None) -> dict[str, Any]:
@@ -169,6 +187,16 @@ def span(length: Length, hours: float | None) -> str | None:
     if isinstance(length, timedelta):
         return f"{round(length.total_seconds() * 1000)}ms"
     return length
+
+
+def seconds(name: str, length: timedelta | str) -> float:
+    """The same as a number. Raises ``ValueError``, with the ``name`` of what it is."""
+    if isinstance(length, timedelta):
+        return length.total_seconds()
+    try:
+        return parse_duration(length) / SECOND
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}: found {length!r:.80}, expected a timedelta, or text such as 90s") from None
 
 
 @attrs.define
@@ -216,6 +244,10 @@ class Asks:
         """What stands in the query, with the project."""
         given = {"project": self.project, **params}
         return {name: value for name, value in given.items() if value not in ("", None, False)}
+
+    def heard_since(self, last: str) -> dict[str, Any]:
+        """What httpx is asked for the events after the ``last`` that was heard (empty: those from now on)."""
+        return {"params": self.of_project(), "headers": {"last-event-id": last} if last else {}}
 
     def _lease(self, method: str, lease: Lease | str, *rest: str, body: Any = None) -> ApiCall[Lease]:
         return ApiCall(method, _path("leases", lease, *rest), Lease, self.of_project(), body)

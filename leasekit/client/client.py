@@ -16,7 +16,7 @@ import anyio
 import httpx
 
 from leasekit.client.asking import (
-    AWAY,
+    ENDED,
     OVER,
     ApiCall,
     ApiError,
@@ -24,10 +24,11 @@ from leasekit.client.asking import (
     EventReader,
     LeaseFailed,
     Length,
+    Retries,
     check,
+    seconds,
     settings,
     span,
-    waits,
 )
 from leasekit.client.shapes import Lease, Transition
 
@@ -138,13 +139,13 @@ class Client(ApiMethods[httpx.Client]):
 
     def ask(self, ask: ApiCall[T]) -> T:
         """Send a request until it is answered."""
-        for wait in waits():
-            with suppress(httpx.TransportError):
-                answer = self._send(ask)
-                if answer.status_code != AWAY:
-                    return ask.read(answer)
+        tries = Retries()
+        while True:
+            try:
+                return ask.read(self._send(ask))
+            except (httpx.TransportError, ApiError) as error:
+                wait = tries.again(error)
             time.sleep(wait)
-        return ask.read(self._send(ask))
 
     def _send(self, ask: ApiCall[Any]) -> httpx.Response:
         return self._http.request(
@@ -162,25 +163,30 @@ class Client(ApiMethods[httpx.Client]):
     def events(self, last: str = "") -> Generator[tuple[str, Transition | None], None, None]:
         """What happens in the project, as it happens, each with the id of its event: who gives the id of the last one
         that they heard misses nothing. None is told by the first, which says from where on it goes, and by what is of
-        no lease.
+        no lease. Where the connection is lost, or the gateway ends it, the next one goes on, with such a first event.
         """
-        with self._http.stream("GET", "/events", params=self._asks.of_project(), headers=_going_on(last)) as answer:
-            if answer.status_code >= 400:
-                check(answer, answer.read())
-            reader = EventReader()
-            yield from (event for line in answer.iter_lines() if (event := reader.read(line)) is not None)
+        tries = Retries()
+        while True:
+            try:
+                with self._http.stream("GET", "/events", **self._asks.heard_since(last)) as answer:
+                    if answer.status_code >= 400:
+                        check(answer, answer.read())
+                    reader = EventReader()
+                    for line in answer.iter_lines():
+                        if (event := reader.read(line)) is not None:
+                            last, tries = event[0], Retries()
+                            yield event
+                raise httpx.ReadError(ENDED)
+            except (httpx.TransportError, ApiError) as error:
+                wait = tries.again(error)
+            time.sleep(wait)
 
     def wait(self, lease: Lease | str, state: str = "active") -> Lease:
         """The lease, once it is in a state and its units have joined. Raises :class:`~.asking.LeaseFailed` if it is
         over before that.
         """
-        while True:
-            with suppress(httpx.TransportError), closing(self.events()) as events:
-                for _ in events:
-                    found = self.get(lease)
-                    if is_there(found, state):
-                        return found
-            self.get(lease)  # the gateway has ended: this waits for the next one, and raises if there is none in time
+        with closing(self.events()) as events:
+            return next(found for _ in events if is_there(found := self.get(lease), state))
 
     @contextmanager
     def lease(
@@ -190,17 +196,19 @@ class Client(ApiMethods[httpx.Client]):
         *,
         length: Length = None,
         hours: float | None = None,
-        keepalive: timedelta = KEEPALIVE,
+        keepalive: timedelta | str = KEEPALIVE,
         **wish: Any,
     ) -> Iterator[Lease]:
         """A lease that is there as long as the block runs: it is kept alive meanwhile, and closed after it; if this
-        process dies it is closed by its guest. Raises :class:`~.asking.LeaseFailed`.
+        process dies it is closed by its guest, when that has not heard of it for ``keepalive`` (text is such as
+        ``90s``). Raises :class:`~.asking.LeaseFailed`.
         """
+        silence = seconds("keepalive", keepalive)
         asked = self.request(type, units, length=length, hours=hours, keepalive=span(keepalive, None), **wish)
         ended = threading.Event()
 
         def say() -> None:
-            while not ended.wait(keepalive.total_seconds() / WORDS):
+            while not ended.wait(silence / WORDS):
                 with suppress(ApiError, httpx.HTTPError):
                     self.keep_alive(asked)
 
@@ -228,13 +236,13 @@ class AsyncClient(ApiMethods[httpx.AsyncClient]):
 
     async def ask(self, ask: ApiCall[T]) -> T:
         """Send a request until it is answered."""
-        for wait in waits():
-            with suppress(httpx.TransportError):
-                answer = await self._send(ask)
-                if answer.status_code != AWAY:
-                    return ask.read(answer)
+        tries = Retries()
+        while True:
+            try:
+                return ask.read(await self._send(ask))
+            except (httpx.TransportError, ApiError) as error:
+                wait = tries.again(error)
             await anyio.sleep(wait)
-        return ask.read(await self._send(ask))
 
     async def _send(self, ask: ApiCall[Any]) -> httpx.Response:
         return await self._http.request(
@@ -252,25 +260,29 @@ class AsyncClient(ApiMethods[httpx.AsyncClient]):
 
     async def events(self, last: str = "") -> AsyncGenerator[tuple[str, Transition | None], None]:
         """What happens in the project, as :meth:`Client.events`. Who breaks off closes it (``contextlib.aclosing``)."""
-        way = self._http.stream("GET", "/events", params=self._asks.of_project(), headers=_going_on(last))
-        async with way as answer:
-            if answer.status_code >= 400:
-                check(answer, await answer.aread())
-            reader = EventReader()
-            async for line in answer.aiter_lines():
-                if (event := reader.read(line)) is not None:
-                    yield event
+        tries = Retries()
+        while True:
+            try:
+                async with self._http.stream("GET", "/events", **self._asks.heard_since(last)) as answer:
+                    if answer.status_code >= 400:
+                        check(answer, await answer.aread())
+                    reader = EventReader()
+                    async for line in answer.aiter_lines():
+                        if (event := reader.read(line)) is not None:
+                            last, tries = event[0], Retries()
+                            yield event
+                raise httpx.ReadError(ENDED)
+            except (httpx.TransportError, ApiError) as error:
+                wait = tries.again(error)
+            await anyio.sleep(wait)
 
     async def wait(self, lease: Lease | str, state: str = "active") -> Lease:
         """The lease, once it is in a state and its units have joined. Raises :class:`~.asking.LeaseFailed`."""
-        while True:
-            with suppress(httpx.TransportError):
-                async with aclosing(self.events()) as events:
-                    async for _ in events:
-                        found = await self.get(lease)
-                        if is_there(found, state):
-                            return found
-            await self.get(lease)  # as in Client.wait
+        async with aclosing(self.events()) as events:
+            async for _ in events:
+                if is_there(found := await self.get(lease), state):
+                    return found
+        raise AssertionError("events end with an error only")
 
     @asynccontextmanager
     async def lease(
@@ -280,15 +292,16 @@ class AsyncClient(ApiMethods[httpx.AsyncClient]):
         *,
         length: Length = None,
         hours: float | None = None,
-        keepalive: timedelta = KEEPALIVE,
+        keepalive: timedelta | str = KEEPALIVE,
         **wish: Any,
     ) -> AsyncIterator[Lease]:
         """A lease that is there as long as the block runs, as :meth:`Client.lease`."""
+        silence = seconds("keepalive", keepalive)
         asked = await self.request(type, units, length=length, hours=hours, keepalive=span(keepalive, None), **wish)
 
         async def say() -> None:
             while True:
-                await anyio.sleep(keepalive.total_seconds() / WORDS)
+                await anyio.sleep(silence / WORDS)
                 with suppress(ApiError, httpx.HTTPError):
                     await self.keep_alive(asked)
 
@@ -304,11 +317,6 @@ class AsyncClient(ApiMethods[httpx.AsyncClient]):
         finally:
             with anyio.CancelScope(shield=True), suppress(ApiError):  # it is over already
                 await self.close(asked, "its block has ended")
-
-
-def _going_on(last: str) -> dict[str, str]:
-    """The headers of who has heard the event with that id."""
-    return {"last-event-id": last} if last else {}
 
 
 def is_there(lease: Lease, state: str) -> bool:

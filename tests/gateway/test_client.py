@@ -15,16 +15,19 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from inspect import iscoroutinefunction, signature
 from pathlib import Path
+from typing import Any
 
+import attrs
 import httpx
 import pytest
+import trio
 from cli_daemons import running, site_and_broker
 from gateway_world import INVENTORY, GatewayUnderTest
 from msgspec import structs
 
 from leasekit.client import ApiError, AsyncClient, Client, LeaseFailed
 from leasekit.client.asking import Asks, settings
-from leasekit.client.shapes import LeaseRequest, SeriesHours, SeriesRequest, SlotSearch
+from leasekit.client.shapes import LeaseRequest, SeriesHours, SeriesRequest, SlotSearch, Transition
 from leasekit.config.load import load
 
 
@@ -88,7 +91,8 @@ def test_what_can_be_done_with_a_lease(gateway: GatewayUnderTest) -> None:
 
 def test_calls_are_described_once() -> None:
     """Both clients have the same, with what each takes and returns."""
-    calls = {name for name, one in vars(Asks).items() if name[0] != "_" and callable(one)} - {"of_project", "page"}
+    calls = {name for name, one in vars(Asks).items() if name[0] != "_" and callable(one)}
+    calls -= {"of_project", "page", "heard_since"}
     for kind in (Client, AsyncClient):
         assert {getattr(kind, name).__doc__ for name in calls} == {getattr(Asks, name).__doc__ for name in calls}
         assert str(signature(kind.get)) == "(self, lease: 'Lease | str') -> 'Lease'"
@@ -145,6 +149,14 @@ def test_hours_that_are_none_are_told(hours: float) -> None:
     """By the name of the argument."""
     with pytest.raises(ValueError, match=f"hours: found {re.escape(str(hours))}"):
         Asks().request("vm", hours=hours)
+
+
+@pytest.mark.parametrize("keepalive", ["soon", "", 5, None])
+def test_silences_that_are_none_are_told(keepalive: Any) -> None:
+    """Before anything is asked for."""
+    told = re.escape(f"keepalive: found {keepalive!r}, expected a timedelta, or text such as 90s")
+    with pytest.raises(ValueError, match=told), Client("http://127.0.0.1:9", "lk_one").lease("vm", keepalive=keepalive):
+        raise AssertionError("there is none")
 
 
 @pytest.mark.parametrize("token", ["l\u00e4k", "lk_one\n", "lk_one\r\nx: y"])
@@ -240,6 +252,43 @@ def test_the_same_on_asyncio(gateway: GatewayUnderTest) -> None:
     assert done.stdout == "active 1\n"
 
 
+@attrs.define
+class Listener:
+    """Hears what happens until a lease is closed."""
+
+    gateway: GatewayUnderTest
+    token: str
+    heard: list[str] = attrs.field(factory=list)
+    more: threading.Condition = attrs.field(factory=threading.Condition)
+
+    def blocking(self) -> None:
+        """By the client that blocks."""
+        with client(self.gateway, self.token) as api, contextlib.closing(api.events()) as events:
+            all(self._hears(told) for _, told in events)
+
+    async def awaiting(self) -> None:
+        """By the other one."""
+        way = httpx.AsyncHTTPTransport(uds=str(self.gateway.folder / "web.http"), verify=False)
+        async with (
+            AsyncClient("http://gateway", self.token, project="alpha", transport=way) as api,
+            contextlib.aclosing(api.events()) as events,
+        ):
+            async for _, told in events:
+                if not self._hears(told):
+                    return
+
+    def until_it_hears(self) -> None:
+        """Wait until it does."""
+        with self.more:
+            assert self.more.wait_for(lambda: self.heard, timeout=60)
+
+    def _hears(self, told: Transition | None) -> bool:
+        with self.more:
+            self.heard.append("" if told is None else told.event)
+            self.more.notify()
+        return self.heard[-1] != "close"
+
+
 def test_a_request_outlives_its_gateway(tmp_path: Path) -> None:
     """What comes to no answer is sent again, and done once; who waits goes on waiting with the next gateway."""
     actors, whole = tmp_path / "actors.toml", tmp_path / "whole.toml"
@@ -255,6 +304,14 @@ def test_a_request_outlives_its_gateway(tmp_path: Path) -> None:
             closed: list[str] = []
             waiting = threading.Thread(target=lambda: closed.append(other.wait(before, "closed").reason))
             waiting.start()
+            listeners = [Listener(gateway, token), Listener(gateway, token)]
+            hearing = [
+                threading.Thread(target=listeners[0].blocking),
+                threading.Thread(target=trio.run, args=(listeners[1].awaiting,)),
+            ]
+            for thread, listener in zip(hearing, listeners, strict=True):
+                thread.start()
+                listener.until_it_hears()
             first.kill()
             first.wait()
             found: list[str] = []
@@ -266,6 +323,9 @@ def test_a_request_outlives_its_gateway(tmp_path: Path) -> None:
             api.close(before, "seen by who waits")
             waiting.join(timeout=60)
             assert closed == ["seen by who waits"]
+            for thread in hearing:
+                thread.join(timeout=60)
+            assert [(one.heard.count("ask"), one.heard[-1]) for one in listeners] == [(1, "close")] * 2
         second.terminate()
         assert second.wait(timeout=30) == 0
 
