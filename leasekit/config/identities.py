@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from errno import EEXIST, ENOTDIR
 from functools import cache, lru_cache
 from hashlib import sha256
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import attrs
@@ -113,6 +116,19 @@ def prepare(deployment: Deployment, names: Iterable[str] | None = None, ask: Ask
 
 
 def _make_folders(deployment: Deployment, names: Sequence[str], faults: Faults) -> None:
+    for folder, key in _folders(deployment, names, faults).items():
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            _not_made(folder, key, error, faults)
+
+
+def _not_made(folder: Path, key: str, error: OSError, faults: Faults) -> None:
+    faults.add(key, f"{folder}, which can't be made ({error.strerror})", "a folder that is there or can be made")
+
+
+def _folders(deployment: Deployment, names: Sequence[str], faults: Faults) -> Mapping[Path, str]:
+    """The folders that a start needs, and by which key; sockets whose paths are too long go to ``faults``."""
     folders = {deployment.state: "deployment.state"}
     for name in names:
         spec, where = deployment.actors[name], f"actor.{name}"
@@ -129,13 +145,7 @@ def _make_folders(deployment: Deployment, names: Sequence[str], faults: Faults) 
                 )
         if spec.store is not None:
             folders.setdefault(spec.store.parent, f"{where}.store")
-    for folder, key in folders.items():
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            faults.add(
-                key, f"{folder}, which can't be made ({error.strerror})", "a folder that is there or can be made"
-            )
+    return folders
 
 
 def _file_keys(deployment: Deployment, names: Sequence[str], faults: Faults, ask: Ask | None) -> KeySource:
@@ -153,16 +163,20 @@ def _file_keys(deployment: Deployment, names: Sequence[str], faults: Faults, ask
     for name, peer in deployment.peers.items():
         with faults.noting(f"peer.{name}.key"):
             publics[name] = load_public(peer.key)
+    _check_distinct(deployment, publics, faults)
+    for trouble in sorted({folder_trouble(deployment.actors[name].key) for name in names} - {""}):
+        LOG.warning("%s: %s", deployment.file, trouble)
+    own = {name: signers[name] for name in names if name in signers}
+    return KeySource(ED25519, own.__getitem__, publics.__getitem__, former)
+
+
+def _check_distinct(deployment: Deployment, publics: Mapping[str, bytes], faults: Faults) -> None:
     by_key: dict[bytes, str] = {}
     for name, public in publics.items():
         if public in by_key:
             kind = "actor" if name in deployment.actors else "peer"
             faults.add(f"{kind}.{name}.key", f"the key of {by_key[public]}", "a key of its own")
         by_key.setdefault(public, name)
-    for trouble in sorted({folder_trouble(deployment.actors[name].key) for name in names} - {""}):
-        LOG.warning("%s: %s", deployment.file, trouble)
-    own = {name: signers[name] for name in names if name in signers}
-    return KeySource(ED25519, own.__getitem__, publics.__getitem__, former)
 
 
 def _former(spec: ActorSpec, now: Keypair, ask: Ask | None) -> list[Former]:
@@ -213,19 +227,28 @@ def no_state_folder(deployment: Deployment) -> list[str]:
     return [f"deployment.state: found no folder {deployment.state}, so keys were not looked for: {how}"]
 
 
-def key_faults(deployment: Deployment) -> list[ConfigError]:
-    """What is missing or can't be read of keys, where no start makes them; no key is unlocked. Nothing is said
-    where there is :func:`no_state_folder`.
+def start_faults(deployment: Deployment) -> list[ConfigError]:
+    """What would keep daemons from starting on this machine: paths that are too long for a socket, or lead through
+    a file; and what is missing or can't be read of keys, where no start makes them (no key is unlocked; nothing is said
+    of keys where there is :func:`no_state_folder`).
     """
-    faults, there = Faults(str(deployment.file)), deployment.state.is_dir()
+    faults, publics = Faults(str(deployment.file)), dict[str, bytes]()
+    for folder, key in _folders(deployment, list(deployment.actors), faults).items():
+        there = next(one for one in (folder, *folder.parents) if one.exists())
+        if not there.is_dir():
+            number = EEXIST if there == folder else ENOTDIR
+            _not_made(folder, key, OSError(number, os.strerror(number)), faults)
     if no_state_folder(deployment):
         return faults.errors
     for name, spec in deployment.actors.items():
         with faults.noting(f"actor.{name}.key"):
             _look_at(spec, deployment.create_keys)
-    for name, peer in deployment.peers.items() if there else ():
+            if public_path(spec.key).exists():
+                publics[name] = load_public(str(public_path(spec.key)))
+    for name, peer in deployment.peers.items():
         with faults.noting(f"peer.{name}.key"):
-            load_public(peer.key)
+            publics[name] = load_public(peer.key)
+    _check_distinct(deployment, publics, faults)
     return faults.errors
 
 

@@ -19,7 +19,7 @@ from leasekit.config.deployment import ActorSpec, Deployment, MapperSpec, for_da
 from leasekit.config.emulation import EmulationSpec, apply_changes, resolve_emulation
 from leasekit.config.errors import ConfigError, ConfigErrors, Faults, one_of
 from leasekit.config.gateway import GATEWAY, GatewaySpec, GatewayTable, resolve_listen
-from leasekit.config.identities import key_faults, no_state_folder
+from leasekit.config.identities import no_state_folder, start_faults
 from leasekit.config.jobs import JobsSpec
 from leasekit.config.keys import KeyFileMissing, check_key, load_public, looks_like_key
 from leasekit.config.resources import Context, check_switched, check_units, resolve_drivers, resolve_given, resolve_site
@@ -162,6 +162,7 @@ class Resolver:
         where = f"actor.{name}"
         self._check_permissions(where, name, table)
         self._check_transport(where, table.transport)
+        self._metrics(where, table)
         drivers, driver_of, other_types = resolve_drivers(self.context, name, table)
         key = table.key if isinstance(table.key, tables.KeyTable) else tables.KeyTable(file=table.key)
         settings = self._settings(where, name, table)
@@ -228,6 +229,12 @@ class Resolver:
             made.append(address)
         return tuple(made)
 
+    def _metrics(self, where: str, table: tables.ActorTable) -> None:
+        """Actors may share an address of metrics, with each other alone."""
+        what = f"tcp://{table.metrics}"
+        if table.metrics and not self._used.get(what, "").endswith(".metrics"):
+            self._use(f"{where}.metrics", what)
+
     def _check_tls(self, where: str, address: str, tls: bool | None) -> None:
         if tls and socket_path(address) is not None:
             self.faults.add(where, "true", "no tls for a Unix socket, which does not leave the machine")
@@ -256,6 +263,11 @@ class Resolver:
         if table.mail and table.mail.password_file:
             mail = attrs.evolve(table.mail, password_file=str(self.state / table.mail.password_file))
             table = attrs.evolve(table, mail=mail)
+        for index, address in enumerate(table.listen):
+            path = socket_path(address)
+            if can_be_dialled(address):
+                what = address.replace("http://", "tcp://") if path is None else f"unix:{self.state / path}"
+                self._use(f"{where}.listen[{index}]", what)
         return GatewaySpec(
             name=name,
             listen=resolve_listen(where, table, self.state, self.faults),
@@ -373,9 +385,9 @@ def load(path: Path, state: Path | None = None, overrides: Mapping[str, Any] | N
 
 
 def check(path: Path, state: Path | None = None) -> tuple[list[ConfigError], list[str]]:
-    """All that is wrong with the file at ``path``, with keys that are missing, and in an emulation types that nobody
-    offers; and what is not wrong but odd, a line each: such types elsewhere, names of nobody, scripts that are not
-    here, actors that must talk and can't. Both are empty if all is well.
+    """All that is wrong with the file at ``path``, with keys that are missing and paths that can't be, and in an
+    emulation types that nobody offers; and what is not wrong but odd, a line each: such types elsewhere, names of
+    nobody, scripts that are not here, actors that must talk and can't. Both are empty if all is well.
     """
     try:
         deployment = load(path, state)
@@ -388,7 +400,7 @@ def check(path: Path, state: Path | None = None) -> tuple[list[ConfigError], lis
     if not for_daemons(deployment):
         return asked_in_vain, lines
     lines += [*no_state_folder(deployment), *out_of_reach(deployment)]
-    return [*asked_in_vain, *key_faults(deployment)], lines
+    return [*asked_in_vain, *start_faults(deployment)], lines
 
 
 def read_document(path: Path) -> dict[str, Any]:

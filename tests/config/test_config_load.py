@@ -222,6 +222,12 @@ def test_all_faults_at_once(tmp_path: Path) -> None:
         ('role = "guest"', f'role = "guest"\nkey = "{"5e" * 32}"', "actor.guest.key", "looks like a key itself"),
         ('role = "guest"', 'role = "guest"\nlisten = ["unix:site.sock"]', "actor.guest.listen[0]", "listen[0] has"),
         ('role = "guest"', 'role = "guest"\ncontrol = "site.sock"', "actor.guest.control", "actor.site.listen[0] has"),
+        ('role = "guest"', 'role = "guest"\nmetrics = "x:1"\nlisten = ["tcp://x:1"]', "actor.guest.listen[0]",
+         "actor.guest.metrics has"),
+        ('role = "guest"', 'role = "guest"\nmetrics = "127.0.0.1:1"\n[actor.web]\nrole = "gateway"\nlisten = '
+         '["http://127.0.0.1:1"]\nwithout_login = true', "actor.web.listen[0]", "actor.guest.metrics has"),
+        ('role = "guest"', 'role = "guest"\n[actor.web]\nrole = "gateway"\nlisten = ["unix:site.sock"]',
+         "actor.web.listen[0]", "actor.site.listen[0] has"),
         ('role = "guest"', 'role = "guest"\nlisten = ["http://x:1"]', "actor.guest.listen[0]", "unix:PATH or tcp://"),
         ('role = "guest"', 'role = "guest"\nlisten = ["tcp://x:70000"]', "actor.guest.listen[0]", "tcp://HOST:PORT"),
         ('role = "guest"', 'role = "guest"\nlisten = "unix:x"', "actor.guest.listen", "a list of text in quotes"),

@@ -66,6 +66,27 @@ def test_keys_of_peers_must_be_there(tmp_path: Path) -> None:
     assert prepare(load(path)).public("site") == made.public
 
 
+def test_checking_a_file_finds_what_keeps_daemons_from_starting(tmp_path: Path) -> None:
+    """Also where there is no state folder yet, and a start would make its own keys: those of peers are never made."""
+
+    def found(text: str) -> dict[str, str]:
+        path = write(tmp_path, f"[deployment]\ncreate_keys = true\n{text}")
+        told = {error.key: str(error) for error in check(path)[0]}
+        assert (faults_of(path) if told else {}) == told
+        return told
+
+    broker, peer = '[actor.broker]\nrole = "broker"\n', '[peer.{0}]\nrole = "guest"\nkey = "{1}"\n'
+    assert "a .pub file: copy it there" in found(broker + peer.format("p", "keys/p.pub"))["peer.p.key"]
+    twice = found(broker + peer.format("p", "5e" * 32) + peer.format("q", "5e" * 32))
+    assert "found the key of p, expected a key of its own" in twice["peer.q.key"]
+    long = f'{broker}listen = ["unix:{"x" * 120}"]\n'
+    assert "at most 107 bytes" in found(long)["actor.broker.listen[0]"]
+    (tmp_path / "file").write_text("")
+    assert (
+        "can't be made (File exists)" in found(f'{broker}store = "sqlite:{tmp_path}/file/b.db"\n')["actor.broker.store"]
+    )
+
+
 def test_two_actors_with_one_key(tmp_path: Path) -> None:
     """A key that was copied is found: actors are told apart by their keys."""
     deployment = load(write(tmp_path))
