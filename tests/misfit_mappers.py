@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import sys
@@ -189,12 +190,14 @@ class Hangs(_Fcfs):
         return []
 
 
-class LoopsInC(_Fcfs):
-    """Is in C for ever, where no signal is heard."""
+class HangsInC(_Fcfs):
+    """Is in C for ever, where no signal is heard, and takes no processor for it."""
 
     def allocate(self, cycle: BrokerCycle) -> list[Any]:
-        """A long sum."""
-        return [sum(range(10**13))] if cycle.requests else []
+        """A lock that is taken twice, by who holds Python's own."""
+        lock = ctypes.create_string_buffer(64)  # of zeros, which is a mutex that nobody has
+        c = ctypes.PyDLL(None)
+        return [c.pthread_mutex_lock(lock) for _ in range(2)] if cycle.requests else []
 
 
 class Endless(_Fcfs):
