@@ -201,7 +201,7 @@ def test_clocks_that_are_off(tmp_path: Path, by: str, heard: bool) -> None:
     assert any(one["kind"].startswith("clock ") and one["of"] == "web" for one in run["mishaps"])
 
 
-@pytest.mark.parametrize("latency", ["0s", "300ms"])
+@pytest.mark.parametrize("latency", [pytest.param("0s", marks=pytest.mark.soak), "300ms"])
 def test_all_at_once_is_the_same_each_time(tmp_path: Path, latency: str) -> None:
     """The same bytes, also where every tick is executed."""
     more = f'message_latency = "{latency}"\n{ALL}'

@@ -140,7 +140,12 @@ def mix(policy: str, **settings: str) -> tuple[dict[str, Any], list[PlannedAnswe
     return plan(read_workload(data_file("reservations/wl_n64_r1000_s1_l0.9.csv")), 64, policy, settings)
 
 
-POLICIES = ("backfill", "fair_share", "fcfs", "priority", "timetable")
+POLICIES = (
+    "backfill",
+    "fcfs",
+    "timetable",
+    *(pytest.param(name, marks=pytest.mark.soak) for name in ("fair_share", "priority")),  # they order as fcfs does
+)
 
 
 @one_process
