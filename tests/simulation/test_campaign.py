@@ -38,7 +38,7 @@ def test_fresh_seeds(share: int) -> None:
 
 def test_processes_give_the_same() -> None:
     """What a campaign comes to does not depend on how many processes it runs in."""
-    alone, together = campaign(40, 42), campaign(40, 42, jobs=2)
+    alone, together = campaign(38, 39), campaign(38, 39, jobs=2)
     assert (alone.seeds, alone.steps, alone.requests, alone.met) == (
         together.seeds, together.steps, together.requests, together.met
     )  # fmt: skip

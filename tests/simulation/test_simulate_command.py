@@ -40,7 +40,7 @@ def simulate_in_process_of_its_own(hash_seed: str, seeds: str) -> dict[str, Any]
     return {name: value for name, value in json.loads(done.stdout).items() if "second" not in name}
 
 
-@pytest.mark.parametrize("seeds", ["86000007..86000007", "20..21"])
+@pytest.mark.parametrize("seeds", ["86000007..86000007", "20..20"])
 def test_a_seed_is_the_same_in_any_process(seeds: str) -> None:
     """Two processes that order their sets differently take the same steps and meet the same. In the first seed an
     operator takes back what one of several sites and brokers has given.
