@@ -167,6 +167,7 @@ def test_a_store_that_is_ahead_of_the_clock(machine: Machine) -> None:
     machine.wait_joined("web", 2, state="active")
 
 
+@pytest.mark.soak
 def test_a_peer_that_is_off_is_told(machine: Machine) -> None:
     """A site with another clock than its peers is not obeyed, and moves nobody's time; status says whose it is."""
     machine.up.pop("site").end()
@@ -189,6 +190,7 @@ def test_a_peer_that_is_off_is_told(machine: Machine) -> None:
     assert machine.live("web") == "active"
 
 
+@pytest.mark.soak
 def test_a_site_that_is_stopped_for_a_while(machine: Machine) -> None:
     """What came while the process did not run is not late: no peer is said to have a wrong clock."""
     site = machine.up["site"].process

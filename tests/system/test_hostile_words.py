@@ -236,7 +236,8 @@ def shape(root: ElementTree.Element) -> list[str]:
 
 
 @pytest.mark.xdist_group("libvirt_leases")
-async def test_odd_words_are_only_text_for_libvirt(tmp_path: Path) -> None:
+@pytest.mark.parametrize("odd", [ODD[1::4], pytest.param(ODD, marks=pytest.mark.soak)], ids=len)
+async def test_odd_words_are_only_text_for_libvirt(tmp_path: Path, odd: Sequence[str]) -> None:
     """libvirt's own document of a domain has the same elements whatever its guest has said, an image that is a path is
     refused, and nothing is left.
     """
@@ -244,7 +245,7 @@ async def test_odd_words_are_only_text_for_libvirt(tmp_path: Path) -> None:
         site = LiveSite(tmp_path, {"vm": {"kind": "libvirt", **world.settings(image="sector")}})
         try:
             guest, shapes = await site.begin(), list[list[str]]()
-            for word in ("plain", *ODD):
+            for word in ("plain", *odd):
                 lease, problem = await guest.redeem("vm", word, PLACES)
                 if not word.isprintable():
                     assert "expected one line of printable text" in problem

@@ -128,6 +128,7 @@ async def test_a_disk_goes_on_as_another_unit(world):
     assert world.left("leasekit-") == []
 
 
+@pytest.mark.soak
 async def test_disks_alone_are_kept_where_the_site_says_so(world):
     """Without memory a guest is ended, by its power where it does not heed, and the same unit boots from its disk."""
     driver, image = world.driver(save_memory=False, grace="1s"), {"image": "disk"}
@@ -143,6 +144,7 @@ async def test_disks_alone_are_kept_where_the_site_says_so(world):
     assert world.left("leasekit-") == []
 
 
+@pytest.mark.soak
 async def test_a_daemon_killed_while_it_saves_and_resumes(world):
     """Whenever a daemon is killed, the next goes on: memory that was written is not lost, a guest that was brought back
     is adopted, and what is kept is there until then.
@@ -214,6 +216,7 @@ def _writers(name: str) -> list[int]:
     return found
 
 
+@pytest.mark.soak
 async def test_a_guest_goes_on_at_another_host(world):
     """What is kept on one host is brought to the one where the unit is now at home: disk, memory and all."""
     with LibvirtHost(world.folder, "two", world.folder / "cache", another_host()) as two:

@@ -80,7 +80,9 @@ def calendar(who: Person, path: str = "/calendar") -> ChartUnderTest:
     return ChartUnderTest(page)
 
 
-@pytest.mark.parametrize(("width", "larger"), [(1280, 1), (3840, 2)], ids=["desk", "wall"])
+@pytest.mark.parametrize(
+    ("width", "larger"), [pytest.param(1280, 1, marks=pytest.mark.soak), (3840, 2)], ids=["desk", "wall"]
+)
 def test_reserving_by_dragging(person: Callable[..., Person], ada: httpx.Client, width: int, larger: float) -> None:
     """While it is dragged it is said what would be answered; then a button asks for it, and the lease shows. What is on
     a wall screen is larger, and drawn as finely as the screen can.
