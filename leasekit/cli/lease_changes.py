@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 REFUSED: Final = "refused"
 POSSIBLE: Final = "possible"
-"""What a day is that could be had if all others could."""
+"""What a day is that could be had by itself."""
+QUOTA: Final = "mapper:quota"
+BY_ITSELF: Final = "each day that is possible is so by itself: all together may come to more than a quota allows"
 TO_BE_APPROVED: Final = "to be approved first: "
 
 
@@ -61,6 +63,8 @@ def request_series(
             tried = [client.request("command", "lease.dry_run", day) for day in days]
         rows = [_tried(*each) for each in zip(days, tried, strict=True)]
         approval = "; ".join(dict.fromkeys(one["approval"] for one in tried if "approval" in one))
+        if sum(row["status"] == POSSIBLE for row in rows) > 1:
+            note(BY_ITSELF)
     else:
         rows = _asked(place, days, group)
     refused = [row for row in rows if row["status"] == REFUSED]
@@ -103,6 +107,8 @@ def _asked(place: DeployPlace, days: Sequence[Mapping[str, Any]], group: str) ->
         if group and rows[0]["status"] == REFUSED:
             codes = {lease: (now["because"] or {}).get("code") for lease, now in found.items()}
             rows = list(_told_apart(client, days, rows, codes))
+            if QUOTA in codes.values():
+                note(BY_ITSELF)
         return rows
 
 

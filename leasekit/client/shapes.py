@@ -147,9 +147,9 @@ DayStatus: TypeAlias = Literal["granted", "possible", "waits", "refused"]
 
 
 class SeriesDay(Struct, kw_only=True, omit_defaults=True):
-    """One day of a series: its ``lease`` is ``granted``, or it is ``refused`` and why; ``possible``: it could be had,
-    if all others could; ``waits``: what a dry run says of what would not be answered at once, and of a lease that is
-    asked for whose broker can't answer, as the actor that the ``reason`` names is away.
+    """One day of a series: its ``lease`` is ``granted``, or it is ``refused`` and why; ``possible``: it could be had by
+    itself; ``waits``: what a dry run says of what would not be answered at once, and of a lease that is asked for whose
+    broker can't answer, as the actor that the ``reason`` names is away.
     """
 
     start: At

@@ -52,6 +52,11 @@ def reread(deployment: Deployment, name: str) -> tuple[Deployment, list[ChangedK
     return resolve_document(deployment.file, deployment.state, taken, {}), changes
 
 
+def gone(name: str, role: str) -> ChangedKey:
+    """That an actor runs of which its file says nothing any more."""
+    return ChangedKey(key=f"actor.{name}", before=json.dumps(role), after="", restart=True)
+
+
 def reread_actors(
     deployment: Deployment, gateway: str, known: Mapping[str, str]
 ) -> tuple[Mapping[str, ActorSpec], list[ChangedKey]]:

@@ -46,7 +46,7 @@ from leasekit.config.gateway import GatewayTable
 from leasekit.config.identities import KeySource, prepare
 from leasekit.config.instants import dated
 from leasekit.config.load import load
-from leasekit.config.reload import ChangedKey, reread
+from leasekit.config.reload import ChangedKey, gone, reread
 from leasekit.config.tables import ActorTable
 from leasekit.core.answers import DaemonStatus, Stopping
 from leasekit.core.claims.signed import Scheme, Signer
@@ -129,6 +129,8 @@ class Job:
     accept_clock: bool = False
     store: Path | None = None
     """The file that ``open_store`` opens, if it is one."""
+    others: Container[str] = frozenset()
+    """All actors that its deploy file has."""
     reread: Callable[[], tuple[Job, Sequence[ChangedKey]]] | None = None
     """The same job as its deploy file has it by now, and what is otherwise; None: there is no file. Raises what reading
     and building it raise."""
@@ -191,6 +193,8 @@ class Reloading:
     _tending: Tending
     _grow: Callable[[], Awaitable[None]]
     """Has guests that are new in the file run in this process, before others look for their keys."""
+    _beside: Callable[[], Iterable[Job]]
+    """What else this process runs."""
     _lock: trio.Lock = attrs.field(init=False, factory=trio.Lock)
     waiting: list[str] = attrs.field(init=False, factory=list)
     """The keys that its file gives other values, which need a restart."""
@@ -203,7 +207,9 @@ class Reloading:
         async with self._lock:
             try:
                 await self._grow()
-                job, changes = await trio.to_thread.run_sync(self.job.reread)
+                job, found = await trio.to_thread.run_sync(self.job.reread)
+                left = [gone(one.name, one.table.role) for one in self._beside() if one.name not in job.others]
+                changes = [*found, *left]
                 await self._take(job, changes)
             except LeasekitError as error:
                 for line in str(error).splitlines():
@@ -212,7 +218,7 @@ class Reloading:
         self.waiting = [change.key for change in changes if change.restart]
         for line in map(str, changes) if changes else (NO_CHANGE,):
             logger.info("reload: %s", line)
-        return list(changes)
+        return changes
 
     async def _take(self, job: Job, changes: Iterable[ChangedKey]) -> None:
         why = said("; ".join(map(str, changes)) or NO_CHANGE)
@@ -280,6 +286,9 @@ class Daemon:
             for job in await trio.to_thread.run_sync(self._more, frozenset(self._running)):
                 logger.info("%s is new in the deploy file, and is run", job.name)
                 await self._begin(job)
+
+    def _all_jobs(self) -> list[Job]:
+        return [one.job for one in self._reloadings]
 
     def stop(self) -> None:
         """Bring all actors to a graceful end."""
@@ -384,7 +393,7 @@ class Daemon:
         shell.send = transport.send
         shell.meet = partial(_meet, transport)
         tending = Tending(shell, _tended(job))
-        reloading = Reloading(job, shell, transport, tending, self._grow)
+        reloading = Reloading(job, shell, transport, tending, self._grow, self._all_jobs)
         more = {**(tending.requests if job.table.role == "authority" else {}), "reload": reloading.reload}
         door = ActorDoor(
             shell, stop=self.stop, more=more,
@@ -691,6 +700,7 @@ def make_job(
         drivers=tuple(drivers.values()),
         clock_skew=spec.settings.clock_skew,
         store=spec.store,
+        others=deployment.actors,
         reread=again,
     )
 

@@ -69,6 +69,14 @@ def test_one_day_that_can_not_be_had_refuses_all(cli: Cli) -> None:
     assert cli.json("lease request vm 8 --for 8h --start 2040-01-02T09:00 --dry-run")["status"] == "granted"
 
 
+def test_days_that_come_to_more_than_a_quota(cli: Cli) -> None:
+    """Each could be had, but not all: a dry run says that, and a refusal (48 hours of 8 units are the limit)."""
+    line = "lease request vm 8 --every day --from 9:00 --to 17:00 --start 2040-01-01 --until 2040-01-08"
+    for words, status in ((f"{line} --dry-run", 0), (line, 1)):
+        assert "by itself: all together may come to more than a quota" in cli(words, status)[1]
+    assert cli.json("lease list") == []
+
+
 def test_each_day_that_can_be_had(cli: Cli) -> None:
     """With --each those that fit are kept; a dry run keeps none, and says the same."""
     cli("lease request vm 4 --start 2040-01-09T10:00 --for 1h --name other --wait-for granted")

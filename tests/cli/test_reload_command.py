@@ -100,6 +100,24 @@ def test_a_deployment_changes_under_a_lease(cli: Cli) -> None:
     )
 
 
+def test_an_actor_that_is_in_the_file_no_more_runs_until_a_restart(cli: Cli) -> None:
+    """It is told at each reload, and by the status: others know it no more."""
+    more = '[actor.more]\nrole = "guest"\n'
+    cli.file.write_text(DEPLOY + more)
+    cli("reload")
+    cli("status --wait")
+    change(cli)
+    left = {"key": "actor.more", "before": '"guest"', "after": "", "restart": True}
+    for _ in range(2):
+        rows = cli.json("reload")
+        assert [row["actor"] for row in rows if row["key"] == "actor.more"] == ["site", "broker", "guest"]
+        assert all(row | left == row for row in rows if row["key"] == "actor.more")
+    assert "site: a restart is needed for actor.more of the deploy file" in cli("status")[1]
+    cli.file.write_text(DEPLOY + more)
+    cli("reload")
+    assert "a restart is needed" not in cli("status")[1]
+
+
 def test_the_priority_that_counts_is_shown(cli: Cli) -> None:
     """A guest asks for a priority; what its peer entry at the broker allows of it counts, from a reload on."""
     cli("lease request vm 4 --for 1h --name holds --wait")
