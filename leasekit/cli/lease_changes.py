@@ -401,11 +401,12 @@ def modify(
     victims: Sequence[str] = VICTIMS,
     dry_run: bool = DRY_RUN,
     wait: bool = WAIT,
+    wait_for: str | None = WAIT_FOR,
 ) -> Shown:
     """Change a lease: its units, its end, its configuration; before it begins its start and its filter as well.
 
     A lease that has not begun gets another ticket. Until that is granted it keeps the one that it has, also if the
-    change is refused.
+    change is refused. --wait waits until it has begun.
 
     A lease that was extended is changed in its running term: the extension stands as it was granted, so that the end
     can't be changed, and begins with the configuration that the lease has by then. In the last seconds before it begins
@@ -414,7 +415,7 @@ def modify(
     Example:
       leasekit lease modify web --units 3 --wait
       leasekit lease modify web --config cap=50
-      leasekit lease modify web --start +2h --filter "rack == b"
+      leasekit lease modify web --start +2h --filter "rack == b" --wait-for granted
       leasekit lease modify web --units 9 --dry-run
     """
     arguments = {
@@ -426,9 +427,10 @@ def modify(
         "configuration": dict(configuration) if configuration else None,
         "victims": list(victims),
     }
+    waits = wait_for or wait
     if dry_run:
-        return _try(place, "lease.dry_run_modify", lambda _: arguments, name=name, wait=wait)
-    return _change(place, "lease.modify", arguments, name=name, wait=wait)
+        return _try(place, "lease.dry_run_modify", lambda _: arguments, name=name, wait=bool(waits))
+    return _change(place, "lease.modify", arguments, name=name, wait=waits)
 
 
 @command(None)

@@ -114,6 +114,11 @@ def test_a_request_is_followed_until_it_is_granted(cli: Cli) -> None:
     assert extended["renewal"]["term"][1] == extended["end"] + 30 * 60_000
     cli("lease request vm 6 --for 1h --start +100m --name more --wait-for granted")
     assert "leasekit: lease" in cli("lease extend now --for 3h --units 8 --wait-for granted", 1)[1]
+    changed = cli.json("lease modify web --units 1 --start +3h --wait-for granted")
+    assert (changed["state"], changed["pending"], changed["approved"]["units"]) == ("ticketed", "-", 1)
+    assert changed["approved"]["term"][0] > lease["approved"]["term"][0]
+    assert "8 at most" in cli("lease modify web --units 9 --wait-for granted", 1)[1]
+    assert cli.json("lease modify now --units 1 --wait-for granted")["requested"]["units"] == 1
 
 
 @pytest.mark.parametrize(
