@@ -23,6 +23,7 @@ from leasekit.core.topology import TopologyRequest
 
 VERSION: Final = 3
 EMPTY_CLASSES: Final[Mapping[bytes, Properties]] = MappingProxyType({})
+NO_BIDS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Wake(NamedTuple):
@@ -192,6 +193,9 @@ class BrokerCycle(NamedTuple):
     ``ended`` is for mappers with ``wants_ended = True``: the leases that ended since the mapper's last turn, in that
     order, the last 10,000 of them; ``ended_before`` is how many more there were, which are not shown. Each is shown
     once, also in a turn that fails. A broker that starts anew has forgotten those that were not shown.
+
+    ``bids`` is for mappers with ``by_bid = True``: the highest bid, by type, of the preemptible requests that were put
+    off and are not shown this time.
     """
 
     now: Instant
@@ -205,6 +209,7 @@ class BrokerCycle(NamedTuple):
     booked: Callable[[str, str], int] = _none
     ended: Sequence[EndedLease] = ()
     ended_before: int = 0
+    bids: Mapping[str, int] = NO_BIDS
 
 
 class Grant(NamedTuple):
@@ -243,10 +248,15 @@ class GrantGroup(NamedTuple):
 
 
 class Defer(NamedTuple):
-    """Keep the request for a later turn; ``reason`` is shown to who asks."""
+    """Keep the request for a later turn; ``reason`` is shown to who asks.
+
+    A mapper with ``by_itself = True`` is shown it ``again`` at an instant (0: once something may have come free), and
+    nothing else that it has put off of the same holder before that.
+    """
 
     lease: str
     reason: str = ""
+    again: Instant = 0
 
 
 class Reject(NamedTuple):
@@ -343,7 +353,9 @@ class BrokerMapper(Protocol):
     """Decides which requests are filled, from where and when.
 
     One with ``by_itself = True`` decides each request for itself, and puts off those that don't fit. Where many
-    wait it is shown those again only once something may have come free, some in each turn.
+    wait it is shown those again only once something may have come free, some in each turn. Any other is shown all that
+    is new, and of each holder those that came first. One with ``by_bid = True`` is shown the highest bids of each
+    holder first.
     """
 
     def allocate(self, cycle: BrokerCycle) -> Iterable[BrokerDecision]: ...

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from actor_bench import Bench, Mappers, Plan
 from msgspec.structs import replace
@@ -10,14 +12,17 @@ from leasekit.actors.broker import broker
 from leasekit.actors.broker.book import LOOKS_PER_SECOND
 from leasekit.actors.broker.broker import Broker
 from leasekit.actors.broker.requests import GROUP_MAX
-from leasekit.core.mappers import BrokerCycle, BrokerDecision
-from leasekit.core.protocol.messages import DryRun, RequestTicket
+from leasekit.core.mappers import BrokerCycle, BrokerDecision, Defer
+from leasekit.core.protocol.messages import DryRun, RequestTicket, Withdraw
+from leasekit.core.reasons import read
 from leasekit.core.steps import Tick
 from leasekit.core.time import HOUR, MINUTE, SECOND, Term
+from leasekit.policies.broker.fair_share import FairShare
 from leasekit.policies.broker.fcfs import Fcfs
 from leasekit.policies.broker.preemption import PreemptionMapper
 from leasekit.policies.broker.spot import SpotMapper
-from leasekit.policies.broker.waiting import Backfill
+from leasekit.policies.broker.turn import StandardMapper
+from leasekit.policies.broker.waiting import Backfill, Priority
 
 FEW = 10
 MANY = 10 * FEW
@@ -29,9 +34,9 @@ class Watched:
 
     inline = True
 
-    def __init__(self, mapper: Fcfs | PreemptionMapper, crowd: Crowd) -> None:
+    def __init__(self, mapper: StandardMapper, crowd: Crowd) -> None:
         self._mapper, self._crowd = mapper, crowd
-        self.by_itself = mapper.by_itself
+        self.by_itself, self.by_bid = mapper.by_itself, getattr(mapper, "by_bid", False)
 
     def allocate(self, cycle: BrokerCycle) -> list[BrokerDecision]:
         """As it does."""
@@ -44,7 +49,7 @@ class Watched:
 class Crowd(Bench):
     """All four units are leased over the term, and ``guest`` has many requests that wait for some."""
 
-    def __init__(self, kind: type[Fcfs] | type[PreemptionMapper]) -> None:
+    def __init__(self, kind: Callable[[], StandardMapper], *, bids: bool = False) -> None:
         self.shown: list[int] = []
         """How many requests each turn was about."""
         self.failing = False
@@ -54,21 +59,23 @@ class Crowd(Bench):
         assert not self.command("meek", "lease.request", type="vm", units=4, term=list(TERM), name="all").error
         self.run_until(2 * MINUTE)
         for number in range(MANY):
-            self.receive("broker", "guest", wanted(self, "guest", number))
+            self.receive("broker", "guest", wanted(self, "guest", number, bid=number if bids else None))
         assert self.query("broker", "status")["waiting"] == MANY
         self.shown.clear()
 
 
-@pytest.fixture(params=[Fcfs, PreemptionMapper])
+@pytest.fixture(params=[Fcfs, PreemptionMapper, SpotMapper])
 def bench(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Crowd:
     """A crowd of those who wait, where few are looked at again in one turn."""
     monkeypatch.setattr(broker, "AGAIN_MAX", FEW)
     return Crowd(request.param)
 
 
-def wanted(bench: Bench, guest: str, number: int) -> RequestTicket:
-    """A request for a unit that can wait, but not for another term."""
+def wanted(bench: Bench, guest: str, number: int, bid: int | None = None) -> RequestTicket:
+    """A request for a unit that can wait, but not for another term; it is preemptible if it bids."""
     properties = {"deferrable": "true", "latest_start": str(TERM.start + 1)}
+    if bid is not None:
+        properties |= {"preemptible": "true", "bid": str(bid)}
     tag = bench.actor(guest).keyring.tag
     return RequestTicket(f"{tag}-{900 + number}", 1, "new", "s", "vm", 1, TERM, "", properties, b"")
 
@@ -193,6 +200,106 @@ def test_groups_have_so_many_members_at_most(bench: Crowd) -> None:
     assert bench.query("broker", "status")["waiting"] == waiting + 1
 
 
-def test_a_line_and_a_market_are_shown_whole() -> None:
-    """Who is first in a line, and what a unit costs, depends on all who wait."""
-    assert not any(getattr(mapper, "by_itself", False) for mapper in (Backfill(), SpotMapper()))
+@pytest.fixture
+def market(monkeypatch: pytest.MonkeyPatch) -> Crowd:
+    """The same crowd with bids, from 0 on in order of arrival."""
+    monkeypatch.setattr(broker, "AGAIN_MAX", FEW)
+    return Crowd(SpotMapper, bids=True)
+
+
+def price(bench: Crowd) -> int:
+    """What a unit costs."""
+    last = read(bench.nodes["broker"].store.history("price")[-1].why)
+    assert last is not None
+    return last.units
+
+
+def test_a_turn_looks_at_few_bids_and_the_price_goes_by_all(market: Crowd) -> None:
+    """The highest of those that wait is the price, whoever is looked at."""
+    assert price(market) == MANY - 1
+    market.receive("broker", "meek", wanted(market, "meek", 1, bid=1))
+    assert market.shown == [1] and price(market) == MANY - 1
+    highest = f"{market.actor('guest').keyring.tag}-{900 + MANY - 1}"
+    market.receive("broker", "guest", Withdraw(highest, 2, 1))
+    market.receive("broker", "meek", wanted(market, "meek", 2, bid=1))
+    assert price(market) == MANY - 2
+    assert max(market.shown) <= FEW + 1
+
+
+def test_the_highest_bids_have_what_comes_free(market: Crowd) -> None:
+    """Though they came last, and are looked at once more among very many."""
+    assert not market.command("meek", "lease.close", lease="all").error
+    market.run_until(market.now + 10 * MINUTE)
+    granted = [row.lease for row in market.nodes["broker"].store.log(0, 10_000) if row.event == "grant"][1:5]
+    assert sorted(int(lease.rpartition("-")[2]) - 900 for lease in granted) == list(range(MANY - 4, MANY))
+    assert market.query("broker", "status")["waiting"] == 0
+    looks = market.actor("broker").queue.looks
+    assert not any((looks.new, looks._put_off, looks._rests, looks._rounds, looks._bid, any(looks._bids.values())))
+
+
+def test_low_bids_are_looked_at_where_things_come_free_again_and_again(market: Crowd) -> None:
+    """Each has its turn before the highest are looked at once more."""
+    actor, shown = market.actor("broker"), list[str]()
+    for _ in range(MANY // FEW):
+        actor.book.note_news()
+        shown += [one.lease for one in actor.cycles.show_news().requests]
+        actor.step(Tick(actor.now + SECOND))
+    assert sorted(shown) == sorted(actor.queue.leases)
+
+
+@pytest.mark.parametrize("kind", [Backfill, Priority, FairShare])
+def test_a_line_is_of_so_many_of_each_holder(
+    monkeypatch: pytest.MonkeyPatch, kind: Callable[[], StandardMapper]
+) -> None:
+    """Those that came first, and whatever is new: who has very many waiting makes no turn long. What is let in goes on
+    as others leave.
+    """
+    monkeypatch.setattr(broker, "SHOWN_MAX", FEW)
+    crowd = Crowd(kind)
+    crowd.receive("broker", "guest", wanted(crowd, "guest", MANY))
+    crowd.receive("broker", "meek", wanted(crowd, "meek", 1))
+    assert crowd.shown == [FEW + 1, FEW + 1]
+    assert crowd.actor("broker").queue.leases[wanted(crowd, "guest", MANY).lease].defer_reason is not None
+    later = Term(TERM.end, TERM.end + HOUR)
+    crowd.receive("broker", "guest", replace(wanted(crowd, "guest", MANY + 1), term=later, properties={}))
+    assert crowd.query("broker", "status")["waiting"] == MANY + 2, "it does not wait behind those that came before"
+    for number in range(3):
+        crowd.receive("broker", "guest", group_member(crowd, number, 3))
+    assert crowd.shown[-1] == FEW + 3 + 1
+    assert not crowd.command("meek", "lease.close", lease="all").error
+    crowd.run_until(crowd.now + 10 * MINUTE)
+    assert crowd.query("broker", "status")["waiting"] == 0
+
+
+class Tired:
+    """A mapper that puts everything off, and wants to be shown those of ``guest`` again a minute later."""
+
+    inline = by_itself = True
+
+    def __init__(self) -> None:
+        self.shown: list[list[str]] = []
+
+    def allocate(self, cycle: BrokerCycle) -> list[BrokerDecision]:
+        """Put all off."""
+        self.shown.append([one.lease for one in cycle.requests])
+        later = {"guest": cycle.now + MINUTE}
+        return [Defer(one.lease, "tired", later.get(one.holder, 0)) for one in cycle.requests]
+
+
+def test_what_was_not_looked_at_is_shown_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though nothing has come free, before the others of its holder, and none of these before that."""
+    monkeypatch.setattr(broker, "AGAIN_MAX", FEW)
+    mapper = Tired()
+    bench = Bench(Plan(guests=("guest", "meek")), Mappers(broker=lambda: mapper))
+    bench.start()
+    for number in range(MANY):
+        bench.receive("broker", "guest", wanted(bench, "guest", number))
+    bench.receive("broker", "meek", wanted(bench, "meek", 1))
+    mapper.shown.clear()
+    bench.run_until(bench.now + MINUTE - SECOND)
+    assert not mapper.shown
+    bench.run_until(bench.now + 2 * SECOND)
+    (again,) = mapper.shown
+    assert len(again) == FEW and wanted(bench, "meek", 1).lease not in again
+    bench.run_until(bench.now + 3 * MINUTE)
+    assert [sorted(one) for one in mapper.shown] == [sorted(again)] * 4

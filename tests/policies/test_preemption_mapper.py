@@ -11,7 +11,7 @@ from broker_cycles import Books, request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasekit.core.mappers import BrokerCycle, Defer, Grant, GrantedLease, PendingRequest, Reject
+from leasekit.core.mappers import BrokerCycle, Defer, Grant, GrantedLease, PendingRequest, Reject, Wake
 from leasekit.core.time import Term
 from leasekit.policies.broker import preemption
 from leasekit.policies.broker.preemption import PreemptionMapper, PreemptionSettings
@@ -217,3 +217,42 @@ def test_a_cycle_without_leases() -> None:
     cycle: BrokerCycle = books.cycle(request("r", 2), request("s", 1))
     refused, granted = PreemptionMapper().allocate(cycle)
     assert isinstance(refused, Reject) and granted == Grant("s", "a/vm", 1, Term(0, 10))
+
+
+def test_for_one_holder_so_many_leases_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its other requests wait for a later turn, which comes; those of somebody else are looked at in this one."""
+    monkeypatch.setattr(preemption, "LOOKED_AT_MAX", 40)
+    there = [held(f"l{number:02}", 1, 0, 500) for number in range(40)]
+    wishes = [request(f"r{number}", 1, 10, 100, holder="many", arrived=number) for number in range(3)]
+    other = request("other", 1, 10, 100, holder="one", arrived=9)
+    first, second, third, last, wake = decided(there, *wishes, other, units=40, now=10)
+    assert len(names(first)) == 1
+    assert all(isinstance(one, Defer) and one.again == 10 + preemption.REST for one in (second, third))
+    assert isinstance(last, Defer) and not last.again and "accepted" in last.reason, "it was looked at"
+    assert wake == Wake(10 + preemption.REST)
+    assert [names(one) for one in decided(there, wishes[1], units=40, now=10)] == [names(first)]
+
+
+def test_starts_are_tried_up_to_so_many_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that can wait for a start at which others have ended is looked at no longer than others."""
+    there = [held(f"l{number:02}", 1, 0, 500, ends_from=20 + number) for number in range(20)]
+    firm = held("firm", 1, 0, 60, preemptible=False)
+    wish = request("r", 21, 10, 100, latest_start=400)
+    (decision,) = decided([*there, firm], wish, units=21, now=10)
+    assert isinstance(decision, Grant) and decision.term.start == 60
+    monkeypatch.setattr(preemption, "LOOKED_AT_MAX", 40)
+    (decision,) = decided([*there, firm], wish, units=21, now=10)
+    assert isinstance(decision, Defer)
+
+
+def test_so_many_leave_for_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the set is not searched for."""
+    monkeypatch.setattr(preemption, "SEARCHED_MAX", 1)
+    there = [held(f"l{number:02}", 1, 0, 500 + number) for number in range(40)]
+    (decision,) = decided(there, request("r", 12, 10, 100), units=40, now=10)
+    assert len(names(decision)) == 12
+    monkeypatch.setattr(preemption, "ONE_BY_ONE_MAX", 11)
+    (decision,) = decided(there, request("r", 12, 10, 100), units=40, now=10)
+    assert isinstance(decision, Reject)
+    (decision,) = decided(there, request("r", 11, 10, 100), units=40, now=10)
+    assert len(names(decision)) == 11

@@ -1,5 +1,5 @@
 """The broker's book: what it holds (delegations, each with a timetable), what it has given from it, which requests wait
-and form groups.
+and form groups. It has more than 800 lines as which requests are looked at goes by what comes free, and by groups.
 
 Delegations that go on from each other are a *renewal chain*, and have one timetable: mappers see one source whose term
 ends with the last of them, and what is granted from it is cut where one ends and the next begins (:meth:`Book.cover`).
@@ -7,11 +7,13 @@ ends with the last of them, and what is granted from it is cut where one ends an
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect_left, insort
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from itertools import islice
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -42,7 +44,7 @@ from leasekit.core.properties import (
     minus,
     weigh,
 )
-from leasekit.core.protocol.messages import LargestPiece
+from leasekit.core.protocol.messages import NEW, LargestPiece
 from leasekit.core.reasons import Code, counted
 from leasekit.core.requests import Options, parse_options
 from leasekit.core.time import DAY, SECOND, Instant, Term
@@ -51,22 +53,35 @@ from leasekit.core.timetable import ClassedTimetable, Shortfall
 LOOKS_PER_SECOND: Final = 2_500
 """How many requests of one holder that were put off a mapper looks at in a second: a quarter of a processor's time."""
 
+Together: TypeAlias = Callable[[str], Sequence[BrokerLease]]
+"""All that are decided with one: none while others of its group are on their way."""
 
-@keeps(volatile="_put_off _rests _shown _shown_at _freed _failed", derived="new")
+
+@keeps(volatile="_put_off _rests _rounds _bid _bids _shown _shown_at _freed _failed", derived="new")
 @attrs.define(eq=False, slots=False)
 class Looks:
     """Which of the requests that wait a mapper is to look at: those of which it has said nothing, and, once something
     may have come free, those that it has put off, each once more. Whatever else waits costs a turn nothing. Whoever
     has many waiting, or a large group, makes others wait for a small part of their time.
+
+    With ``bid_of`` each holder's highest bids are looked at first, and the others in their turn.
     """
 
+    bid_of: Callable[[BrokerLease], tuple[int, int, int]] | None = attrs.field(default=None, init=False)
+    """The class of a request, whether it is firm, and its bid, where the mapper goes by that."""
     new: dict[str, BrokerLease] = attrs.field(factory=dict, init=False)
     """Those of which it has said nothing yet."""
-    _put_off: dict[str, dict[str, tuple[BrokerLease, int]]] = attrs.field(factory=dict, init=False)
+    _put_off: dict[str, OrderedDict[str, tuple[BrokerLease, int]]] = attrs.field(factory=dict, init=False)
     """The others of each holder, those first that were looked at longest ago: how often something had come free then.
     """
     _rests: dict[str, Instant] = attrs.field(factory=dict, init=False)
     """Until when nothing more of a holder is looked at again."""
+    _rounds: dict[str, int] = attrs.field(factory=dict, init=False)
+    """How often something had come free when all of a holder was last put in order."""
+    _bid: dict[str, int] = attrs.field(factory=dict, init=False)
+    """The bids of those that were put off, if others are not to make room for them already."""
+    _bids: dict[str, list[int]] = attrs.field(factory=dict, init=False)
+    """The same by type, in order."""
     _shown: dict[str, BrokerLease] = attrs.field(factory=dict, init=False)
     """Those of the last turn."""
     _shown_at: int = attrs.field(default=0, init=False)
@@ -77,7 +92,7 @@ class Looks:
     def add(self, lease: BrokerLease, *, again: bool) -> None:
         """One more waits; ``again``: it has waited before, and is looked at in its turn."""
         if again:
-            self._put_off.setdefault(lease.holder, {})[lease.id] = lease, -1
+            self._put(lease, -1)
         else:
             self.new[lease.id] = lease
 
@@ -85,13 +100,45 @@ class Looks:
         """One waits no longer."""
         self.new.pop(lease.id, None)
         self._shown.pop(lease.id, None)
-        row = self._put_off.get(lease.holder, {})
-        if row.pop(lease.id, None) is not None and not row:
+        row = self._put_off.get(lease.holder)
+        if row is None or row.pop(lease.id, None) is None:
+            return
+        if not row:
             del self._put_off[lease.holder]
+        bid = self._bid.pop(lease.id, None)
+        if bid is not None:
+            bids = self._bids[lease.type]
+            del bids[bisect_left(bids, bid)]
+
+    def _put(self, lease: BrokerLease, freed: int) -> None:
+        self._put_off.setdefault(lease.holder, OrderedDict())[lease.id] = lease, freed
+        if self.bid_of is None or lease.id in self._bid or lease.room.promise is not None:
+            return
+        _, firm, bid = self.bid_of(lease)
+        if not firm:
+            self._bid[lease.id] = bid
+            insort(self._bids.setdefault(lease.type, []), bid)
+
+    def highest_bids(self) -> dict[str, int]:
+        """The highest bid of those that were put off, by type."""
+        return {type_: bids[-1] for type_, bids in self._bids.items() if bids}
+
+    def unheard(self) -> list[BrokerLease]:
+        """Those of which the mapper has said nothing, where it is shown others by their places."""
+        self.new = {lease.id: lease for lease in self.new.values() if lease.defer_reason is None}
+        return list(self.new.values())
 
     def forget(self, holder: str) -> None:
         """Nothing of a holder waits any more."""
         self._rests.pop(holder, None)
+        self._rounds.pop(holder, None)
+
+    def look_again(self, lease: BrokerLease, at: Instant) -> None:
+        """One that was shown is to be shown again, before the others of its holder; none of them before ``at``."""
+        if self._shown.pop(lease.id, None) is not None:
+            self._put(lease, -1)
+            self._put_off[lease.holder].move_to_end(lease.id, last=False)
+            self._rests[lease.holder] = at
 
     def note_freed(self) -> None:
         """Something may have come free."""
@@ -112,9 +159,9 @@ class Looks:
     def _is_due(self, row: Mapping[str, tuple[BrokerLease, int]]) -> bool:
         return _first(row)[1] < self._freed
 
-    def next(self, now: Instant, most: int, together: Callable[[str], Sequence[BrokerLease]]) -> list[BrokerLease]:
+    def next(self, now: Instant, most: int, together: Together) -> list[BrokerLease]:
         """Those of one turn, in order of arrival: what is new, and up to ``most`` that were put off, of each holder the
-        same share. ``together`` gives all that are decided with one: none while others of its group are on their way.
+        same share.
         """
         self._settle()
         self._rests = {holder: until for holder, until in self._rests.items() if until > now}
@@ -125,6 +172,7 @@ class Looks:
             if id_ in self.new:
                 self._take(lease, together, shown)
         for holder in due:
+            self._put_in_order(holder)
             before, enough = len(shown), len(shown) + max(1, most // len(due))
             while len(shown) < enough and (row := self._put_off.get(holder)) and self._is_due(row):
                 self._take(_first(row)[0], together, shown)
@@ -132,9 +180,15 @@ class Looks:
         self._shown, self._shown_at, self._failed = shown, self._freed, False
         return sorted(shown.values(), key=lambda lease: lease.waits.arrived)
 
-    def _take(
-        self, lease: BrokerLease, together: Callable[[str], Sequence[BrokerLease]], shown: dict[str, BrokerLease]
-    ) -> None:
+    def _put_in_order(self, holder: str) -> None:
+        """Begin a round with the highest bids, once each was looked at since the last one began."""
+        row = self._put_off.get(holder)
+        if self.bid_of is not None and row and _first(row)[1] >= self._rounds.get(holder, -1):
+            bid_of, self._rounds[holder] = self.bid_of, self._freed
+            ordered = sorted(row.items(), key=lambda item: bid_of(item[1][0]), reverse=True)
+            self._put_off[holder] = OrderedDict(ordered)
+
+    def _take(self, lease: BrokerLease, together: Together, shown: dict[str, BrokerLease]) -> None:
         self.remove(lease)
         for one in together(lease.id):
             self.remove(one)
@@ -146,7 +200,7 @@ class Looks:
             if lease.defer_reason is None:
                 self.new.setdefault(lease.id, lease)
             elif lease.id not in self.new:
-                self._put_off.setdefault(lease.holder, {})[lease.id] = lease, self._shown_at
+                self._put(lease, self._shown_at)
         self._shown = {}
 
 
@@ -163,7 +217,7 @@ class RequestQueue:
     _most: int
     _priorities: Mapping[str, int] = attrs.field(factory=dict)
     """The classes of holders."""
-    _of: dict[str, int] = attrs.field(factory=dict, init=False)
+    _of: dict[str, dict[str, BrokerLease]] = attrs.field(factory=dict, init=False)
     leases: dict[str, BrokerLease] = attrs.field(factory=dict, init=False)
     options: dict[str, Options] = attrs.field(factory=dict, init=False)
     """What each says of how it may be granted; questions have theirs here as well."""
@@ -179,21 +233,41 @@ class RequestQueue:
         """The lease's request waits for the mapper; ``again``: it has waited before."""
         self.leases[lease.id], self.options[lease.id] = lease, options
         self.looks.add(lease, again=again)
-        self._of[lease.holder] = self._of.get(lease.holder, 0) + 1
+        self._of.setdefault(lease.holder, {})[lease.id] = lease
 
     def remove(self, lease: BrokerLease) -> None:
         """Its request is settled."""
         if self.leases.pop(lease.id, None) is not None:
             self.looks.remove(lease)
-            self._of[lease.holder] -= 1
+            del self._of[lease.holder][lease.id]
             if not self._of[lease.holder]:
                 del self._of[lease.holder]
                 self.looks.forget(lease.holder)
         self.options.pop(lease.id, None)
 
+    def bid_of(self, lease: BrokerLease) -> tuple[int, int, int]:
+        """The class of a request, whether it is firm, and its bid: what is decided first where these count is more."""
+        options = self.options[lease.id]
+        firm = not options.preemptible or lease.asked.op != NEW
+        return self.class_of(lease), firm, options.bid or 0
+
     def waiting_ids(self) -> Iterable[str]:
         """The leases whose requests wait."""
         return self.leases
+
+    def first_of_each(self, most: int, together: Together) -> Iterable[BrokerLease]:
+        """Those that wait, in order of arrival: all of which the mapper has said nothing, and about ``most`` of each
+        holder, the first ones.
+        """
+        if all(len(row) <= most for row in self._of.values()):
+            return self.leases.values()
+        shown = {one.id: one for lease in self.looks.unheard() for one in together(lease.id)}
+        for row in self._of.values():
+            enough = len(shown) + most
+            for lease in islice(row.values(), most):
+                if len(shown) < enough and lease.id not in shown:
+                    shown.update({one.id: one for one in together(lease.id)})
+        return sorted(shown.values(), key=lambda lease: lease.waits.arrived)
 
     def waiting(self, lease: str) -> BrokerLease:
         """The lease of that id, whose request waits. Raises ``CommandError`` if none does."""
@@ -221,7 +295,7 @@ class RequestQueue:
         Half of the places are kept for all peers in equal shares, the others are for whoever comes first: so one that
         asks without end leaves each other its share.
         """
-        name, most, mine = self._keyring.name, self._most, self._of.get(peer, 0)
+        name, most, mine = self._keyring.name, self._most, len(self._of.get(peer, ()))
         if len(self) >= most:
             raise RemoteError(Code.BUSY, f"{name} has {len(self)} requests waiting, its limit: try again later")
         limit = self._keyring.peers[peer].open_requests
@@ -232,7 +306,7 @@ class RequestQueue:
             return
         askers = sum(REQUEST in known.may for known in self._keyring.peers.values())
         share = max(1, (most - most // 2) // max(1, askers))
-        beyond = sum(count - share for count in self._of.values() if count > share)
+        beyond = sum(len(row) - share for row in self._of.values() if len(row) > share)
         if mine >= share and beyond >= most // 2:
             raise RemoteError(
                 Code.BUSY,

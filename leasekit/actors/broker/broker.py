@@ -39,6 +39,7 @@ from leasekit.actors.broker.delegations import (
 )
 from leasekit.actors.broker.grants import (
     AGAIN_MAX,
+    SHOWN_MAX,
     Answers,
     Cycles,
     GrantChecks,
@@ -278,7 +279,10 @@ def decisions(
         answers.reject(queue.waiting(one.lease), of_mapper(one.reason, fits), fits)
 
     def defer(one: Defer) -> None:
-        queue.waiting(one.lease).defer_reason = of_mapper(one.reason) if one.reason else None
+        lease = queue.waiting(one.lease)
+        lease.defer_reason = of_mapper(one.reason) if one.reason else None
+        if one.again:
+            queue.looks.look_again(lease, one.again)
 
     return {
         Grant: grant,
@@ -410,8 +414,11 @@ class Broker(Server[BrokerLease]):
             self.granted.note_ends(EndedBook())
         views = LeaseViews(self.kernel, self.queue, self.book, self.granted, self.settings)
         self.cycles = Cycles(self.kernel, self.queue, self.book, views, is_inline(mapper))
-        if getattr(mapper, "by_itself", False) and self.settings.kept_bytes < INSTANT_MAX:
-            self.cycles.again_max = AGAIN_MAX  # whose peers have no budget has no peers to fear
+        self.cycles.by_itself = getattr(mapper, "by_itself", False)
+        if self.settings.kept_bytes < INSTANT_MAX:  # whose peers have no budget has no peers to fear
+            self.cycles.look_at(AGAIN_MAX, SHOWN_MAX)
+        if getattr(mapper, "by_bid", False):
+            self.queue.looks.bid_of = self.queue.bid_of
         checks = GrantChecks(self.kernel, self.keyring, self.book, self.cycles, dependents)
         cutter = TicketCutter(self.kernel, self.book, self.granted, statements, self.answers)
         grants = Grants(self.queue, self.book, self.cycles, checks, cutter)

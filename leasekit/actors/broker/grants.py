@@ -368,6 +368,8 @@ class RequestViews(Sequence[PendingRequest]):
 
 AGAIN_MAX = 32
 """How many requests that it has put off before a mapper looks at in one turn: some 3 ms."""
+SHOWN_MAX = 256
+"""How many requests of one holder a mapper sees that looks at all that wait in each turn: some 10 ms."""
 
 
 @keeps(derived="at")
@@ -378,6 +380,8 @@ class Cycles:
     A mapper that decides each request ``by_itself`` is shown those that it has put off only when something may have
     come free, and ``again_max`` of them in one turn, so that whoever has many waiting makes nobody else wait for them.
     Each holder has the same share of these places. Later turns go on with the others, a part of the time.
+
+    One that looks at all that waits in each turn is shown about ``shown_max`` of each holder, those that came first.
     """
 
     _kernel: Kernel
@@ -385,9 +389,17 @@ class Cycles:
     _book: Book
     _views: LeaseViews
     _inline: bool
+    by_itself: bool = attrs.field(default=False, init=False)
     again_max: int = attrs.field(default=INSTANT_MAX, init=False)
+    shown_max: int = attrs.field(default=INSTANT_MAX, init=False)
     at: Instant = attrs.field(default=0, init=False)
     """When the mapper was last shown anything."""
+
+    def look_at(self, again_max: int, shown_max: int) -> None:
+        """Bound what the mapper is shown in one turn."""
+        self.shown_max = shown_max
+        if self.by_itself:
+            self.again_max = again_max
 
     def due_at(self, wake: Instant | None, *, asked: bool = False) -> Instant | None:
         """When the mapper is to be called: now if it is ``asked`` something, or requests wait and something has changed
@@ -419,11 +431,12 @@ class Cycles:
             self._queue.looks.note_freed()
         cycle = self.show(self._next())
         ended, before = self._views.ended() if cycle.requests or cycle.groups else ((), 0)
-        return cycle._replace(ended=ended, ended_before=before) if ended else cycle
+        bids = {} if self._is_few else self._queue.looks.highest_bids()
+        return cycle._replace(ended=ended, ended_before=before, bids=bids)
 
     def _next(self) -> Iterable[BrokerLease]:
         if self._is_few:
-            return self._queue.leases.values()
+            return self._queue.first_of_each(self.shown_max, self._together)
         return self._queue.looks.next(self._kernel.now, self.again_max, self._together)
 
     def _together(self, id_: str) -> Sequence[BrokerLease]:
@@ -442,7 +455,7 @@ class Cycles:
 
     def show_with(self, lease: BrokerLease) -> BrokerCycle:
         """What the mapper is shown for a question, that of ``lease``. Very many that were put off are not."""
-        waiting = (self._queue.leases if self._is_few else self._queue.looks.new).values()
+        waiting = self._next() if self._is_few else self._queue.looks.new.values()
         return self.show([*waiting, lease])
 
     def show(self, leases: Iterable[BrokerLease]) -> BrokerCycle:

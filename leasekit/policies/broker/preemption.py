@@ -36,11 +36,12 @@ from leasekit.core.mappers import (
     PendingRequest,
     Preempt,
     Reject,
+    Wake,
 )
 from leasekit.core.reasons import Coded
 from leasekit.core.requests import SUSPEND
 from leasekit.core.settings import DurationSetting
-from leasekit.core.time import HOUR, Instant, Term
+from leasekit.core.time import HOUR, Duration, Instant, Term
 from leasekit.policies.broker import reasons
 from leasekit.policies.broker.capacity import ClassedView, Place
 from leasekit.policies.broker.quotas import Limit
@@ -57,6 +58,12 @@ PARTS_MAX: Final = 16
 """How many parts of a term a search tells apart."""
 NODES_MAX: Final = 5_000
 """How many nodes of a search are looked at."""
+ONE_BY_ONE_MAX: Final = 500
+"""How many leases leave for one request at most, where no set is searched for."""
+LOOKED_AT_MAX: Final = 4_000
+"""How many leases are looked at in a turn for the requests of one holder, before the others of them wait."""
+REST: Final[Duration] = 200
+"""How long these wait."""
 
 
 @attrs.frozen(kw_only=True)
@@ -102,7 +109,7 @@ class MakingRoom:
             if op == NEW and not (first.group or first.preemptible or isinstance(found[0], Grant)):
                 found = [victims.make_room(first, found[0])]
             decisions += found
-        return decisions
+        return decisions + victims.wakes
 
 
 class _Way(NamedTuple):
@@ -128,9 +135,15 @@ class VictimTurn:
         self._asked: set[str] = set()
         """Delegations of which somebody has been asked to leave."""
         self._chosen: list[GrantedLease] = []
+        self.wakes: list[BrokerDecision] = []
+        """When those are to be looked at for whom leases were not looked at in this turn."""
+        self._looked_at: Counter[str] = Counter()
+        """How many leases were looked at for each holder, by what that takes."""
 
     def make_room(self, request: PendingRequest, otherwise: BrokerDecision) -> BrokerDecision:
-        """A grant with victims, or what is decided ``otherwise``, also where nobody can say what victims cost."""
+        """A grant with victims, or what is decided ``otherwise``, also where nobody can say what victims cost. A holder
+        for whose requests much was looked at has the others wait for a later turn.
+        """
         try:
             return self._make_room(request, otherwise)
         except CostError as error:
@@ -141,10 +154,15 @@ class VictimTurn:
         turn, shape = self._turn, self._turn.shape(request)
         if reasons.never(request, shape, request.min_units, turn.now):
             return otherwise
+        if self._is_enough_for(request):
+            words = f"waits until leases were looked at for other requests of {request.holder!r}"
+            self.wakes = [Wake(turn.now + REST)]
+            return Defer(request.lease, Coded(words, "makes_room"), turn.now + REST)
         self._look(request.type)
         waits, ways, limit = "", [], turn.limit(request)
         for number, place in enumerate(shape.places):
             able = self._able(request, place)
+            self._looked_at[request.holder] += 1 + len(self._granted[request.type]) // 8
             if able and place.view.id in self._asked:
                 waits = place.site
             elif able:
@@ -167,6 +185,9 @@ class VictimTurn:
             granted = self._granted[type_] = self._cycle.granted(type_)
             self._leaving[type_] = Counter(one.holder for one in granted if one.ending)
             self._asked.update(one.source for one in granted if one.term.end < one.booked)
+
+    def _is_enough_for(self, request: PendingRequest) -> bool:
+        return self._looked_at[request.holder] >= LOOKED_AT_MAX
 
     def _able(self, request: PendingRequest, place: Place) -> list[GrantedLease]:
         """The leases of a place that may be ended at some time for a request."""
@@ -195,10 +216,13 @@ class VictimTurn:
                 continue
             at = start - place.ahead
             leaving = [one for one in able if at < one.term.end and not one.since < at < one.ends_from]
+            self._looked_at[request.holder] += len(leaving)
             chosen = self._cheapest(request, place, term, leaving)
             if chosen:
                 cost = total(costs_of(self._cost, [_hosted(one, at) for one in chosen], at))
                 return [_Way(start, cost, len(chosen), number, tuple(chosen))]
+            if self._is_enough_for(request):
+                break
         return []
 
     def _starts(self, request: PendingRequest, place: Place, able: list[GrantedLease]) -> list[Instant]:
@@ -215,6 +239,8 @@ class VictimTurn:
         """Victims that leave enough over a term; empty where there are none."""
         begin = term.start - place.ahead
         if not isinstance(place.view, ClassedView):
+            if sum(one.units for one in leaving) + place.free(term) < request.min_units:
+                return []
             names = self._searched(request, place, Term(begin, term.end), leaving)
             chosen = [one for one in leaving if one.lease in (names or ())]
             if names is not None and (not chosen or self._is_enough(request, place, term, chosen)):
@@ -271,12 +297,15 @@ class VictimTurn:
         at, least, chosen = term.start - place.ahead, request.min_units, list[GrantedLease]()
         costs = costs_of(self._cost, [_hosted(one, at) for one in leaving], at)
         by_name = {one.lease: cost for one, cost in zip(leaving, costs, strict=True)}
+        of: Counter[str] = Counter()
         for one in sorted(leaving, key=lambda one: (by_name[one.lease] / one.units, one.lease)):
-            if place.free(term) >= least:
+            if len(chosen) == ONE_BY_ONE_MAX or place.free(term) >= least:
                 break
-            if self._within_budget([*chosen, one]):
+            if of[one.holder] < self._left_of(one):
                 self._leave(place, one, at)
                 chosen.append(one)
+                of[one.holder] += 1
+        self._looked_at[request.holder] += 8 * len(chosen)
         enough = place.free(term) >= least
         for one in sorted(chosen, key=lambda one: -by_name[one.lease]) if enough else ():
             self._leave(place, one, at, -1)

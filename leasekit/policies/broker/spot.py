@@ -45,6 +45,7 @@ class SpotMapper(StandardMapper):
     def __init__(self, settings: SpotSettings | None = None) -> None:
         self.settings = settings or SpotSettings()
         super().__init__(self.settings, Bidding(self.settings))
+        self.by_itself = self.by_bid = True
 
 
 class BidCost:
@@ -85,8 +86,9 @@ class Bidding:
         for type_ in types:
             left = victims.outbid(type_)
             running = [one for one in cycle.granted(type_) if one.preemptible and not one.ending and one not in left]
-            decisions.append(self._price(type_, running, left, winners.get(type_, []), losers.get(type_, [])))
-        return decisions
+            beaten = [cycle.bids.get(type_, 0), *losers.get(type_, [])]
+            decisions.append(self._price(type_, running, left, winners.get(type_, []), beaten))
+        return decisions + victims.wakes
 
     def _price(
         self,

@@ -143,12 +143,14 @@ class Waiting:
                     break
                 new.append(request)
             new.reverse()
-        if anew or len(known) + len(new) != count:
-            # Some left the line without this mapper's doing, or stand beside it: the tail alone doesn't tell.
+        if anew:
             known.clear()
             self._lines.clear()
             self._waits_until = INSTANT_MAX
             new = list(requests)
+        elif len(known) + len(new) != count:
+            # Some left the line without this mapper's doing, or came before its end: the tail alone doesn't tell.
+            new = self._compare(list(requests))
         others: list[PendingRequest] = []
         fresh: list[LineEntry] = []
         for request in new:
@@ -158,6 +160,13 @@ class Waiting:
                 self._join(turn, request, fresh, out)
         self._standing = 0
         return others, fresh
+
+    def _compare(self, requests: Sequence[PendingRequest]) -> list[PendingRequest]:
+        """Those that are not in line yet; those in line that wait no more leave it."""
+        there = {request.lease for request in requests}
+        for entry in [entry for lease, entry in self._entries.items() if lease not in there]:
+            self.leave(self._lines[entry.request.type], entry)
+        return [request for request in requests if request.lease not in self._entries]
 
     def _join(
         self, turn: BrokerTurn, request: PendingRequest, fresh: list[LineEntry], out: list[BrokerDecision]
