@@ -13,6 +13,7 @@ import signal
 import ssl
 import sys
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import cached_property
@@ -27,7 +28,7 @@ from leasekit.core.claims.claim import delegate_root
 from leasekit.core.claims.signed import ED25519, Keypair, key_tag
 from leasekit.core.protocol.channel import NONCE_BYTES, Channel, State
 from leasekit.core.protocol.codec import encode_batch
-from leasekit.core.protocol.messages import NEW, Plan, Quote, Redeem, RequestTicket
+from leasekit.core.protocol.messages import NEW, Plan, Quote, Redeem, RequestTicket, Withdraw
 from leasekit.core.time import HOUR, Term
 from leasekit.core.topology import read_topology
 from leasekit.runtime.sockets import Tls
@@ -44,6 +45,10 @@ MEMBERS: Final = 100
 """How many requests a group has."""
 FILTERS: Final = 3000
 """How many requests wait before messages are sent that are forbidden."""
+WAITING: Final = 9_900
+"""How many requests of a peer wait: about as many as may (``open_requests``)."""
+VICTIMS: Final = 2_048
+"""How many preemptible leases a peer has."""
 
 
 class Attacker:
@@ -152,6 +157,56 @@ class Attacker:
             )
             yield encode_batch([self._request({"deferrable": "true", **one}, all_.term, UNITS) for one in wishes])
 
+    def _waiting(self, requests: Iterator[RequestTicket]) -> Iterator[bytes]:
+        """As many requests as may wait, and then a new one for each of the oldest, which is given up."""
+        first = list(itertools.islice(requests, WAITING))
+        yield from (encode_batch(first[at : at + BATCH]) for at in range(0, WAITING, BATCH))
+        kept = deque(first)
+        while True:
+            old, new = [kept.popleft() for _ in range(BATCH // 8)], list(itertools.islice(requests, BATCH // 8))
+            kept.extend(new)
+            yield encode_batch([*(Withdraw(one.lease, one.number + 1, one.number) for one in old), *new])
+
+    def bids(self) -> Iterator[bytes]:
+        """Preemptible requests that bid for units that another has, each with a bid, a term and a size of its own."""
+        start = int(time.time() * 1000) // HOUR * HOUR + 5 * HOUR
+        yield encode_batch([self._request({}, Term(start, start + HOUR), UNITS)])
+
+        def bid(number: int) -> RequestTicket:
+            begin = start + number % (HOUR // 2)
+            said = {"deferrable": "true", "latest_start": str(begin + 1), "preemptible": "true", "bid": str(number)}
+            return self._request(said, Term(begin, begin + HOUR // 2 - number % 1000), 1 + number % (UNITS // 2))
+
+        yield from self._waiting(map(bid, itertools.count(1)))
+
+    def victims(self) -> Iterator[bytes]:
+        """Preemptible leases of a unit each, of two halves of an hour, and requests for more than all of them leave."""
+        start = int(time.time() * 1000) // HOUR * HOUR + 5 * HOUR
+        term = Term(start, start + HOUR)
+        yield encode_batch([self._request({}, term)])
+        cheap, half = {"preemptible": "true", "bid": "1"}, HOUR // 2
+        for number in range(VICTIMS // BATCH):
+            begin = start + number % 2 * half
+            yield encode_batch([self._request(cheap, Term(begin, begin + half)) for _ in range(BATCH)])
+
+        def dear(number: int) -> RequestTicket:
+            late = {"deferrable": "true", "latest_start": str(start + HOUR // 2)}
+            return self._request(late, Term(start + number % 1000, start + number % 1000 + HOUR), UNITS)
+
+        yield from self._waiting(map(dear, itertools.count(1)))
+
+    def line(self) -> Iterator[bytes]:
+        """Requests for long terms that could start now but for a reservation, each with sites of its own."""
+        start = int(time.time() * 1000)
+        later = Term(start + 24 * HOUR, start + 25 * HOUR)
+        yield encode_batch([self._request({}, later, UNITS // 2)])
+
+        def long(number: int) -> RequestTicket:
+            said = {"deferrable": "true", "exclude_sites": f"N{number}"}
+            return self._request(said, Term(start, later.end + number % 1000), UNITS * 3 // 4)
+
+        yield from self._waiting(map(long, itertools.count(1)))
+
     def groups(self) -> Iterator[bytes]:
         """Request groups that are refused whole: one member asks for another length."""
         start = int(time.time() * 1000) + 24 * HOUR
@@ -240,6 +295,8 @@ FLOODS: Final = (
     "requests", "refused", "malformed", "properties", "repeats", "heartbeats", "filters", "groups", "forbidden",
     "unknown", *CONNECTIONS,
 )  # fmt: skip
+QUEUES: Final = {"bids": "spot", "victims": "preemption", "line": "backfill"}
+"""The floods of requests that wait, and the mapper for which each is meant."""
 PLANS: Final = "topologies"
 """The flood of questions that only a broker answers whose mapper plans topologies."""
 

@@ -1,10 +1,11 @@
 """What an honest guest sees at rest, and while another peer floods its broker, its site, or itself.
 
-    python benchmarks/hostile.py [--json] [--quick] [--flood NAME ...] [--target NAME]
+    python benchmarks/hostile.py [--json] [--quick] [--flood NAME ...] [--target NAME] [--mapper NAME]
 
 Three daemons as in ``lifecycle``, and a hostile peer in a process of its own on the same machine. The honest guest asks
 for one lease after the other, and waits until each is active. Figures are the latencies at rest, and those under each
-flood as multiples of them.
+flood as multiples of them. Floods of requests that wait are each of a broker with the mapper that they are meant for,
+or with that which is named.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import trio
-from _bench_attacker import CONNECTIONS, FLOODS, NAME, PLANS, UNITS, Attacker
+from _bench_attacker import CONNECTIONS, FLOODS, NAME, PLANS, QUEUES, UNITS, WAITING, Attacker
 from _bench_sockets import ACTORS, control, daemons
 from _report import Result, emit, result
 
@@ -35,6 +36,8 @@ PAUSE = 0.02
 """The seconds between two leases."""
 SETTLED = 2.0
 """For how many seconds a flood goes on before anything is measured."""
+FILLED = 30.0
+"""For how many seconds at most, where as many requests are to wait as may."""
 PATIENCE = 600
 """For how many seconds a guest is waited for: a clock that goes 24 times as fast makes few of them."""
 HANDSHAKES = 20
@@ -126,6 +129,18 @@ def door(file: Path, target: str) -> tuple[int, bytes, Path]:
     return int(address.rpartition(":")[2]), load_key(keys / f"{target}.key").public, keys
 
 
+def settle(file: Path, flood: str) -> None:
+    """Let a flood come to what it goes on with."""
+    time.sleep(SETTLED)
+    deadline = time.monotonic() + FILLED - SETTLED
+    with ControlClient(control(file, "broker"), timeout=PATIENCE) as client:
+        while flood in QUEUES and (waiting := client.query("status")["waiting"]) < 0.9 * WAITING:
+            if time.monotonic() > deadline:
+                print(f"{flood}: {waiting} requests wait", file=sys.stderr)
+                break
+            time.sleep(SETTLED / 4)
+
+
 @contextmanager
 def flooded(file: Path, flood: str, target: str) -> Iterator[None]:
     """While a hostile peer floods the daemon ``target``. Says on standard error how much it got rid of."""
@@ -137,13 +152,21 @@ def flooded(file: Path, flood: str, target: str) -> Iterator[None]:
         try:
             if process.stdout.readline() != "on\n":
                 raise RuntimeError(f"the flood {flood} did not begin")
-            time.sleep(SETTLED)
-            begin = time.perf_counter()
+            began = time.perf_counter()
+            settle(file, flood)
             yield
         finally:
             process.send_signal(signal.SIGTERM)
-        seconds = SETTLED + time.perf_counter() - begin
+        seconds = time.perf_counter() - began
         print(f"{flood}: {int(process.stdout.readline() or 0) / seconds:,.0f} a second", file=sys.stderr)
+
+
+def peers(flood: str, target: str, mapper: str) -> tuple[str, Sequence[str]]:
+    """What the deploy file has beside the three actors, and who of it runs."""
+    if flood == PLANS:
+        return hostile(target) + network(), (*SITES, NET)
+    mapper = mapper or QUEUES.get(flood, "")
+    return hostile(target) + (f'[actor.broker.mapper]\nname = "{mapper}"\n' if mapper else ""), ()
 
 
 def main() -> int:
@@ -151,15 +174,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer leases")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--flood", action="append", choices=(*FLOODS, PLANS), help="only this one (may be repeated)")
+    floods = (*FLOODS, *QUEUES, PLANS)
+    parser.add_argument("--flood", action="append", choices=floods, help="only this one (may be repeated)")
     parser.add_argument("--target", choices=ACTORS, default="broker", help="who is flooded")
+    parser.add_argument("--mapper", default="", help="the broker's mapper")
     options = parser.parse_args()
     target = options.target
     count = 50 if options.quick else 200
     results: list[Result] = []
-    for flood in options.flood or (*FLOODS, *([PLANS] if target == "broker" else [])):
-        more, also = (network(), (*SITES, NET)) if flood == PLANS else ("", ())
-        with daemons(UNITS, hostile(target) + more, also) as file:
+    for flood in options.flood or (floods if target == "broker" else FLOODS):
+        with daemons(UNITS, *peers(flood, target, options.mapper)) as file:
             guest = control(file, "guest")
             latencies(guest, 10)
             rest = latencies(guest, count)
