@@ -220,7 +220,7 @@ def test_check_passes_what_is_right(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_check_writes_what_fails_and_plays_it_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The failing case goes to a file, and --replay shows the turn in which it fails."""
-    words = ("mapper", "check", "misfit_mappers:Overbooks", "--cases", "30", "--out", str(tmp_path))
+    words = ("mapper", "check", "misfit_mappers:Overbooks", "--cases", "8", "--out", str(tmp_path))
     found = _json(capsys, *words, status=1)
     assert list(found["faults"]) == ["never overbooks"]
     (file,) = found["files"]
@@ -243,7 +243,10 @@ def test_check_writes_what_fails_and_plays_it_again(tmp_path: Path, capsys: pyte
 
 @pytest.mark.parametrize(
     ("target", "role"),
-    [('static:demands=[{type="vm",units=2,term="1h"}]', "guest"), ('energy:types=["vm", "host"]', "authority")],
+    [
+        pytest.param('static:demands=[{type="vm",units=2,term="1h"}]', "guest", marks=pytest.mark.soak),
+        ('energy:types=["vm", "host"]', "authority"),
+    ],
 )
 def test_check_takes_mappers_of_each_role(target: str, role: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Guests' and sites' mappers are checked as brokers' are; settings may hold tables and commas."""
@@ -267,12 +270,12 @@ def test_check_of_a_file_with_one_mapper(tmp_path: Path, capsys: pytest.CaptureF
 def test_check_takes_settings_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Settings that a mapper needs come from a TOML file; without them one line says what is missing."""
     settings = tmp_path / "settings.toml"
-    settings.write_text('type = "vm"\nterm = "1h"\n')
-    words = ("mapper", "check", "load_following", "--cases", "3")
+    settings.write_text('demands = [{ type = "vm", units = 2, term = "1h" }]\n')
+    words = ("mapper", "check", "static", "--cases", "3")
     found = _json(capsys, *words, "--settings", str(settings))
     assert found["faults"] == {}
     assert main.run([*words]) == 1
-    assert "leasekit: mapper.type: " in capsys.readouterr().err
+    assert "leasekit: mapper.demands: " in capsys.readouterr().err
 
 
 def test_check_says_what_is_wrong_with_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,10 +66,20 @@ def test_a_package_is_installed_and_named_in_a_deploy_file(tmp_path: Path, pytho
     assert summary["runs"][0]["guests"]["guest"]["mean_leased"] == pytest.approx(3)
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_what_is_written_passes_its_own_test(role: str, tmp_path: Path) -> None:
-    """The generated test, which runs the conformance kit too, passes as it stands, and so does the deploy file run."""
+@pytest.mark.parametrize(
+    ("role", "cases"),
+    [*((role, 3) for role in ROLES), *(pytest.param(role, 25, marks=pytest.mark.soak) for role in ROLES)],
+)
+def test_what_is_written_passes_its_own_test(role: str, cases: int, tmp_path: Path) -> None:
+    """The generated test, which runs the conformance kit too, passes, and so does the deploy file run; the kit plays
+    few cases, or (a soak) all that the test says.
+    """
     package = _new(tmp_path, f"my_{role}", role)
+    test = package / f"test_my_{role}.py"
+    text = test.read_text()
+    assert "cases=25, sizes=(10, 1_000)" in text
+    if cases < 25:
+        test.write_text(text.replace("cases=25, sizes=(10, 1_000)", f"cases={cases}, sizes=(10,)"))
     printed = _run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=package)
     assert "2 passed" in printed
     assert main.run(["emulate", str(package / "deploy.toml")]) == 0

@@ -138,6 +138,7 @@ def test_watching(folder: Path, port: str) -> None:
     assert "SUCCESS" in _type(_typed("docs/observability.md", "Prometheus and Grafana"), folder)
 
 
+@pytest.mark.soak  # what is typed there is what tests/gateway/test_blazar_api.py types
 def test_blazar(folder: Path, port: str) -> None:
     """docs/blazar.md: OpenStack's clients create, show, change and delete leases and hosts."""
     file = folder / "blazar.toml"

@@ -39,7 +39,7 @@ def test_commands_parse() -> None:
     assert files == {"fidelity.toml", "terms.toml", "compete.toml", "scaling.toml"}
 
 
-@pytest.mark.parametrize("name", ["activation", "preemption"])
+@pytest.mark.parametrize("name", [pytest.param("activation", marks=pytest.mark.soak), "preemption"])
 def test_a_share_comes_to_the_digits_of_the_page(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page has what the command writes, to the last digit: two experiments that take seconds."""
     monkeypatch.chdir(ROOT)

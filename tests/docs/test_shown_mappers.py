@@ -51,7 +51,7 @@ def test_a_mapper_that_is_shown_passes(name: str, tmp_path: Path) -> None:
     file.write_text(SHOWN[name])
     role = role_of(str(file), None)
     checked = check(
-        Subject(target=str(file), role=role, settings=SETTINGS.get(name, {}), cases=30, turn_max=300, sizes=SIZES[:1])
+        Subject(target=str(file), role=role, settings=SETTINGS.get(name, {}), cases=10, turn_max=300, sizes=SIZES[:1])
     )
     assert checked.faults == ()
     assert checked.turns > 0

@@ -85,23 +85,25 @@ def test_a_report_has_what_units_said(suite: pytest.Pytester) -> None:
     assert done.stdout.str().count("log of vm-") == 1
 
 
-@pytest.mark.parametrize(
-    ("marker", "told"),
-    [
-        ("", "*needs a marker: @pytest.mark.lease(TYPE, units=1, ...)*"),
-        ('@pytest.mark.lease("vm", scope="module")', "*scope: found 'module', expected one of test, session*"),
-        ('@pytest.mark.lease("vm", 40)', "lease: lease * is failed: broker: units: found 40, no site here has *"),
-        ('@pytest.mark.lease("vm", colour="red")', "lease: found 'colour', expected one of *, filter, *, units, *"),
-        ('@pytest.mark.lease("vm", length="long")', "lease: length: 'long' is not a duration: *"),
-        ('@pytest.mark.lease("vm", length="1h", hours=1)', "lease: hours: goes without length"),
-    ],
-)
-def test_a_lease_that_can_not_be(suite: pytest.Pytester, marker: str, told: str) -> None:
-    """The test ends with an error that says why."""
-    suite.makepyfile(f"import pytest\n\n{marker}\ndef test_it(lease):\n    pass\n")
+CAN_NOT_BE = {
+    "": "*needs a marker: @pytest.mark.lease(TYPE, units=1, ...)*",
+    '@pytest.mark.lease("vm", scope="module")': "*scope: found 'module', expected one of test, session*",
+    '@pytest.mark.lease("vm", 40)': "lease: lease * is failed: broker: units: found 40, no site here has *",
+    '@pytest.mark.lease("vm", colour="red")': "lease: found 'colour', expected one of *, filter, *, units, *",
+    '@pytest.mark.lease("vm", length="long")': "lease: length: 'long' is not a duration: *",
+    '@pytest.mark.lease("vm", length="1h", hours=1)': "lease: hours: goes without length",
+}
+"""Markers of a test, and what it is told."""
+
+
+def test_leases_that_can_not_be(suite: pytest.Pytester) -> None:
+    """Each test ends with an error that says why."""
+    tests = [f"{marker}\ndef test_{number}(lease):\n    pass\n" for number, marker in enumerate(CAN_NOT_BE)]
+    suite.makepyfile("\n\n".join(["import pytest", *tests]))
     done = suite.runpytest_subprocess()
-    done.assert_outcomes(errors=1)
-    done.stdout.fnmatch_lines([told])
+    done.assert_outcomes(errors=len(CAN_NOT_BE))
+    for number, told in enumerate(CAN_NOT_BE.values()):
+        done.stdout.fnmatch_lines([f"*ERROR at setup of test_{number} *", told])
     done.stdout.no_fnmatch_line("*leasekit/testing.py*")
 
 

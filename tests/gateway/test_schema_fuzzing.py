@@ -4,6 +4,7 @@ others: no answer is a server error, and each is as the document says.
 
 from __future__ import annotations
 
+import itertools
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -26,6 +27,8 @@ from leasekit.config.load import load
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = max(2, settings().max_examples // 200)
 """How many of each kind Schemathesis draws for a route: five in a soak. What it makes by plan comes to more."""
+SHARE = 1 if EXAMPLES > 2 else 3
+"""Of what the document does not allow, seven in ten of all, one in so many is sent; a soak sends all."""
 STREAMS = "/events"
 """A stream that goes on without end, which other tests listen to."""
 
@@ -55,6 +58,7 @@ def session() -> Iterator[requests.Session]:
         yield made
 
 
+forbidden = itertools.count()
 schema = schemathesis.pytest.from_fixture("api_schema").exclude(path_regex=f"{STREAMS}$")
 
 
@@ -62,4 +66,6 @@ schema = schemathesis.pytest.from_fixture("api_schema").exclude(path_regex=f"{ST
 @settings(max_examples=EXAMPLES, derandomize=True, database=None, deadline=None, suppress_health_check=[*HealthCheck])
 def test_every_answer_is_as_the_document_says(case: Any, session: requests.Session) -> None:
     """Whatever is sent."""
+    if case.meta.generation.mode.is_negative and next(forbidden) % SHARE:
+        return
     case.call_and_validate(checks=CHECKS, timeout=30, session=session)
