@@ -102,7 +102,7 @@ soak: setup  ## what takes hours: 20,000 seeds, 1,000 kills of real daemons, all
 	LEASEKIT_SHELL_WORLDS=$${LEASEKIT_SHELL_WORLDS:-1000} $(BIN)/python -m pytest -q tests/simulation/test_shell_worlds.py
 	LEASEKIT_KILLS=$${LEASEKIT_KILLS:-1000} $(BIN)/python -m pytest -q tests/system/test_kill.py tests/system/test_chaos.py
 	LEASEKIT_CYCLES=$${LEASEKIT_CYCLES:-20} LEASEKIT_VM_KILLS=$${LEASEKIT_VM_KILLS:-20} \
-		$(BIN)/python -m pytest -q tests/system/test_libvirt_leases.py
+		$(BIN)/python -m pytest -q -m '' tests/system/test_libvirt_leases.py
 	$(BIN)/python -m leasekit_simulation.explore --faults 2
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	for target in frames batches tickets statements evidence; do \
@@ -112,7 +112,7 @@ soak: setup  ## what takes hours: 20,000 seeds, 1,000 kills of real daemons, all
 	$(BIN)/python benchmarks/hostile_memory.py --rounds $${LEASEKIT_HOSTILE_ROUNDS:-1500}
 
 test-libvirt: setup  ## only the tests with real guests under libvirt and QEMU: they need root
-	@$(BIN)/python -m pytest -q tests/system/test_libvirt*.py tests/system/test_virtual_cluster.py
+	@$(BIN)/python -m pytest -q -m '' tests/system/test_libvirt*.py tests/system/test_virtual_cluster.py
 
 test-baremetal: setup  ## machines imaged over the network by their BMCs, for real: takes minutes, needs root
 	@$(BIN)/python -m pytest -q -s tests/system/baremetal_machines.py tests/system/baremetal_hypervisors.py

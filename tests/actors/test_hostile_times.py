@@ -40,7 +40,7 @@ def wishes() -> Iterator[tuple[Term, dict[str, str]]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("length", ["1d", "36500d"])
+@pytest.mark.parametrize("length", [pytest.param("1d", marks=pytest.mark.soak), "36500d"])
 @pytest.mark.parametrize("mapper", MAPPERS)
 def test_requests_at_the_limits_of_time(tmp_path: Path, mapper: str, length: str) -> None:
     """Each is answered, the mapper loses no turn, and another guest's request in the same turn is granted."""

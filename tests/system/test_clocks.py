@@ -148,6 +148,7 @@ def test_a_clock_that_is_accepted(machine: Machine) -> None:
     assert again.returncode == 0 and "nothing to accept" in again.stderr
 
 
+@pytest.mark.soak
 def test_a_store_that_is_ahead_of_the_clock(machine: Machine) -> None:
     """One that is behind is accepted by no daemon that runs, nor by one that starts before it is where the store is."""
     machine.set(-1)

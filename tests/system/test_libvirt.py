@@ -19,7 +19,6 @@ from system.system_waits import soon, wait_until
 
 from leasekit.core.drivers import DriverError, ProbeResult, UnitContext
 from leasekit.core.properties import Properties
-from leasekit.drivers.libvirt import driver as libvirt_driver
 from leasekit.drivers.libvirt.driver import CAPS, LibvirtDriver
 from leasekit.drivers.libvirt.images import read_artifact
 from leasekit.drivers.libvirt.place import WORD, boot_sector
@@ -163,12 +162,11 @@ async def test_caps_hold_a_busy_guest(world, pair):
         world.ssh(pair["vm-1"], "kill $(cat /tmp/spins)")
 
 
-@pytest.mark.parametrize("caps", [(10, 50, 90), pytest.param(CAPS, marks=pytest.mark.soak)], ids=len)
-async def test_caps_are_measured(world, pair, caps, monkeypatch):
+@pytest.mark.soak
+async def test_caps_are_measured(world, pair):
     """The operation that measures caps tells what a busy guest gets under each, keeps to its cap afterwards, and
     refuses a guest that is not busy.
     """
-    monkeypatch.setattr(libvirt_driver, "CAPS", caps)
     driver, unit = world.driver(), world.unit("vm-1", "operate", cap="70")
     domain = world.host.connect().lookupByName("leasekit-vm-1")
     with pytest.raises(DriverError, match="without a cap: it must be busy to be measured"):
@@ -180,9 +178,9 @@ async def test_caps_are_measured(world, pair, caps, monkeypatch):
         told = {key: float(text) for key, text in (await driver.operate(unit, "caps", {"seconds": "1"})).items()}
     finally:
         world.ssh(pair["vm-1"], "kill $(cat /tmp/spins)")
-    assert list(told) == ["none", *map(str, caps)]
-    held = [cap for cap in caps if 0 < told[str(cap)] < cap * 1.3]
-    assert len(held) >= len(caps) - 1, f"all but one, when the machine itself may have been kept from running: {told}"
+    assert list(told) == ["none", *map(str, CAPS)]
+    held = [cap for cap in CAPS if 0 < told[str(cap)] < cap * 1.3]
+    assert len(held) >= len(CAPS) - 1, f"all but one, when the machine itself may have been kept from running: {told}"
     assert domain.schedulerParameters()["global_quota"] == 70_000
     await driver.modify(world.unit("vm-1", "modify"))
 
@@ -355,6 +353,7 @@ async def test_a_killed_domain_is_seen_and_made_again(world, pair):
     assert world.left("leasekit-own-") == []
 
 
+@pytest.mark.soak
 async def test_a_guest_that_fills_the_hosts_disk(world):
     """A guest that writes more than its host has room for is halted, and the probe says why; an image for which there
     is no room fails with that reason, each time: libvirt itself says so in nine times of ten. Neither leaves anything.
@@ -459,6 +458,7 @@ LOUD = "yes a line of text on the console | head -c {size} >/dev/console; echo {
 """What a guest runs to fill its console."""
 
 
+@pytest.mark.soak
 async def test_a_console_that_virtlogd_has_begun_anew(world):
     """What a guest writes after virtlogd has put its console aside is read from the new file's beginning. All that it
     put aside goes with the unit, also where a refresh has had the pool forget of it, or know what is gone.
@@ -531,6 +531,7 @@ class _served:
         self._server.server_close()
 
 
+@pytest.mark.soak
 async def test_a_daemon_killed_in_setup_and_teardown(world):
     """What a killed daemon was setting up is adopted and not made twice, or made anew where it was not a domain yet;
     what it was tearing down is torn down. Nothing is left.

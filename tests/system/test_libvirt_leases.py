@@ -51,6 +51,7 @@ def check_nothing_left(site: Site, *types: str) -> None:
     assert {(unit["lease"], tuple(unit["properties"])) for unit in site.daemons.query("site", "units")} == {("", ())}
 
 
+@pytest.mark.soak
 def test_the_same_nodes_are_leased_again_and_again(world, tmp_path):
     """Lease, log in, close, over and over on the same nodes: each guest is a new one, with another host key, and
     nothing of the last is left.
@@ -230,6 +231,7 @@ def test_a_libvirtd_that_is_restarted_while_units_are_set_up(world, tmp_path):
         check_nothing_left(site, "back-7")
 
 
+@pytest.mark.soak
 def test_what_is_left_of_units_nobody_has(world, tmp_path):
     """Guests that no lease has, such as those of a site whose store was lost, are told at its start, and removed when
     its operator says so; a leased one is not touched.

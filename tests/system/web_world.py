@@ -8,9 +8,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import attrs
@@ -39,6 +40,8 @@ have (a whole run of the tests begins with virtual machines that are emulated).
 """
 SESSIONS: dict[tuple[str, str], httpx.Cookies] = {}
 """The cookies of those who have logged in, by the address of the pages and the name."""
+_USED = ExitStack()
+"""What ends with the browser."""
 expect.set_options(timeout=WITHIN_MS)
 RULES = {
     "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]},
@@ -190,19 +193,33 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebLab]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """Debian's Chromium without a window, which takes half as much for a page; root can't have its sandbox."""
+@cache
+def _started() -> Browser:
     require(CHROMIUM)
-    source, library = Path(__file__).with_name("no_netlink.c"), tmp_path_factory.mktemp("chromium") / "no_netlink.so"
+    folder = Path(_USED.enter_context(TemporaryDirectory()))
+    source, library = Path(__file__).with_name("no_netlink.c"), folder / "no_netlink.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path="/usr/bin/chromium-headless-shell", args=["--no-sandbox"],
-            env={**os.environ, "LD_PRELOAD": str(library)},
-        )  # fmt: skip
-        yield browser
-        browser.close()
+    playwright = _USED.enter_context(sync_playwright())
+    browser = playwright.chromium.launch(
+        executable_path="/usr/bin/chromium-headless-shell", args=["--no-sandbox"],
+        env={**os.environ, "LD_PRELOAD": str(library)},
+    )  # fmt: skip
+    _USED.callback(browser.close)
+    return browser
+
+
+def end_chromium() -> None:
+    """End the browser, if one runs: the next test that needs one starts another."""
+    _started.cache_clear()
+    _USED.close()
+
+
+@pytest.fixture
+def chromium() -> Browser:
+    """Debian's Chromium without a window, which takes half as much for a page; root can't have its sandbox. It goes on
+    for the tests of other modules that come next, as conftest.py says.
+    """
+    return _started()
 
 
 @attrs.define
