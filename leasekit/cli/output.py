@@ -27,6 +27,9 @@ if TYPE_CHECKING:  # rich is a quarter of the start of a command, and many print
 WIDTH_UNKNOWN: Final = 240
 """The width of tables that don't go to a terminal: nothing is cut there."""
 
+GAP: Final = "  "
+"""What stands between columns."""
+
 STYLES: Final[Mapping[str, str]] = {
     "active": "green",
     "joined": "green",
@@ -70,8 +73,12 @@ def styled(value: Any, name: str = "") -> Text:
     """A value as a table's cell, coloured if it is a state; ``name`` is its column's or field's."""
     from rich.text import Text
 
-    text = dated(clean(value)) if name in PROSE else clean(value)
+    text = _text(value, name)
     return Text(text, style=STYLES.get(text, ""))
+
+
+def _text(value: Any, name: str) -> str:
+    return dated(clean(value)) if name in PROSE else clean(value)
 
 
 def print_json(value: Any) -> None:
@@ -96,18 +103,42 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty:
     if not lines:
         note(empty)
         return
+    names = [column.removeprefix(">") for column in columns]
+    right = [column != name for column, name in zip(columns, names, strict=True)]
+    plain = None if title or console().is_terminal else _plain_table(names, right, lines)
+    if plain is not None:
+        click.echo(plain)
+        return
     from rich.table import Table
     from rich.text import Text
 
     table = Table(
         box=None, pad_edge=False, header_style="bold", title=Text(title) if title else None, title_justify="left"
     )
-    names = [column.removeprefix(">") for column in columns]
-    for column, name in zip(columns, names, strict=True):
-        table.add_column(name, justify="left" if column == name else "right", overflow="fold")
+    for name, to_the_right in zip(names, right, strict=True):
+        table.add_column(name, justify="right" if to_the_right else "left", overflow="fold")
     for line in lines:
         table.add_row(*map(styled, line, names))
     _print(table)
+
+
+def _plain_table(names: Sequence[str], right: Sequence[bool], rows: Iterable[Sequence[Any]]) -> str | None:
+    """The table as rich prints it where it is no terminal, in a hundredth of its time: a site may have very many units.
+    None where something is too long for a line.
+    """
+    from rich.cells import cell_len
+
+    lines = [list(names), *([_text(value, name) for value, name in zip(row, names, strict=True)] for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    if sum(widths) + len(GAP) * (len(widths) - 1) > WIDTH_UNKNOWN:
+        return None
+    return "\n".join(
+        GAP.join(
+            f"{' ' * (width - cell_len(cell))}{cell}" if to_the_right else f"{cell}{' ' * (width - cell_len(cell))}"
+            for cell, width, to_the_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    )  # fmt: skip
 
 
 Told: TypeAlias = str | Callable[[Any], object] | tuple[str | Callable[[Any], object], ...]

@@ -354,6 +354,26 @@ def test_a_lease_is_evicted(world: DeployedWorld) -> None:
         assert "which is no lease here that goes on" in world.command(actor, "lease.evict", lease=firm).error
 
 
+def test_why_a_lease_ends_early_is_told_after_it_was_modified(world: DeployedWorld) -> None:
+    """Its holder and the site's operator see that as long as it goes on, and when it is over."""
+    lease = world.request("web", 1, 10 * SECOND, HOUR)
+    world.pass_time(MINUTE)
+    world.command("site", "lease.evict", lease=lease, at=10 * MINUTE, reason="needed")
+    world.pass_time(MINUTE)
+    assert not world.command("web", "lease.modify", lease=lease, units=2).error
+    world.pass_time(MINUTE)
+    for actor in ("web", "site"):
+        now = world.lease(actor, lease)
+        assert (now["state"], len(now["units"]), now["end"], now["reason"]) == (
+            "active",
+            2,
+            10 * MINUTE,
+            "evicted: needed",
+        )
+    world.run_until(11 * MINUTE)
+    assert (world.lease("web", lease)["state"], world.lease("web", lease)["reason"]) == ("closed", "evicted: needed")
+
+
 def test_a_unit_that_failed_by_its_operators_word_stays_out(world: DeployedWorld) -> None:
     """Until it is enabled; one that a probe finds down is torn down and given out again."""
     lease = world.request("web", 2, 10 * SECOND, HOUR)

@@ -248,4 +248,4 @@ def _flag(mapper: AuthorityMapper, name: str) -> bool:
 def _describe(lease: SiteLease) -> SiteLeaseDetails:
     following = lease.next and RequestDetails.of(lease.next)
     planned = lease.places if lease.awaits_mapper else ()
-    return SiteLeaseDetails.of(lease, end=lease.ends_at, next=following, planned=list(planned), **view(lease.reason))
+    return SiteLeaseDetails.of(lease, end=lease.ends_at, next=following, planned=list(planned), **view(lease.told))

@@ -235,7 +235,7 @@ class LeaseUpdates:
         self._served.publish(
             lease,
             LeaseUpdate(
-                lease.id, lease.update + 1, number, word, _promised(lease, word), units, reason or lease.reason,
+                lease.id, lease.update + 1, number, word, _promised(lease, word), units, reason or lease.told,
                 contract, lease.receipt, self._saved.count(lease),
             ),
         )  # fmt: skip

@@ -892,6 +892,11 @@ class SiteLease(SentRecord):
         return min([self.goes_to, *(at for at in (self.terminates_at, self.ended) if at >= 0)])
 
     @property
+    def told(self) -> Reason | None:
+        """Why it is as it is: what was last said of it, else why it ends before its term does."""
+        return self.reason or (self.notice if self.terminates_at >= 0 else None)
+
+    @property
     def is_live(self) -> bool:
         """Whether anything depends on it still: on a close without a lease, which has no type, that no redeem which it
         has overtaken is carried out.
