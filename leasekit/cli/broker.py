@@ -19,6 +19,7 @@ from leasekit.cli.output import Told, clean, console, listing, note, print_table
 from leasekit.cli.peer import add_delegation_commands, add_eviction, state_of
 from leasekit.cli.places import BROKER, DeployPlace
 from leasekit.cli.ticket import key_words, known_names, stored_rows
+from leasekit.config.instants import CALENDAR_END
 from leasekit.core.accounts import PRICE, prices_of
 from leasekit.core.claims.signed import decode_statement
 from leasekit.core.errors import LeasekitError
@@ -181,9 +182,8 @@ def print_calendar(calendar: Calendar, window: Term) -> None:
         click.echo(f"{GONE} from {to_second(calendar['taken_back'][0])} on: nothing that goes beyond is granted")
     for each in calendar["maintenance"]:
         start, end = map(to_second, each["term"])
-        click.echo(
-            clean(f"maintenance {each['window']}: {each['units']} units over {start} .. {end}: {each['reason']}")
-        )
+        over = f"over {start} .. {end}" if each["term"][1] <= CALENDAR_END else f"from {start} on"
+        click.echo(clean(f"maintenance {each['window']}: {counted(each['units'], 'unit')} {over}: {each['reason']}"))
 
 
 def _line(name: str, margin: int, line: str) -> None:
