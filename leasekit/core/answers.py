@@ -654,7 +654,7 @@ class ClaimOfLease(Answer, frozen=True):
 
 class BrokerLeaseDetails(LeaseAnswer, frozen=True):
     """A lease at its broker. ``priority`` is what counts: its holder's class and what it asked for, as far as its
-    holder may, added up.
+    holder may, added up. ``end`` is when it ends, or did, or was refused.
     """
 
     holder: str
@@ -662,6 +662,7 @@ class BrokerLeaseDetails(LeaseAnswer, frozen=True):
     site: str
     requested: RequestDetails
     claims: list[ClaimOfLease]
+    end: Instant
 
 
 class SourceClass(Answer, frozen=True):

@@ -354,6 +354,19 @@ def test_a_lease_is_evicted(world: DeployedWorld) -> None:
         assert "which is no lease here that goes on" in world.command(actor, "lease.evict", lease=firm).error
 
 
+def test_a_broker_says_when_leases_have_ended(world: DeployedWorld) -> None:
+    """One that was refused, or whose ticket came back, is over since then, and not when its term would have ended."""
+    refused = world.request("web", 1, HOUR, 2 * HOUR, properties={"filter": "rack == z"})
+    returned = world.request("web", 1, HOUR, 2 * HOUR)
+    world.pass_time(MINUTE)
+    assert world.lease("lower", returned)["end"] == 2 * HOUR
+    world.command("web", "lease.close", lease=returned)
+    world.pass_time(MINUTE)
+    for lease, state in ((refused, "failed"), (returned, "closed")):
+        now = world.lease("lower", lease)
+        assert (now["state"], now["end"] <= 2 * MINUTE) == (state, True)
+
+
 def test_why_a_lease_ends_early_is_told_after_it_was_modified(world: DeployedWorld) -> None:
     """Its holder and the site's operator see that as long as it goes on, and when it is over."""
     lease = world.request("web", 1, 10 * SECOND, HOUR)

@@ -495,9 +495,10 @@ class Broker(Server[BrokerLease]):
             for one in lease.claims
         ]  # fmt: skip
         site = self.book.site_of(lease.claims[-1].source) if lease.claims else ""
+        end = claims[-1].term.end if claims else lease.asked.term.end
         return BrokerLeaseDetails.of(
             lease, site=site or lease.asked.site, requested=RequestDetails.of(lease.asked), claims=claims,
-            priority=self.cycles.class_of(lease),
+            priority=self.cycles.class_of(lease), end=end if lease.ended < 0 else min(end, lease.ended),
             **view(lease.defer_reason or lease.reason),
         )  # fmt: skip
 
