@@ -28,6 +28,7 @@ def _new(folder: Path, name: str, role: str) -> Path:
 def _run(*command: object, cwd: Path) -> str:
     words = [str(word) for word in command]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # its test needs none, and they take a second to import
     done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

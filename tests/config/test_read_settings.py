@@ -43,8 +43,8 @@ READ_BY_NAME: Final = {
 }
 """What ``getattr`` reads, by the name of the action that is carried out."""
 OF_OTHERS: Final = (
-    "cryptography", "gymnasium", "h11", "httpx", "hypothesis", "jinja2", "joserfc", "ldap3", "matplotlib", "numpy",
-    "pytest", "rich",
+    "anyio", "click", "cryptography", "gymnasium", "h11", "highspy", "httpx", "hypercorn", "hypothesis", "jinja2",
+    "joserfc", "ldap3", "matplotlib", "nacl", "numpy", "outcome", "polars", "pytest", "rich", "starlette", "trio",
 )  # fmt: skip
 """Packages that mypy need not read: no setting is one of their objects, and they take a third of its time."""
 

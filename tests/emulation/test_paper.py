@@ -257,6 +257,7 @@ def test_competing_guests_react_late_with_long_terms(compete: Callable[[str], Ex
         assert short < long
 
 
+@pytest.mark.soak
 @TERMS
 def test_priority_decides_who_is_served(compete: Callable[[str], Experiment], term: str) -> None:
     """The guest of the higher priority goes short of less than with the lower one, and the other of more: web first

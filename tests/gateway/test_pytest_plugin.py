@@ -34,6 +34,8 @@ def suite(pytester: pytest.Pytester, address: tuple[str, str], monkeypatch: pyte
     """Where a suite is written and run, with a gateway."""
     monkeypatch.setenv("LEASEKIT_URL", address[0])
     monkeypatch.setenv("LEASEKIT_TOKEN", address[1])
+    others = "-p no:schemathesis -p no:hypothesispytest -p no:trio -p no:xdist"  # to import them takes half of a suite
+    monkeypatch.setenv("PYTEST_ADDOPTS", others)
     return pytester
 
 
