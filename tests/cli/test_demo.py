@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from rich.console import Console
 from system.system_waits import no_units_left
 
+MONTH = 'horizon = "30d"'
 DEMO = Path(__file__).resolve().parents[2] / "deploy" / "demo.py"
 _spec = importlib.util.spec_from_file_location("demo", DEMO)
 demo = importlib.util.module_from_spec(_spec)
@@ -21,9 +23,16 @@ _spec.loader.exec_module(demo)
 
 @pytest.mark.xdist_group("demo")
 def test_demo_checks_every_step(tmp_path: Path) -> None:
-    """All steps are checked, the daemons are gone afterwards, and what it names at the end is there."""
-    folder = tmp_path / "run"
-    line = [sys.executable, str(DEMO), "--folder", str(folder), "--term", "12s"]
+    """All steps are checked, the daemons are gone afterwards, and what it names at the end is there; a month that takes
+    seven seconds of a processor has three days here.
+    """
+    folder, deploy = tmp_path / "run", tmp_path / "deploy"
+    for name in ("quickstart", "emulation"):
+        shutil.copytree(DEMO.parent / name, deploy / name)
+    month = deploy / "emulation" / "month.toml"
+    assert MONTH in month.read_text()
+    month.write_text(month.read_text().replace(MONTH, 'horizon = "3d"'))
+    line = [sys.executable, str(DEMO), "--deploy", str(deploy), "--folder", str(folder), "--term", "12s"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "failed" not in done.stdout

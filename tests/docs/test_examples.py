@@ -209,6 +209,8 @@ def test_mappers_with_an_order_of_their_own(folder: Path) -> None:
     """
     _files("docs/mappers.md", folder)
     *_, workload, compared = _typed("docs/mappers.md", "An order of your own")
+    assert "--jobs 300 " in workload
+    workload = workload.replace("--jobs 300 ", "--jobs 100 ")
     printed = _type([workload, compared], folder)
     assert {"fcfs", "lottery.py", "auction.py"} <= {line.split()[0] for line in printed.splitlines() if line.split()}
 

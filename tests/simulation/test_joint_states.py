@@ -35,7 +35,7 @@ TWICE = "plain"
 """The flow that is gone through with two faults here; ``python -m leasekit_simulation.explore`` does it with all."""
 LONG = (
     "extend", "shrink", "undo", "further", "extend_and_modify", "redeem_predecessor", "join_predecessor", "grow",
-    "modify",
+    "modify", "configure",
 )  # fmt: skip
 """Flows with many states: `make test` goes through them without a fault, `make soak` with one."""
 ONCE = [(name, 0 if name in LONG else 1) for name in FLOWS if name != TWICE]
