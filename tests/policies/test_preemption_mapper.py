@@ -233,6 +233,28 @@ def test_for_one_holder_so_many_leases_are_looked_at(monkeypatch: pytest.MonkeyP
     assert [names(one) for one in decided(there, wishes[1], units=40, now=10)] == [names(first)]
 
 
+def test_each_request_of_a_holder_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were not looked at are next, before those that were and are shown as well; then nobody is waited for
+    any more.
+    """
+    monkeypatch.setattr(preemption, "LOOKED_AT_MAX", 20)
+    there = [held(f"l{number:02}", 1, 0, 500) for number in range(20)]
+    firm = held("firm", 1, 0, 500, preemptible=False)
+    books = Books({"a": 21}, 1000)
+    for one in (*there, firm):
+        books.book("a", one.lease, one.units, one.term.start, one.booked)
+    wishes = [request(f"r{number}", 21 - number // 3, 10, 100, latest_start=20, arrived=number) for number in range(4)]
+    mapper, waited = PreemptionMapper(), list[list[str]]()
+    while True:
+        cycle = books.cycle(*wishes)._replace(now=10, granted=lambda type_: [*there, firm])
+        decisions = mapper.allocate(cycle)
+        waited.append([one.lease for one in decisions if isinstance(one, Defer) and one.again])
+        if not waited[-1]:
+            break
+    assert waited == [["r1", "r2", "r3"], ["r2", "r3"], ["r3"], []]
+    assert len(names(decisions[-1])) == 20, "the last one can be had"
+
+
 def test_starts_are_tried_up_to_so_many_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that can wait for a start at which others have ended is looked at no longer than others."""
     there = [held(f"l{number:02}", 1, 0, 500, ends_from=20 + number) for number in range(20)]

@@ -20,9 +20,9 @@ refused.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from itertools import pairwise
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 import attrs
 
@@ -65,6 +65,9 @@ LOOKED_AT_MAX: Final = 4_000
 REST: Final[Duration] = 200
 """How long these wait."""
 
+LookedAtFor: TypeAlias = Mapping[str, Set[str]]
+"""The requests of holders for which leases were looked at."""
+
 
 @attrs.frozen(kw_only=True)
 class PreemptionSettings(StandardSettings):
@@ -99,16 +102,18 @@ class MakingRoom:
 
     def __init__(self, cost: VictimCost, budget: int | None) -> None:
         self._cost, self._budget = cost, budget
+        self._looked_at_for: LookedAtFor = {}
 
     def decide(self, turn: BrokerTurn, cycle: BrokerCycle) -> list[BrokerDecision]:
         """Every request of the cycle, in order."""
-        victims = VictimTurn(turn, cycle, self._cost, self._budget)
+        victims = VictimTurn(turn, cycle, self._cost, self._budget, self._looked_at_for)
         decisions: list[BrokerDecision] = []
         for op, _, _, _, _, requests in sorted(items(cycle, plain)):
             found, first = decide(turn, op, requests), requests[0]
             if op == NEW and not (first.group or first.preemptible or isinstance(found[0], Grant)):
                 found = [victims.make_room(first, found[0])]
             decisions += found
+        self._looked_at_for = victims.go_on()
         return decisions + victims.wakes
 
 
@@ -123,9 +128,11 @@ class _Way(NamedTuple):
 
 
 class VictimTurn:
-    """Who leaves in one turn."""
+    """Who leaves in one turn. ``before`` is what :meth:`go_on` has said in the last one."""
 
-    def __init__(self, turn: BrokerTurn, cycle: BrokerCycle, cost: VictimCost, budget: int | None) -> None:
+    def __init__(
+        self, turn: BrokerTurn, cycle: BrokerCycle, cost: VictimCost, budget: int | None, before: LookedAtFor
+    ) -> None:
         self._turn = turn
         self._cycle = cycle
         self._cost = cost
@@ -139,6 +146,10 @@ class VictimTurn:
         """When those are to be looked at for whom leases were not looked at in this turn."""
         self._looked_at: Counter[str] = Counter()
         """How many leases were looked at for each holder, by what that takes."""
+        self._before = before
+        self._shown: dict[str, set[str]] = {}
+        self._left: dict[str, set[str]] = {}
+        """The requests of each holder for which others may make room, and those of them that wait for a later turn."""
 
     def make_room(self, request: PendingRequest, otherwise: BrokerDecision) -> BrokerDecision:
         """A grant with victims, or what is decided ``otherwise``, also where nobody can say what victims cost. A holder
@@ -154,7 +165,11 @@ class VictimTurn:
         turn, shape = self._turn, self._turn.shape(request)
         if reasons.never(request, shape, request.min_units, turn.now):
             return otherwise
+        self._shown.setdefault(request.holder, set()).add(request.lease)
+        if request.lease in self._before.get(request.holder, ()):
+            return otherwise
         if self._is_enough_for(request):
+            self._left.setdefault(request.holder, set()).add(request.lease)
             words = f"waits until leases were looked at for other requests of {request.holder!r}"
             self.wakes = [Wake(turn.now + REST)]
             return Defer(request.lease, Coded(words, "makes_room"), turn.now + REST)
@@ -174,6 +189,10 @@ class VictimTurn:
             words = f"waits until site {waits!r} has accepted that others end"
             return Defer(request.lease, Coded(words, "makes_room"))
         return otherwise
+
+    def go_on(self) -> LookedAtFor:
+        """Which requests were looked at already, of those holders of whom some were not: these are next."""
+        return {holder: self._shown[holder] - left for holder, left in self._left.items()}
 
     def outbid(self, type_: str) -> list[GrantedLease]:
         """The leases of a type that leave for others, by what was decided in this turn."""

@@ -19,7 +19,7 @@ from leasekit.core.mappers import BrokerCycle, BrokerDecision, GrantedLease, Pen
 from leasekit.core.reasons import Coded
 from leasekit.core.settings import DurationSetting
 from leasekit.core.time import HOUR, INSTANT_MAX, MINUTE, Instant
-from leasekit.policies.broker.preemption import VictimTurn, granted_to
+from leasekit.policies.broker.preemption import LookedAtFor, VictimTurn, granted_to
 from leasekit.policies.broker.turn import NEW, BrokerTurn, StandardMapper, StandardSettings, decide, items
 from leasekit.policies.preempting.hosts import HostedLease
 
@@ -63,10 +63,11 @@ class Bidding:
 
     def __init__(self, settings: SpotSettings) -> None:
         self._settings = settings
+        self._looked_at_for: LookedAtFor = {}
 
     def decide(self, turn: BrokerTurn, cycle: BrokerCycle) -> list[BrokerDecision]:
         """Every request of the cycle, and a price for each of their types."""
-        victims = VictimTurn(turn, cycle, BidCost(), self._settings.budget)
+        victims = VictimTurn(turn, cycle, BidCost(), self._settings.budget, self._looked_at_for)
         decisions: list[BrokerDecision] = []
         losers: dict[str, list[int]] = {}
         winners: dict[str, list[int]] = {}
@@ -88,6 +89,7 @@ class Bidding:
             running = [one for one in cycle.granted(type_) if one.preemptible and not one.ending and one not in left]
             beaten = [cycle.bids.get(type_, 0), *losers.get(type_, [])]
             decisions.append(self._price(type_, running, left, winners.get(type_, []), beaten))
+        self._looked_at_for = victims.go_on()
         return decisions + victims.wakes
 
     def _price(
