@@ -23,7 +23,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from leasekit.actors.broker.book import Book
+from leasekit.actors.broker.book import Book, RequestQueue
 from leasekit.actors.broker.claims import GrantedClaims, Lapses, LongestRuns, ReturnedTickets
 from leasekit.actors.broker.delegations import TakenDelegations, Withholding
 from leasekit.actors.broker.grants import Answers, Grants, LeaseViews, TicketCutter
@@ -371,6 +371,9 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "a group is granted before all are there": Bug(
         Book, "complete_groups", "len(group.members) == group.count", "len(group.members) + 1 >= group.count"
+    ),
+    "what was put off is looked at after it was settled": Bug(
+        RequestQueue, "remove", "self.looks.remove(lease)", NOTHING
     ),
     "a member of a refused group stays": Bug(Answers, "refuse_group", "if other is not None and", "if False and"),
     "half a group stays reserved when the rest does not fit": Bug(

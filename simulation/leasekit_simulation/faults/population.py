@@ -211,6 +211,8 @@ class Population(FailingWorld):
     def _make_actor(self, name: str) -> Actor:
         actor = self._new_actor(name)
         actor.kernel.tidy_every = self.scenario.tidy_every
+        if isinstance(actor, Broker):
+            actor.cycles.look_at(self.scenario.looks, 4 * self.scenario.looks)
         for former, until in self.formers(name):
             actor.keyring.had_before(former, until)
         return actor

@@ -185,6 +185,8 @@ class Scenario:
     """How long after their start tickets can be redeemed; 0: until their end."""
     tidy_every: int = 256
     """After how many ends of leases or claims actors forget what is past."""
+    looks: int = 32
+    """How many requests that brokers' mappers have put off they look at in one turn."""
 
     liars: tuple[str, ...] = ()
     """Brokers and sites that say what is not so."""
@@ -264,6 +266,7 @@ def draw(seed: int) -> Scenario:
         early=Random(f"leasekit early {seed}").random() < 0.1,
         redeem_within=Random(f"leasekit redeem {seed}").choice((0, 10 * SECOND, MINUTE, HOUR)),
         tidy_every=Random(f"leasekit tidying {seed}").choice((1, 2, 5, 256)),
+        looks=Random(f"leasekit looks {seed}").choice((1, 2, 3, 32)),
     )
     drawn = _hosted(_changing(_governed(_networked(_renewed(_reloaded(_timed(_worded(_operated(_live(scenario))))))))))
     drawn = _peered(_ahead(drawn))
