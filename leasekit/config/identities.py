@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import EEXIST, ENOTDIR
 from functools import cache, lru_cache
 from hashlib import sha256
@@ -40,6 +40,7 @@ from leasekit.core.claims.signed import (
     Scheme,
     Signer,
     UnsignedIdentity,
+    can_verify,
     check_succession,
     fingerprint,
 )
@@ -225,6 +226,17 @@ def no_state_folder(deployment: Deployment) -> list[str]:
         return []
     how = "expected keys of `leasekit keys new` there, or deployment.create_keys = true"
     return [f"deployment.state: found no folder {deployment.state}, so keys were not looked for: {how}"]
+
+
+def keys_of_nobody(deployment: Deployment) -> list[str]:
+    """Peers whose key can sign nothing, so that they can never connect: a line each."""
+    found = []
+    for name, peer in deployment.peers.items():
+        with suppress(KeyFileError):
+            public = load_public(peer.key)
+            if not can_verify(public):
+                found.append(f"peer.{name}.key: found {public.hex()}, expected a key that can sign, as this one can't")
+    return found
 
 
 def start_faults(deployment: Deployment) -> list[ConfigError]:

@@ -82,9 +82,11 @@ def new_key(path: Path, passphrase: bytes | None = None) -> Keypair:
     overwritten.
     """
     public = public_path(path)
-    for there in (path, public):
-        if there.exists():
-            raise KeyFileError(f"{there}, which exists", "a file that does not: keys are never overwritten")
+    if path.exists():
+        raise KeyFileError(f"{path}, which exists", "a file that does not: keys are never overwritten")
+    if public.exists():
+        allowed = f"the secret key from where it is kept; or no {public.name}, to have another key made"
+        raise KeyFileError(f"{public}, which exists, and no {path.name}, which belongs to it", allowed)
     secret = os.urandom(KEY_BYTES)
     pair = Keypair(secret)
     try:

@@ -19,7 +19,7 @@ from leasekit.config.deployment import ActorSpec, Deployment, MapperSpec, for_da
 from leasekit.config.emulation import EmulationSpec, apply_changes, resolve_emulation
 from leasekit.config.errors import ConfigError, ConfigErrors, Faults, one_of
 from leasekit.config.gateway import GATEWAY, GatewaySpec, GatewayTable, resolve_listen
-from leasekit.config.identities import no_state_folder, start_faults
+from leasekit.config.identities import keys_of_nobody, no_state_folder, start_faults
 from leasekit.config.jobs import JobsSpec
 from leasekit.config.keys import KeyFileMissing, check_key, load_public, looks_like_key
 from leasekit.config.resources import Context, check_switched, check_units, resolve_drivers, resolve_given, resolve_site
@@ -399,7 +399,7 @@ def check(path: Path, state: Path | None = None) -> tuple[list[ConfigError], lis
     lines = [str(one).removeprefix(f"{deployment.file}: ") for one in odd_ones]
     if not for_daemons(deployment):
         return asked_in_vain, lines
-    lines += [*no_state_folder(deployment), *out_of_reach(deployment)]
+    lines += [*no_state_folder(deployment), *keys_of_nobody(deployment), *out_of_reach(deployment)]
     return [*asked_in_vain, *start_faults(deployment)], lines
 
 

@@ -228,7 +228,7 @@ _ADVICE: Final = {
     "SQLITE_FULL": "free some space, nothing of the transaction was applied",
     "SQLITE_BUSY": "another program is writing to the file; end it",
     "SQLITE_CORRUPT": "restore a backup, or save what is readable with `sqlite3 FILE .recover`",
-    "SQLITE_NOTADB": "name another file, or move this one away to start with an empty store",
+    "SQLITE_NOTADB": "restore a backup, name another file, or move this one away to start with an empty store",
     "SQLITE_READONLY": "give the daemon's user write permission on the file and its directory",
     "SQLITE_CANTOPEN": "give the daemon's user write permission on the file and its directory",
     "SQLITE_IOERR": "check the disk's space and health, nothing of the transaction was applied",
@@ -271,13 +271,13 @@ class SqliteStore:
         self.path = Path(path)
         self._tidy = Tidying(history)
         self._busy_timeout = busy_timeout
-        is_lost = _lock_file(self.path).exists() and not self.path.exists()
+        is_lost = _lock_file(self.path).exists() and _is_empty(self.path)
         self._lock = _lock(self.path)
         self._db: sqlite3.Connection | None = None
         try:
             connection = self._connection()
             if is_lost:
-                logger.warning("%s is gone: the daemon begins with an empty store", self.path)
+                logger.warning("%s is gone, or empty: the daemon begins with an empty store", self.path)
                 _mark_copied(connection, time.time_ns() // 1_000_000)
         except BaseException:
             self.close()
@@ -425,6 +425,8 @@ def copy_store(path: Path, to: Path, at: Instant) -> None:
     """
     if not path.is_file():
         raise StoreError(f"{path}: there is no store")
+    if _is_empty(path):
+        raise StoreError(f"{path}: the file is empty, and no store")
     if to.exists() and to.samefile(path):
         raise StoreError(f"{to}: is the store itself; name another folder for the copy")
     made = to.with_name(f".{to.name}.new")
@@ -514,6 +516,11 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether there is nothing at ``path``, or a file without a byte, as a copy leaves that found no room."""
+    return not path.exists() or path.stat().st_size == 0
 
 
 def _lock_file(path: Path) -> Path:

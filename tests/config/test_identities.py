@@ -87,6 +87,15 @@ def test_checking_a_file_finds_what_keeps_daemons_from_starting(tmp_path: Path) 
     )
 
 
+def test_checking_a_file_finds_keys_that_can_not_sign(tmp_path: Path) -> None:
+    """Points of small order, or none at all: a peer with one could never connect. They keep nothing from starting."""
+    text = '[deployment]\ncreate_keys = true\n[actor.broker]\nrole = "broker"\n[peer.p]\nrole = "guest"\nkey = "{}"\n'
+    for key, odd in (("00" * 32, True), ("01" + "00" * 31, True), (new_key(tmp_path / "p.key").public.hex(), False)):
+        faults, lines = check(write(tmp_path, text.format(key)))
+        assert faults == []
+        assert any(line.startswith(f"peer.p.key: found {key}, expected a key that can sign") for line in lines) == odd
+
+
 def test_two_actors_with_one_key(tmp_path: Path) -> None:
     """A key that was copied is found: actors are told apart by their keys."""
     deployment = load(write(tmp_path))

@@ -51,11 +51,13 @@ def test_two_keys_differ(tmp_path: Path) -> None:
     assert new_key(tmp_path / "a.key").public != new_key(tmp_path / "b.key").public
 
 
-@pytest.mark.parametrize("there", ["site.key", "site.pub"])
-def test_nothing_is_overwritten(tmp_path: Path, there: str) -> None:
+@pytest.mark.parametrize(
+    ("there", "words"), [("site.key", "never overwritten"), ("site.pub", "and no site.key, .* from where it is kept")]
+)
+def test_nothing_is_overwritten(tmp_path: Path, there: str, words: str) -> None:
     """Where either file exists a new key is refused, and the file stays as it was."""
     (tmp_path / there).write_text("mine", encoding="ascii")
-    with pytest.raises(KeyFileError, match="never overwritten"):
+    with pytest.raises(KeyFileError, match=words):
         new_key(tmp_path / "site.key")
     assert [entry.name for entry in tmp_path.iterdir()] == [there]
     assert (tmp_path / there).read_text(encoding="ascii") == "mine"

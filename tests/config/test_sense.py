@@ -47,7 +47,7 @@ def test_quotas_name_holders_and_types_that_are_there(tmp_path: Path) -> None:
             "actor.broker.mapper.quotas[2].type: found type 'mv', which no site has, expected one of: vm",
         ],
     )
-    far = f'[peer.far]\nrole = "authority"\nkey = "{"0" * 64}"\n'
+    far = f'[peer.far]\nrole = "authority"\nkey = "{new_key(tmp_path / "far.key").public.hex()}"\n'
     assert [line.split(":")[0] for line in found(tmp_path, SMALL + QUOTAS + far)[1]] == [
         "actor.broker.mapper.quotas[1].holder",
         "actor.broker.mapper.weights.gust",

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from leasekit.core.schema import LOG, LOG_COLUMNS, TABLES, Change, StoreError
+from leasekit.core.schema import COPIED, LOG, LOG_COLUMNS, TABLES, Change, StoreError
 from leasekit.stores import sqlite
 from leasekit.stores.sqlite import SqliteStore
 
@@ -222,6 +222,32 @@ def version_of(path: Path) -> int:
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     connection.close()
     return version
+
+
+@pytest.mark.parametrize("loss", [Path.unlink, lambda path: path.write_bytes(b"")], ids=["no file", "no byte in it"])
+def test_a_store_that_was_lost_gives_no_number_again(tmp_path, loss, caplog):
+    """Of a daemon that ran here before: its actor is told, as of a copy. The first store of all is none."""
+    path = tmp_path / "state.db"
+    store = SqliteStore(path)
+    assert store.load()["meta"] == []
+    store.close()
+    loss(path)
+    again = SqliteStore(path)
+    assert [key for key, _ in again.load()["meta"]] == [COPIED]
+    assert "begins with an empty store" in caplog.text
+    again.close()
+
+
+def test_an_empty_file_is_no_copy(tmp_path):
+    """It takes the place of no store, and of no copy from before."""
+    store, copy = tmp_path / "state.db", tmp_path / "copy.db"
+    SqliteStore(store).close()
+    sqlite.copy_store(store, copy, 1)
+    before = copy.read_bytes()
+    store.write_bytes(b"")
+    with pytest.raises(StoreError, match=f"{re.escape(str(store))}: the file is empty, and no store"):
+        sqlite.copy_store(store, copy, 2)
+    assert copy.read_bytes() == before
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path):
