@@ -181,6 +181,10 @@ class Service:
         return {"command": command, "query": query, "stop": end}
 
 
+SOME: Final = 3
+"""How many units are named where there may be many."""
+
+
 @attrs.define(eq=False)
 class Reloading:
     """Has the actor of ``job``, which ``shell`` runs, take what its deploy file says by now: all of it but for what
@@ -220,7 +224,24 @@ class Reloading:
             logger.info("reload: %s", line)
         return changes
 
+    async def _check_drivers(self, job: Job) -> None:
+        """Units that somebody has need the driver that will tear them down. Raises ``CommandError``."""
+        if job.table.role != "authority":
+            return
+        in_use: dict[str, list[str]] = {}
+        for unit in await self._shell.query("units", {}):
+            if unit["state"] not in ("free", "out"):
+                in_use.setdefault(unit["type"], []).append(unit["unit"])
+        for type_, units in in_use.items():
+            if self.job.driver_of(type_) is not None and job.driver_of(type_) is None:
+                some = ", ".join(units[:SOME]) + (" and more" if len(units) > SOME else "")
+                raise CommandError(
+                    f"actor.{job.name}.driver: found none for units of type {type_!r}, expected the one that they have"
+                    f" while they are in use: {some}"
+                )
+
     async def _take(self, job: Job, changes: Iterable[ChangedKey]) -> None:
+        await self._check_drivers(job)
         why = said("; ".join(map(str, changes)) or NO_CHANGE)
         await self._shell.reload(job.make, job.driver_of, inline=job.inline, mapper=job.mapper, why=why)
         before, self.job = self.job, job

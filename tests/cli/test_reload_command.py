@@ -173,6 +173,27 @@ def test_a_file_that_is_wrong_changes_nothing(
     assert cli.json("reload") == []
 
 
+def test_a_driver_whose_units_are_in_use_stays(cli: Cli) -> None:
+    """A unit that is leased has to be torn down by what set it up; when it is free the file may have no such driver."""
+    vm = 'type = "vm"\nunits = 4\n'
+    pcs = '[actor.site.driver.pcs]\nkind = "null"\ntypes = ["pc"]\n'
+    vms = '[actor.site.driver.vms]\nkind = "null"\ntypes = ["vm"]\n'
+    pc = f'type = "pc"\nunits = 1\n{pcs}{vms}[[actor.site.inventory]]\n'
+    change(cli, (vm, pc + vm))
+    cli("reload")
+    cli("lease request vm 1 --for 1h --name web --wait")
+    (unit,) = [unit["unit"] for unit in cli.json("site units") if unit["state"] == "active"]
+    gone = pc.partition("[actor.site.driver.vms]")[0]
+    change(cli, (vm, gone), ('broker = "broker"\ntype = "vm"', 'broker = "broker"\ntype = "pc"'))
+    _, err = cli("reload site", 1)
+    assert f"found none for units of type 'vm', expected the one that they have while they are in use: {unit}" in err
+    cli("lease close web --wait")
+    wait_until(
+        "no unit to be in use", lambda: {one["state"] for one in cli.json("site units")} != {"free"} and "one is"
+    )
+    assert "actor.site.driver.vms.kind" in {row["key"] for row in cli.json("reload site")}
+
+
 def test_a_unit_of_another_type_is_refused_with_all_else(cli: Cli) -> None:
     """What only the store can tell is wrong keeps the actor as it was, too."""
     change(
