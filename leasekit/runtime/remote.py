@@ -7,22 +7,23 @@ import json
 import socket
 from collections.abc import Callable
 from http.client import INTERNAL_SERVER_ERROR, TOO_MANY_REQUESTS, UNAUTHORIZED
+from io import BytesIO
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from leasekit.config.sockets import RemoteDoor
 from leasekit.core.errors import LeasekitError
-from leasekit.core.frames import MEDIA_TYPE
+from leasekit.core.frames import LENGTH, MEDIA_TYPE, pack, unpack
 from leasekit.runtime.client import ControlError, RequestError
 
 API: Final = "/api/v1"
 
 
 class GatewayAnswer(NamedTuple):
-    """What a gateway answers, and the socket that it comes on."""
+    """What a gateway answers, and the socket that it comes on, if it is still to come."""
 
-    response: http.client.HTTPResponse
-    sock: socket.socket
+    response: http.client.HTTPResponse | BytesIO
+    sock: socket.socket | None
 
 
 def call(
@@ -101,12 +102,19 @@ class GatewayTunnel:
         """How long is waited from now on, in seconds."""
         self._timeout = timeout
         for answer in self._answers:
-            answer.sock.settimeout(timeout)
+            if answer.sock is not None:
+                answer.sock.settimeout(timeout)
 
     def sendall(self, frame: bytes) -> None:
-        """Send a frame. Raises as :func:`call` does."""
+        """Send a frame. Raises as :func:`call` does, but where the gateway refuses: that is answered, as a refusal of
+        the actor is.
+        """
         path = f"/control/{quote(self._door.actor, safe='')}"
-        self._answers.append(call(self._door.url, self._door.token, "POST", path, frame, self._timeout))
+        try:
+            self._answers.append(call(self._door.url, self._door.token, "POST", path, frame, self._timeout))
+        except RequestError as error:
+            refusal = pack({"id": unpack(frame[LENGTH.size :])["id"], "ok": False, "error": str(error)})
+            self._answers.append(GatewayAnswer(BytesIO(refusal), None))
 
     def recv(self, count: int) -> bytes:
         """Bytes of what was answered, in the order of what was asked; empty at the end."""
@@ -124,3 +132,5 @@ class GatewayTunnel:
         """Hang up."""
         for answer in self._answers:
             answer.response.close()
+            if answer.sock is not None:
+                answer.sock.close()

@@ -166,6 +166,22 @@ def test_what_recurs_is_approved_as_a_whole(run: CommandLine, user: str, manager
     run("policy set alpha")
 
 
+def test_days_that_the_policy_does_not_allow(run: CommandLine, user: str) -> None:
+    """Of all or none nothing is left; of each the others are there."""
+    run("policy set alpha --ahead 20d")
+    recur = "lease request vm 1 --every mon --from 9:00 --to 10:00 --until +35d --name far --actor alpha"
+    assert "20d from now at the latest" in run(recur, token=user, status=1)
+    before = run.json("lease list --actor alpha")
+    assert not [one for one in before if one["name"].startswith("far.")]
+    told = run(f"{recur} --each", token=user, status=1)
+    granted = [one["id"] for one in run.json("lease list --actor alpha") if one["name"].startswith("far.")]
+    assert 2 <= len(granted) <= 3
+    assert f"{5 - len(granted)} of 5 days can't be had" in told
+    for lease in granted:
+        run(f"lease close {lease} --actor alpha")
+    run("policy set alpha")
+
+
 def test_calendars_are_made_and_revoked(run: CommandLine, user: str) -> None:
     """The address is printed once; there is nothing at it once it is revoked."""
     where = run("feed add --type vm --mine", token=user).strip()

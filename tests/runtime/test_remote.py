@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -16,16 +16,17 @@ from leasekit.runtime.client import ControlClient, ControlError, RequestError
 
 
 @contextmanager
-def answering(answer: bytes) -> Iterator[RemoteDoor]:
-    """A peer that answers one request with these bytes, and hangs up."""
+def answering(*answers: bytes) -> Iterator[RemoteDoor]:
+    """A peer that answers a request on each of some connections with these bytes, and hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(answer)
-                connection.shutdown(socket.SHUT_WR)
+            with ExitStack() as connections:
+                for answer in answers:
+                    connection = connections.enter_context(server.accept()[0])
+                    connection.recv(65536)
+                    connection.sendall(answer)
+                    connection.shutdown(socket.SHUT_WR)
                 while connection.recv(65536):
                     pass
 
@@ -38,6 +39,16 @@ def answering(answer: bytes) -> Iterator[RemoteDoor]:
 def chunk(data: bytes) -> bytes:
     """One of a stream."""
     return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def whole(body: bytes, status: str = "200 OK") -> bytes:
+    """An answer."""
+    return f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+
+
+def refusal(status: str) -> bytes:
+    """One that refuses."""
+    return whole(b'{"detail": "no"}', status)
 
 
 def test_a_stream_that_breaks_off_is_told() -> None:
@@ -62,8 +73,20 @@ def test_a_stream_that_breaks_off_is_told() -> None:
 )  # fmt: skip
 def test_what_may_be_asked_again_is_no_refusal(status: str, error: type[LeasekitError]) -> None:
     """A daemon that is away, or a gateway that is, is as one whose control socket is not there."""
-    body = b'{"detail": "no"}'
-    answer = f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
-    with answering(answer) as door, ControlClient(door) as client, pytest.raises(error, match=": no") as raised:
+    with (
+        answering(refusal(status)) as door,
+        ControlClient(door) as client,
+        pytest.raises(error, match=": no") as raised,
+    ):
         client.query("status")
     assert type(raised.value) is error
+
+
+def test_one_of_many_that_is_refused_is_one() -> None:
+    """The others have their answers, in order."""
+    made = [whole(pack({"id": id_, "ok": True, "result": id_})) for id_ in (1, 2, 3)]
+    made[1] = refusal("403 Forbidden")
+    with answering(*made) as door, ControlClient(door) as client:
+        first, second, third = client.batch([("query", "status", {})] * 3)
+    assert (first, third) == (1, 3)
+    assert isinstance(second, RequestError)
