@@ -294,6 +294,7 @@ def test_the_experiment_compares_all_strategies(
     assert (tmp_path / "out" / "daily.csv").read_text().startswith("day,strategy,used,off,suspended\n0,")
 
 
+@pytest.mark.soak  # by the spreading that the experiment on co-allocation has
 def test_the_same_in_several_processes(workloads: experiment.Workloads, found: list[experiment.EnergyFound]) -> None:
     """In the same order, with the same figures."""
     again = experiment.run_all(workloads, jobs=2)

@@ -125,7 +125,9 @@ def test_curves_over_runs(tmp_path: Path, kind: str, label: str) -> None:
     assert any(label in word for word in words(tmp_path / f"{kind}.svg"))
 
 
-@pytest.mark.parametrize("kind", ["rmse", "fidelity", "alpha"])
+@pytest.mark.parametrize(
+    "kind", ["rmse", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("fidelity", "alpha"))]
+)
 def test_an_axis_says_what_the_file_says(tmp_path: Path, kind: str) -> None:
     """Over the units of a site it has their numbers, with no word of a term or of milliseconds; over terms, durations;
     over any other key, the key, or the label that the file gives.

@@ -64,6 +64,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.stem != "measured"}
 
 
+@pytest.mark.soak  # a sweep that goes on where it was killed comes to the same, too
 def test_several_processes_write_what_one_does(tmp_path: Path, whole: Path) -> None:
     """The same bytes: tables, series, a picture, in the order of the file."""
     run_file(lab(tmp_path), tmp_path / "two", jobs=2)

@@ -8,10 +8,9 @@ from typing import Literal
 
 import attrs
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 from run_folders import MARKUP, run_folder, serving
-from web_world import RULES, WITHIN_MS, chromium
+from web_world import WITHIN_MS, asked_of_axe, chromium
 
 __all__ = ["chromium"]
 pytestmark = pytest.mark.xdist_group("web")
@@ -47,12 +46,12 @@ class Reader:
         """Axe finds nothing against WCAG 2.2 AA, and no name has become an element."""
         for look in self.looks:
             self.page.emulate_media(color_scheme=look)
-            found = Axe().run(self.page, options=RULES)
+            found = asked_of_axe(self.page)
             assert found.violations_count == 0, f"{look}: {found.generate_report()}"
         assert self.page.locator("#page img[src=x], #page script").count() == 0
 
 
-@pytest.fixture(params=["desk", "phone"])
+@pytest.fixture(params=["desk", pytest.param("phone", marks=pytest.mark.soak)])
 def reader(request: pytest.FixtureRequest, chromium: Browser) -> Iterator[Reader]:
     """At a desk, by day and by night, and on a phone."""
     size = {"width": 360, "height": 740} if request.param == "phone" else {"width": 1280, "height": 800}

@@ -222,6 +222,13 @@ def chromium() -> Browser:
     return _started()
 
 
+def asked_of_axe(page: Page) -> AxeResults:
+    """What Axe finds against WCAG 2.2 AA on a page as it is now."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE_FILE_PATH.read_text(encoding="utf-8"))
+    return AxeResults(page.evaluate(AXE, RULES))
+
+
 @attrs.define
 class Person:
     """Somebody with a browser of their own, who is logged in. What a page complains of fails the test at its end."""
@@ -239,9 +246,7 @@ class Person:
 
     def check(self) -> None:
         """Axe finds nothing against WCAG 2.2 AA on the page as it is now."""
-        if not self.page.evaluate("'axe' in window"):
-            self.page.evaluate(AXE_FILE_PATH.read_text(encoding="utf-8"))
-        found = AxeResults(self.page.evaluate(AXE, RULES))
+        found = asked_of_axe(self.page)
         assert found.violations_count == 0, found.generate_report()
 
 
