@@ -251,7 +251,8 @@ def import_(place: DeployPlace, source: Path = argument("FILE", type=FILE)) -> S
 
     peers = read_peers(source, place.query("", "status")["name"])
     done = place.command("", "peer.import", peers=peers)
-    return done, f"known are {', '.join(done['peers']) or 'none more: there is no [peer.NAME] in it'}"
+    known = f"known are {', '.join(done['peers'])}" if done["peers"] else f"{source}: there is no [peer.NAME] in it"
+    return done, known
 
 
 @command(peer)

@@ -153,12 +153,13 @@ class Executor:
 
     def use(self, driver_of: Callable[[str], BoundDriver | None]) -> None:
         """Drivers are set as ``driver_of`` says from now on. What a driver was doing that is not set any more is
-        cancelled, and begun again by the one in its place.
+        cancelled, and begun again by the one in its place; what waits for a driver is begun.
         """
         self.driver_of = driver_of
         for lane in self._lanes.values():
             bound = self._find(lane.action)
-            if lane.driver is not None and lane.follow is None and (bound is None or bound.driver is not lane.driver):
+            other = bound is not None if lane.driver is None else bound is None or bound.driver is not lane.driver
+            if lane.follow is None and other:
                 lane.follow = lane.action
                 lane.scope.cancel()
 
@@ -251,7 +252,15 @@ class Executor:
         bound = self._find(action)
         if bound is None:
             what = "the power of type" if action.op in power.OPERATIONS else "type"
-            raise DriverError(f"no driver is set for {what} {action.type!r}", retry=False, blame=SITE)
+            error = DriverError(f"no driver is set for {what} {action.type!r}", retry=False, blame=SITE)
+            if action.op != "teardown":
+                raise error
+            lane.trouble = str(error)  # what runs there would go on after its lease, were the teardown given up
+            log(f"{error}; it waits for one")
+            logger.warning(
+                "teardown of %s waits: %s", action.unit, error, extra={"lease": action.lease, "unit": action.unit}
+            )
+            await trio.sleep_forever()  # until ``use`` sets one
         left, lane.driver = bound.spec.retries, bound.driver
         while True:
             async with self._limit(bound):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 import trio
 from limited_drivers import limited
-from polling import PATIENCE
+from polling import PATIENCE, poll
 
 from leasekit.core.drivers import LEASE, SITE, UNIT, DriverError, SiteFaultError, UnitContext
 from leasekit.core.steps import Action, ActionDone
+from leasekit.core.time import HOUR
 from leasekit.drivers.null import NullDriver, NullSettings
 from leasekit.runtime.executor import Executor
 from leasekit.runtime.logs import UnitLogs
@@ -178,6 +180,30 @@ async def test_a_type_without_a_driver(tmp_path: Path) -> None:
     async with bench.running() as executor:
         executor.start([action(1, type_="gpu")])
         assert (await bench.end()).reason == "no driver is set for type 'gpu'"
+
+
+async def test_a_teardown_without_a_driver_waits_for_one(tmp_path: Path) -> None:
+    """What runs at the unit would go on otherwise. Why it waits is told; a daemon that stops does not wait for it."""
+    torn_down: list[str] = []
+
+    async def do(unit: UnitContext) -> Any:
+        torn_down.append(unit.unit)
+        return {}
+
+    bench = Bench(tmp_path, do)
+    async with bench.running() as executor:
+        bound = executor.driver_of("vm")
+        for number, unit in enumerate(("gpu-0", "gpu-1"), 1):
+            executor.start([action(number, "teardown", unit, "gpu")])
+            await poll(partial(executor.trouble, unit))
+            assert executor.trouble(unit) == "teardown fails: no driver is set for type 'gpu'"
+            if unit == "gpu-0":
+                executor.use(lambda type_: bound)
+                assert (await bench.end()).ok and torn_down == ["gpu-0"]
+                executor.use(lambda type_: None)
+        with trio.fail_after(PATIENCE):
+            await executor.stop(HOUR)
+    assert torn_down == ["gpu-0"]
 
 
 async def test_a_hanging_action_is_cut_off(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
