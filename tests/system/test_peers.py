@@ -167,7 +167,7 @@ def test_what_a_site_shows(lab: Lab) -> None:
     lab.lease()
     assert "redeemed" in lab.cli("site", "site", "claims")
     assert "no evidence" in lab.cli("site", "site", "evidence")
-    assert "leases end by" in lab.cli("site", "site", "reclaim", "site/vm@broker", "--deadline", "+1h")
+    assert "begun by then end by" in lab.cli("site", "site", "reclaim", "site/vm@broker", "--deadline", "+1h")
     until(lambda: lab.query("site", "delegations")[0]["state"] == "reclaimed")
     assert "reclaimed" in lab.cli("site", "site", "delegations")
     assert "window-" in lab.cli("site", "site", "maintenance", "add", "--from", "+1h", "--until", "+2h")
