@@ -255,6 +255,16 @@ def test_each_request_of_a_holder_has_its_turn(monkeypatch: pytest.MonkeyPatch) 
     assert len(names(decisions[-1])) == 20, "the last one can be had"
 
 
+def test_what_all_do_not_leave_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all together leave too little in a part of the term nobody is tried, and others of the holder are next."""
+    monkeypatch.setattr(preemption, "LOOKED_AT_MAX", 60)
+    monkeypatch.setattr(preemption, "SEARCHED_MAX", 1)
+    halves = [held(f"l{number:02}", 1, 0, 50) for number in range(10)]
+    halves += [held(f"m{number:02}", 1, 50, 500, preemptible=number > 0) for number in range(10)]
+    wishes = [request(name, 10, 10, 100, holder="many", arrived=number) for number, name in enumerate("abc")]
+    assert [type(one) for one in decided(halves, *wishes, units=10, now=10)] == [Reject] * 3
+
+
 def test_starts_are_tried_up_to_so_many_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that can wait for a start at which others have ended is looked at no longer than others."""
     there = [held(f"l{number:02}", 1, 0, 500, ends_from=20 + number) for number in range(20)]

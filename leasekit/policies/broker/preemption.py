@@ -58,7 +58,7 @@ PARTS_MAX: Final = 16
 """How many parts of a term a search tells apart."""
 NODES_MAX: Final = 5_000
 """How many nodes of a search are looked at."""
-ONE_BY_ONE_MAX: Final = 500
+ONE_BY_ONE_MAX: Final = 250
 """How many leases leave for one request at most, where no set is searched for."""
 LOOKED_AT_MAX: Final = 4_000
 """How many leases are looked at in a turn for the requests of one holder, before the others of them wait."""
@@ -279,6 +279,8 @@ class VictimTurn:
             return None
         missing = tuple([units for _, units in short])
         hosted = [_hosted(one, begin, tuple([_leaves(one, *each) for each in short])) for one in leaving]
+        if any(sum(one.needs[number] for one in hosted) < units for number, units in enumerate(missing)):
+            return set()  # all of them together leave too little
         holders = {one.lease: one.holder if self._budget is not None else "" for one in leaving}
         searched = _without_spare(hosted, costs_of(self._cost, hosted, begin), missing, holders)
         if len(searched) > SEARCHED_MAX:
