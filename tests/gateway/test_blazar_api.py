@@ -294,10 +294,12 @@ def test_tokens_say_who_may_what(tmp_path_factory: pytest.TempPathFactory) -> No
             assert viewer.delete(f"/leases/{lease['id']}").status_code == 403
         policy = {"longest": "1h"}
         api = httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", headers={"authorization": f"Bearer {olga}"})
-        with api, world.client(headers={"x-auth-token": ursula}) as user:
+        headers = {"x-auth-token": ursula, "authorization": f"Bearer {ursula}"}
+        with api, world.client(headers=headers) as user:
             assert api.put("/policies/guest", json=policy).status_code == 200
             refused = world.lease(user, whole(), end_date=at(120))
             assert (refused.status_code, refused.json()["error_code"]) == (403, 403), refused.text
+            until(user, lease["id"], "ACTIVE")
             assert user.put(f"/leases/{lease['id']}", json={"end_date": at(3000)}).status_code == 403
             assert world.lease(user, whole(), end_date=at(30)).status_code == 201
 

@@ -101,6 +101,7 @@ class LeaseRequests:
         """Ask for a new lease. Raises ``CommandError`` that names the field."""
         self.check(request)
         options = parse_options(request.properties, request.term)
+        _check_filter(options.filter)
         keepalive_of(request.properties)
         slice_ = request.slice or "default"
         if request.name and (slice_, request.name) in self._records.named:
@@ -368,6 +369,7 @@ class LeaseChanges:
             raise CommandError(f"victims: lease {lease.id} has no units yet")
         units = held.units if request.units is None else request.units
         check_units(units)
+        _check_filter(request.filter or "")
         start = begin if request.start is None else request.start
         end = request.end if request.end is not None else held.term.end + start - begin
         text = before.get(FILTER, "") if request.filter is None else request.filter
@@ -638,6 +640,15 @@ def _whole_end(lease: GuestLease, asked: Instant) -> Instant:
     end = max(one.term.end for one in tickets)
     # One that was granted under notice, when it gave units back, ends with that.
     return asked if end <= lease.ending.at else end
+
+
+def _check_filter(text: str) -> None:
+    """Raises :class:`ArgumentError` that points at the character: its broker would say the same, later."""
+    try:
+        if text:
+            parse_filter(text)
+    except FilterError as error:
+        raise ArgumentError(str(error)) from None
 
 
 def _with_filter(request: RequestLease) -> dict[str, str]:
