@@ -60,7 +60,7 @@ NODES_MAX: Final = 5_000
 """How many nodes of a search are looked at."""
 ONE_BY_ONE_MAX: Final = 250
 """How many leases leave for one request at most, where no set is searched for."""
-LOOKED_AT_MAX: Final = 4_000
+LOOKED_AT_MAX: Final = 2_000
 """How many leases are looked at in a turn for the requests of one holder, before the others of them wait."""
 REST: Final[Duration] = 200
 """How long these wait."""
