@@ -490,10 +490,10 @@ def test_broker_commands(cli: Cli) -> None:
     assert "guest" in picture.read_text()
     assert "expected a name that ends in .png or .svg" in cli("broker calendar --out week.gif", 2)[1]
     window = cli.json("site maintenance add --from +10m --until +20m --type vm --reason disks")["window"]
-    assert "8 units over" in cli("broker calendar --for 1h")[0]
+    wait_until("the broker hears of it", lambda: "8 units over" not in cli("broker calendar --for 1h")[0])
     cli(f"site maintenance remove {window}")
     cli("site drain vm-0 --reason fans")
-    assert "1 unit from 20" in cli("broker calendar --for 1h")[0]
+    wait_until("the broker hears of it", lambda: "1 unit from 20" not in cli("broker calendar --for 1h")[0])
     cli("site undrain vm-0")
     (waiting,) = cli.json("broker requests")
     assert waiting["requested"]["units"] == 8

@@ -162,7 +162,6 @@ async def test_caps_hold_a_busy_guest(world, pair):
         world.ssh(pair["vm-1"], "kill $(cat /tmp/spins)")
 
 
-@pytest.mark.soak
 async def test_caps_are_measured(world, pair):
     """The operation that measures caps tells what a busy guest gets under each, keeps to its cap afterwards, and
     refuses a guest that is not busy.

@@ -74,7 +74,6 @@ async def until_moving(hosts: Hosts) -> None:
     await trio.to_thread.run_sync(soon, hosts.is_moving)
 
 
-@pytest.mark.soak
 async def test_a_daemon_killed_while_a_guest_moves(hosts):
     """The guest goes on where it was, its home knows where to look, and its teardown leaves nothing on either host:
     no files with its keys either.

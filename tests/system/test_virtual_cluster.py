@@ -90,7 +90,6 @@ def primes(start: int) -> int:
     return sum(n > 1 and all(n % d for d in range(2, isqrt(n) + 1)) for n in range(start, start + 1000))
 
 
-@pytest.mark.soak
 def test_a_cluster_works_while_it_grows_and_shrinks(world, site):
     """The workers join after their coordinator; the job is launched when all have come; a third and a fourth join it
     and one leaves it while it runs, and what they find is right. Most tasks are held back while machines boot, which
