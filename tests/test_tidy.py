@@ -148,6 +148,12 @@ def test_no_class_name_occurs_twice() -> None:
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
 
 
+def test_no_module_of_tests_has_the_name_of_another() -> None:
+    """Pytest imports them by their names alone, and would run one of the two."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
 LIBRARIES_CALL = frozenset({
     "process_request", "handle_error", "do_GET", "do_HEAD", "do_POST", "log_message", "before_io_wait", "after_io_wait",
     "pytest_addoption", "pytest_configure",

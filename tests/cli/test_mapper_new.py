@@ -62,7 +62,7 @@ def test_a_package_is_installed_and_named_in_a_deploy_file(tmp_path: Path, pytho
     }
     deploy = package / "deploy.toml"
     deploy.write_text(deploy.read_text().replace('"one_by_one.py"', '"one-by-one"'))
-    _run(*leasekit, "config", "check", deploy, cwd=tmp_path)
+    _run(*leasekit, "config", "check", deploy, "--state", tmp_path.parent, cwd=tmp_path)  # of which paths are short
     summary = json.loads(_run(*leasekit, "emulate", deploy, "--json", cwd=tmp_path))
     assert summary["runs"][0]["guests"]["guest"]["mean_leased"] == pytest.approx(3)
 
@@ -113,7 +113,7 @@ def test_a_single_file_works_by_path(tmp_path: Path) -> None:
     package = _new(tmp_path, "by-path", "guest")
     deploy = package / "deploy.toml"
     deploy.write_text(deploy.read_text().replace('"by_path.py"', '"by_path.py:ByPath", units = 2'))
-    assert main.run(["config", "check", str(deploy)]) == 0
+    assert main.run(["config", "check", str(deploy), "--state", str(tmp_path.parent)]) == 0
 
 
 @pytest.mark.xdist_group("cli_daemons")

@@ -22,13 +22,14 @@ from typing import Any
 
 import attrs
 from system.libvirt_host import bridge
+from system.networks import free_number
 from system.system_waits import wait_until
 
 from leasekit.core.drivers import UnitContext
 from leasekit.drivers.baremetal.driver import BareMetalDriver
 from leasekit.drivers.registry import make_driver
 
-NET = os.getpid() % 250 + 1
+NET = free_number("lkn")
 PREFIX = f"lkn{NET}"
 V4, V6 = f"10.215.{NET}", f"fd00:215:{NET:x}:"
 DISK = 4 * 2**20

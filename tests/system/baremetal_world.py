@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
@@ -17,6 +16,7 @@ from system.baremetal_nodes import stop_dnsmasq
 from system.libvirt_host import LibvirtHost, bridge
 from system.libvirt_site import HEAD
 from system.libvirt_world import as_toml
+from system.networks import free_number
 from system.packages import BAREMETAL, BMC, BOOT_LOADER, LIBVIRT, require, require_root
 from system.tiny_guest import COMMAND_LINE, TinyGuest
 
@@ -24,7 +24,7 @@ from leasekit.core.drivers import UnitContext
 from leasekit.drivers.baremetal.driver import BareMetalDriver
 from leasekit.drivers.registry import make_driver
 
-NET = os.getpid() % 250 + 1
+NET = free_number("lkb")
 BRIDGE = f"lkb{NET}"
 V4, V6 = f"10.214.{NET}", f"fd00:214:{NET:x}:"
 DISK_MB = 48

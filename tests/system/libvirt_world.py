@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from typing import Any
 
 import attrs
 from system.libvirt_host import LibvirtHost, bridge
+from system.networks import free_number
 from system.packages import LIBVIRT, require, require_root
 from system.tiny_guest import TinyGuest
 
@@ -25,7 +25,7 @@ from leasekit.drivers.libvirt.driver import LibvirtDriver
 from leasekit.drivers.registry import make_driver
 
 # One network for each process that runs tests, so that two runs on one machine don't meet.
-NET = os.getpid() % 250 + 1
+NET = free_number("lk")
 V4, V6 = f"10.213.{NET}", f"fd00:213:{NET:x}:"
 
 

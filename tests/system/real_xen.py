@@ -22,6 +22,7 @@ from typing import Any
 
 import attrs
 from system.libvirt_host import bridge
+from system.networks import free_number
 from system.packages import require, require_root
 from system.tiny_guest import INIT, MARKER, libraries
 
@@ -44,7 +45,7 @@ BOOTED_WITHIN = 300.0
 FOLDER, CONSOLES = "/var/lib/leasekit/xen", "/var/log/xen/console"
 COMMAND_LINE = "console=hvc0 quiet loglevel=3 panic=-1"
 
-NET = os.getpid() % 250 + 1
+NET = free_number("lx")
 V4, V6 = f"10.214.{NET}", f"fd00:214:{NET:x}:"
 
 EARLY = """\
