@@ -47,6 +47,7 @@ from leasekit.config.identities import KeySource, prepare
 from leasekit.config.instants import dated
 from leasekit.config.load import load
 from leasekit.config.reload import ChangedKey, gone, reread
+from leasekit.config.resources import NULL
 from leasekit.config.tables import ActorTable
 from leasekit.core.answers import DaemonStatus, Stopping
 from leasekit.core.claims.signed import Scheme, Signer
@@ -233,11 +234,12 @@ class Reloading:
             if unit["state"] not in ("free", "out"):
                 in_use.setdefault(unit["type"], []).append(unit["unit"])
         for type_, units in in_use.items():
-            if self.job.driver_of(type_) is not None and job.driver_of(type_) is None:
+            was, now = (driver and driver.spec.kind for driver in (self.job.driver_of(type_), job.driver_of(type_)))
+            if was not in (None, now) and (was != NULL or now is None):  # what has set nothing up leaves nothing behind
                 some = ", ".join(units[:SOME]) + (" and more" if len(units) > SOME else "")
                 raise CommandError(
-                    f"actor.{job.name}.driver: found none for units of type {type_!r}, expected the one that they have"
-                    f" while they are in use: {some}"
+                    f"actor.{job.name}.driver: found {now or 'none'} for units of type {type_!r}, expected {was}, which"
+                    f" they have while they are in use: {some}"
                 )
 
     async def _take(self, job: Job, changes: Iterable[ChangedKey]) -> None:

@@ -186,7 +186,24 @@ def test_a_driver_whose_units_are_in_use_stays(cli: Cli) -> None:
     gone = pc.partition("[actor.site.driver.vms]")[0]
     change(cli, (vm, gone), ('broker = "broker"\ntype = "vm"', 'broker = "broker"\ntype = "pc"'))
     _, err = cli("reload site", 1)
-    assert f"found none for units of type 'vm', expected the one that they have while they are in use: {unit}" in err
+    assert f"found none for units of type 'vm', expected null, which they have while they are in use: {unit}" in err
+    cli("lease close web --wait")
+    wait_until(
+        "no unit to be in use", lambda: {one["state"] for one in cli.json("site units")} != {"free"} and "one is"
+    )
+    assert "actor.site.driver.vms.kind" in {row["key"] for row in cli.json("reload site")}
+
+
+def test_a_driver_whose_units_are_in_use_is_not_changed_for_one_of_another_kind(cli: Cli) -> None:
+    """That would tear down what it has not set up, and the process would go on."""
+    vm, vms = 'type = "vm"\nunits = 4\n', '[actor.site.driver.vms]\nkind = "{}"\ntypes = ["vm"]\n'
+    process = f'{vm}{vms.format("process")}directory = "units"\n'
+    change(cli, (vm, process))
+    cli("reload")
+    cli("lease request vm 1 --for 1h --name web --wait")
+    change(cli, (vm, f"{vm}{vms.format('null')}"))
+    _, err = cli("reload site", 1)
+    assert "found null for units of type 'vm', expected process, which they have while they are in use" in err
     cli("lease close web --wait")
     wait_until(
         "no unit to be in use", lambda: {one["state"] for one in cli.json("site units")} != {"free"} and "one is"
